@@ -1,11 +1,11 @@
-"""Every label, annotation, resource and event reason that the provisioner reads or writes, each with its owner."""
+"""Labels, annotations, resources and Event reasons that the provisioner reads or writes, grouped by their owner."""
 
 # --- Kubernetes -------------------------------------------------------------------------------------------------
-#: The index of a pod in its Job; a label since Kubernetes 1.28, an annotation always.
+#: Index of a pod in its Job: an annotation, since Kubernetes 1.28 also a label.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-#: The number of a pod of a StatefulSet; a label since Kubernetes 1.28.
+#: Number of a pod of a StatefulSet, a label since Kubernetes 1.28.
 POD_INDEX = "apps.kubernetes.io/pod-index"
-#: The pod's own name, as a label of pods of StatefulSets.
+#: Name of the pod, as a label of pods of StatefulSets.
 STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
 #: Completion index of the leader pod.
 LEADER_INDEX = 0
@@ -20,11 +20,11 @@ JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
-#: The number of a child Job among all of its JobSet.
+#: Number of a child Job among all child Jobs of its JobSet.
 JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
-#: SHA1 of "<namespace>/<job name>": the same over restarts, and over a delete and re-creation under one name.
+#: SHA1 of "<namespace>/<job name>", which does not change if the Job restarts or is recreated under the same name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
-#: Annotation of JobSets, their jobs and pods: the label whose values are the places that jobs do not share.
+#: Annotation of JobSets, their jobs and pods: label key whose values are the places that jobs do not share.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 #: Annotation of JobSets and replicated jobs with exclusive placement, with any value: pods select the label below.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
@@ -32,42 +32,42 @@ NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
 #: Key of the taint of such nodes, which JobSet lets these pods tolerate.
 JOB_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
-#: The name of the Job, on its pods.
+#: Name of the Job, on its pods.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
-#: spec.managedBy of JobSets that the JobSet controller of this cluster runs itself.
+#: spec.managedBy of JobSets that the JobSet controller in this cluster manages.
 JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 
 # --- LeaderWorkerSet --------------------------------------------------------------------------------------------
-#: The name of the set, on its pods and StatefulSets.
+#: Name of the set, on its pods and StatefulSets.
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
-#: Annotation of pods: how many a group has.
+#: Annotation of pods: number of pods in a group.
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
-#: Labels of pods: the number of the group, its key, and the number in it, where 0 is the leader.
+#: Labels of pods: number of the group, key of the group, and index in the group (0 for the leader).
 LWS_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
-#: Annotations of pods: how many a sub-group has, and "true" on workers whose leader requests chips, too.
+#: Annotations of pods: number of pods in a subgroup, and "true" on workers if the leader also requests chips.
 LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
 LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
-#: Annotation of sets: the label whose values are the places that groups do not share.
+#: Annotation of sets: label key whose values are the places that groups do not share.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
-#: Label of sets and pods: the DisaggregatedSet that they are of.
+#: Label of sets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
-#: Labels of nodes on Compute Engine: their TPUNodeGroup, and its namespace, which its controller alone can set.
+#: Labels of nodes on Compute Engine: their TPUNodeGroup, and its namespace, which only its controller can set.
 NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
 # --- KubeRay -----------------------------------------------------------------------------------------------------
-#: Labels of the pods of a RayCluster: its name, the worker group, and where the pod is in that; the last two of these
-#: only in groups of several hosts.
+#: Labels of a RayCluster's pods: cluster name, worker group, number and name of the replica, and host index. The last
+#: two exist only in groups of several hosts.
 RAY_CLUSTER_NAME = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
 RAY_REPLICA_NAME = "ray.io/worker-group-replica-name"
 RAY_HOST_INDEX = "ray.io/replica-host-index"
-#: spec.managedBy of RayClusters that KubeRay of this cluster runs itself.
+#: spec.managedBy of RayClusters that KubeRay in this cluster manages.
 RAY_CONTROLLER = "ray.io/kuberay-operator"
 
 # --- Cluster Autoscaler -------------------------------------------------------------------------------------------
@@ -85,42 +85,42 @@ PROVISIONING_BUFFER = "Provisioning"
 
 # --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
 NODE_POOL = "cloud.google.com/gke-nodepool"
-#: Annotation of nodes: the labels that GKE applied at the last registration or boot, as KEY=VALUE with commas between
-#: (kubernetes/cloud-provider-gcp, node_annotator.go). GKE's autoscaler holds a node without it for unready.
+#: Annotation of nodes: labels that GKE applied at the last registration or boot, as comma-separated KEY=VALUE
+#: (kubernetes/cloud-provider-gcp, node_annotator.go). GKE's autoscaler treats a node without it as unready.
 APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = "cloud.google.com/gke-spot"
-#: "spot", "standard" and others.
+#: Value "spot", "standard" or another one.
 PROVISIONING = "cloud.google.com/gke-provisioning"
-#: Chips of the node.
+#: Number of chips of the node.
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
 RESERVATION_NAME = "cloud.google.com/reservation-name"
 RESERVATION_PROJECT = "cloud.google.com/reservation-project"
 RESERVATION_BLOCK = "cloud.google.com/reservation-blocks"
 RESERVATION_SUB_BLOCK = "cloud.google.com/reservation-subblocks"
 FLEX_START = "cloud.google.com/gke-flex-start"
-#: Taint of queued nodes, and the label that pods select them by.
+#: Taint of queued nodes, and the label in the nodeSelector of their pods.
 QUEUED = "cloud.google.com/gke-queued"
-#: Seconds, in a nodeSelector.
+#: Value in a nodeSelector, in seconds.
 MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
-#: Of a collection of node pools: its name, and what it is for, such as HIGH_AVAILABILITY; copied to the nodes.
+#: Labels of nodes in a collection of node pools: its name, and its purpose, such as HIGH_AVAILABILITY.
 COLLECTION = "cloud.google.com/gke-nodepool-group-name"
 WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
-#: Asks for networks of the TPUs that GKE manages ("auto"); the nodes that have them get the second label.
+#: Requests networks of the TPUs that GKE manages ("auto"). Nodes with these networks have the second label.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 #: Nodes with the value "true" offer their chips in ResourceSlices of the driver, and have no google.com/tpu.
 TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
 TPU_DRIVER_NAME = "tpu.google.com"
-#: Turns the resiliency of the inter-chip links off; copied to the nodes.
+#: Disables the resiliency of the inter-chip links. Copied to the nodes.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
-#: Asks GKE to restart the slice after a repair; copied to the nodes where a pod asks for it.
+#: Requests that GKE restarts the slice after a repair. Copied to the nodes if a pod has it.
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
-#: On nodes: Unix time of a maintenance of the host that will come; "ONGOING" during one; a taint shortly before it.
+#: On nodes: Unix time of the next host maintenance, "ONGOING" during one, and a taint shortly before one.
 SCHEDULED_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
@@ -139,13 +139,13 @@ COMPUTE_CLASS = "cloud.google.com/compute-class"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
 HOSTNAME = "kubernetes.io/hostname"
-#: Taints under these prefixes come and go with a node's health, a cordon, or its first minutes.
+#: Prefixes of taints that follow a node's health, a cordon, or the registration of the node.
 NODE_CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
 ARCH = "kubernetes.io/arch"
-#: Older names of the labels above, and one of the driver for disks; nodes carry them too.
+#: Older names of the labels above, and one of the storage driver. Nodes have them as well.
 GKE_ZONE = "topology.gke.io/zone"
 BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
@@ -154,31 +154,31 @@ BETA_OS = "beta.kubernetes.io/os"
 BETA_ARCH = "beta.kubernetes.io/arch"
 #: Labels whose value is the zone.
 ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
-#: Keys with these suffixes in their prefix part belong to Google or Kubernetes: never copied to a node pool.
+#: Label keys with these domains belong to Google or Kubernetes, and are never copied to a node pool.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
-# --- Ours, shared with the Go provisioner ---------------------------------------------------------------------------
-#: On pods and JobSets, as label or annotation, "true": never provision for this one.
+# --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
+#: Label or annotation of pods and JobSets; "true" excludes the object from provisioning.
 DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
-#: On JobSets, as label, "sync" or "async": the Go provisioner serves such a one by Slice resources, and makes no pools.
-#: Early builds read it as an annotation, "true".
+#: Label of JobSets, "sync" or "async": the Go provisioner serves them by Slice resources, without node pools. Early
+#: builds read an annotation with the value "true".
 SLICE_AUTOPROVISIONING = "tpu-provisioner.cloud.google.com/slice-autoprovisioning"
-#: Comma list of pod labels that are copied to the nodes.
+#: Comma-separated keys of pod labels that are copied to the nodes.
 COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
-#: "vpc1:subnet1, vpc2:subnet2".
+#: Form "vpc1:subnet1, vpc2:subnet2".
 ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
 NODE_SERVICE_ACCOUNT = "tpu-provisioner.cloud.google.com/node-service-account"
-#: "reservation/r1, on-demand, spot", best first.
+#: "reservation/r1, on-demand, spot", the best first.
 CAPACITY = "tpu-provisioner.cloud.google.com/capacity"
-#: "us-east5-a, us-east5-b", best first.
+#: "us-east5-a, us-east5-b", the best first.
 ZONES = "tpu-provisioner.cloud.google.com/zones"
-#: "true": all pools of the JobSet in one zone.
+#: "true" requests all pools of the JobSet in one zone.
 SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
-#: As "24h".
+#: A duration such as "24h".
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
-#: "true": the JobSet's slices start together.
+#: "true" requests that the JobSet's slices start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
-#: The annotations of pods and JobSets that are read.
+#: Annotations of pods and JobSets that are read.
 READ_ANNOTATIONS = (
     DISABLE,
     COPY_LABELS,
@@ -205,50 +205,49 @@ PARENT_NAMESPACE = "google.com/tpu-provisioner-parent-namespace"
 POOL_JOBSET_NAME = "google.com/tpu-provisioner-jobset-name"
 POOL_JOBSET_NAMESPACE = "google.com/tpu-provisioner-jobset-namespace"
 NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
-#: Pools of old releases of the Go provisioner and users' own selectors carry it: the name of the JobSet.
+#: On pools of old releases of the Go provisioner and in selectors of users: the name of the JobSet.
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
-# --- Ours alone -----------------------------------------------------------------------------------------------------
-#: spec.provisioningClassName of the ProvisioningRequests, and spec.provisioningStrategy of the CapacityBuffers, that
-#: are served here.
+# --- Only this provisioner ------------------------------------------------------------------------------------------
+#: spec.provisioningClassName of served ProvisioningRequests, and spec.provisioningStrategy of served CapacityBuffers.
 PROVISIONING_CLASS = "slices.tpu-provisioner.cloud.google.com"
 BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
-#: As label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get their TPU environment.
+#: Label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get their TPU environment.
 INJECT = "tpu-provisioner.cloud.google.com/inject"
-#: As label or annotation, "true" or "false": whether several slices of a StatefulSet work together.
+#: Label or annotation, "true" or "false": whether several slices of a StatefulSet are one multislice.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
-#: On plain Jobs, "true": serve this one.
+#: Annotation of plain Jobs; "true" requests that the Job is served.
 SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
-#: On pools of other workloads than JobSets, in place of the labels above that name JobSets and jobs.
+#: On pools of other workloads than JobSets, instead of the labels above for JobSets and jobs.
 POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
 POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
 POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
 POOL_WORKLOAD_UID = "google.com/tpu-provisioner-workload-uid"
 POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
 POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
-#: Only where a pod names the workload policy itself, so that nothing else tells the topology.
+#: Only if a pod names a workload policy, so that no other label contains the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Labels of nodes: the key of the slice to which their pool is assigned, and the namespace of that slice. Marked pods
 #: select both. The prefix is not one of Google's, because GKE's auto-provisioning reserves labels under google.com.
 SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
-#: Value of both labels while the pool is kept free: no pod that asks for chips can be bound there.
+#: Value of both labels while the pool is kept free: no pod that requests chips can be bound to it.
 SLICE_FREE = "none"
 #: Label of namespaces: with the value below, admission marks the pods of groups there.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
-#: Value of a namespace whose pods are not marked, even if those of all namespaces are.
+#: Value for a namespace whose pods are not marked, even if those of all other namespaces are.
 PLACEMENT_OFF = "off"
-#: Node annotation: we cordoned it before a delete, and only such nodes do we uncordon.
+#: Annotation of nodes that the provisioner cordoned before a delete. It uncordons only these.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler brings no
-#: nodes with a taint that the pod does not tolerate, except of this prefix.
+#: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler adds no nodes
+#: with a taint that the pod does not tolerate, except for taints with this prefix.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
-#: Labels that no copied label may overwrite: they say whose pool it is.
+#: Labels that a copied label must not overwrite, because they identify the owner of a pool.
 OWNER_LABELS = frozenset(
     {
         NODEPOOL_MANAGER,
@@ -278,7 +277,7 @@ LEASE_NAME = "tpu-provisioner"
 #: The Go provisioner's leader-election Lease, in the same namespace.
 ORIGINAL_LEASE_NAME = "ecaf1259.google.com"
 HINTS_CONFIGMAP_NAME = "tpu-provisioner-hints"
-#: While it exists no node pools are created.
+#: While this ConfigMap exists, no node pools are created.
 PAUSE_CONFIGMAP_NAME = "tpu-provisioner-pause"
 DEFAULT_NAMESPACE = "tpu-provisioner-system"
 
@@ -290,37 +289,37 @@ DELETION_STARTED = "NodePoolDeletionStarted"
 DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
 DELETION_FAILED = "NodePoolDeletionFailed"
 POOL_NOT_FOUND = "NodePoolNotFound"
-#: The pod asks for a slice that does not exist.
+#: The pod requests a slice that does not exist.
 INVALID_REQUEST = "InvalidTPURequest"
-#: The slice is valid and wanted, and something else is in the way for now.
+#: The slice is valid and needed, but another condition prevents its creation for now.
 CREATION_WAITING = "NodePoolCreationWaiting"
-#: A pod stays unschedulable although its slice has a pool.
+#: A pod remains unschedulable although its slice has a pool.
 STUCK = "SliceStuck"
 #: Pods of the slice are on several node pools, or share one with pods of another slice.
 SLICE_SPLIT = "SliceSplit"
-#: Hosts of the slice stay without a pod.
+#: Hosts of the slice remain without a pod.
 UNDERUSED = "SliceUnderused"
-#: The JobSet asks for Slice resources, which the provisioner does not make.
+#: The JobSet requests Slice resources, which the provisioner does not create.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit that the administrator has set forbids the pool.
+#: A limit set by the administrator does not allow the pool.
 LIMIT_REACHED = "NodePoolLimitReached"
-#: The topology follows Google's rule, and no list of Google's names it.
+#: The topology follows Google's rule, but no list of Google contains it.
 UNLISTED_TOPOLOGY = "TopologyNotListed"
 #: The slice is ready and waits for the other slices of its JobSet.
 HELD_FOR_OTHERS = "SliceHeldForOthers"
-#: The pod selects a label of Google's or Kubernetes' of which nobody knows whether the nodes will carry it.
+#: The pod selects a label of Google or Kubernetes, and it is unknown whether the nodes will have this label.
 UNKNOWN_SELECTOR = "SelectorNotKnown"
-#: The provisioner can decide nothing for anybody: GKE is away, or the cluster is not proven.
+#: The provisioner can make no decisions: GKE is unavailable, or the cluster is not proven.
 NOT_READY = "ProvisionerNotReady"
-#: A pod of the object gets no TPU environment, or not all of it.
+#: A pod of the object gets no TPU environment, or an incomplete one.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
-#: The pods of a JobSet are a gang and placed exclusively, and so are never scheduled.
+#: The pods of a JobSet are a gang with exclusive placement, and are therefore never scheduled.
 NEVER_STARTS = "GangNeverStarts"
-#: A host of the slice is taken down for maintenance at a known time, or now.
+#: A host of the slice is shut down for maintenance at a known time, or now.
 HOST_MAINTENANCE = "HostMaintenance"
 #: Compute Engine deletes the reservation of the slice soon, or before the deadline of its Job.
 RESERVATION_ENDS = "ReservationEnds"
-#: Pods of a RayCluster do not say which replica they are of.
+#: Pods of a RayCluster do not have the number of their replica.
 NOT_NUMBERED = "PodsNotNumbered"
-#: Slices should start together, and admission did not mark their pods, so that they do not.
+#: Slices should start together, but do not, because admission did not mark their pods.
 NOT_MARKED = "PlacementNotAssigned"

@@ -1,4 +1,4 @@
-"""A controller process of any product: its parts started and ended in good order, at most one that leads."""
+"""Process of a controller: starts and ends its parts in order, with leader election among its replicas."""
 
 from __future__ import annotations
 
@@ -26,36 +26,36 @@ from provisioner.runtime.status import make_status_server
 
 _log = structlog.get_logger(__name__)
 
-#: Calls under way at SIGTERM get this long; Kubernetes kills after 30 s.
+#: Maximum wait in seconds for calls in progress at SIGTERM. Kubernetes kills the process after 30 s.
 _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
-#: The last log line of a process that lost its lease may take this long: its reader may hang as well.
+#: Maximum seconds for the last log line of a process that lost its lease, because its output may be blocked.
 _LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """This process among its replicas: what each part of it is woken, ended and named by."""
+    """This process among its replicas, with the objects that all its parts share."""
 
     identity: str
     recorder: EventRecorder
     wake: Wake
     stopping: threading.Event
-    #: None where no leader is elected.
+    #: None without leader election.
     elector: LeaseElector | None
-    #: Ends the process at once, with an exit code.
+    #: Ends the process immediately, with an exit code.
     exit_process: Callable[[int], object]
 
     def is_leader(self) -> bool:
-        """Whether it leads."""
+        """Whether this process leads."""
         return self.elector is None or self.elector.is_leader
 
     def leader(self) -> str:
-        """Return the pod that leads, as this process last read; empty where none is known to."""
+        """Return the pod that leads, as of the last read; empty if unknown."""
         return self.elector.leader if self.elector is not None else self.identity
 
     def lease_seconds(self) -> float:
-        """Return for how long it surely leads; infinite where there is no election."""
+        """Return the guaranteed seconds of leadership; infinite without leader election."""
         return self.elector.remaining_seconds() if self.elector is not None else float("inf")
 
 
@@ -69,11 +69,11 @@ def make_replica(
     lease_clock: Callable[[], float],
     leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME),
 ) -> Replica:
-    """Put together what does not run yet; without a `name` it is host name and process.
+    """Create the shared objects, without starting any. Without a `name`, the identity is host name and process id.
 
-    The first of the leases, in `namespace`, is ours; another counts where it exists. What does not elect leads. A
-    process that loses its lease ends by `exit_process` from the elector's own thread, whatever hangs: a round, a call,
-    the API server. Somebody else may lead already, and Kubernetes starts it again as a follower.
+    The first lease, in `namespace`, is this controller's; each further one counts only if it exists. Without election,
+    this process leads. A process that loses its lease ends by `exit_process` in the elector's thread, even if a round,
+    a call or the API server hangs: another process may lead already, and Kubernetes restarts this one as a follower.
     """
     identity = name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()
@@ -102,7 +102,7 @@ ActorT = TypeVar("ActorT", bound=CallingActor[Any])
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Addresses:
-    """Where metrics and probes are served, and whether to elect a leader: the command line's part of the settings."""
+    """Addresses of metrics and probes, and whether to elect a leader: the settings that are command-line options."""
 
     metrics: str = ":8080"
     probes: str = ":8081"
@@ -111,19 +111,19 @@ class Addresses:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Controller(Generic[LoopT, ActorT]):
-    """All parts, put together; nothing runs before `start`."""
+    """All parts of a controller. No thread runs before `start`."""
 
     replica: Replica
     loop: LoopT
-    #: What the loop sees of Kubernetes, by name.
+    #: Watches of the loop, by name.
     watches: Mapping[str, Watch[Any]]
     actor: ActorT
     server: HttpServer
-    #: What a product ends beside these, once nothing is under way any more.
+    #: Ends further parts of a product when no call is in progress.
     last: Callable[[], object] | None = None
 
     def start(self) -> None:
-        """Start everything but the loop, which runs in the caller's thread; raise ServerError."""
+        """Start all parts except the loop, which runs in the caller's thread. Raises ServerError."""
         self.server.start()
         self.replica.recorder.start()
         for watch in self.watches.values():
@@ -132,12 +132,12 @@ class Controller(Generic[LoopT, ActorT]):
             self.replica.elector.start()
 
     def stop(self) -> None:
-        """Let the loop end after its round; returns at once."""
+        """End the loop after its round, without waiting for that."""
         self.loop.stopping.set()
         self.loop.wake.set()
 
     def shut_down(self) -> None:
-        """Once the loop has ended: wait for what is under way, then give the lease back."""
+        """Wait for calls in progress, then release the lease. Call it after the loop has ended."""
         drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
         self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():
@@ -150,17 +150,17 @@ class Controller(Generic[LoopT, ActorT]):
         self.server.stop()
         _log.info("controller.stopped", calls_under_way=not drained)
         if not drained:
-            # Threads that hang in a call must not keep the process from ending.
+            # Threads that hang in a call must not prevent the end of the process.
             self.replica.exit_process(0)
 
     def run(self, api: KubeApi, **told: object) -> int:
-        """Run until SIGTERM or SIGINT; return the exit code. `told` is what the first log line says of the product.
+        """Run until SIGTERM or SIGINT; return the exit code. `told` are the product's keys in the first log line.
 
-        Raises ServerError where an address cannot be served.
+        Raises ServerError if an address cannot be served.
         """
 
         def stop(signal_name: str) -> None:
-            # First of all: a log line whose reader hangs may wait for long.
+            # Before the log line, which may block if the output is not read.
             self.stop()
             _log.info("controller.stopping", signal=signal_name)
 
@@ -191,7 +191,7 @@ def assemble(
     pages: Sequence[Page] = (),
     last: Callable[[], object] | None = None,
 ) -> Controller[LoopT, ActorT]:
-    """Put the parts of a product together, with the server of its metrics and probes; raise ServerError."""
+    """Combine the parts of a product with the server of its metrics and probes. Raises ServerError."""
     server = make_status_server(
         "tpu-provisioner",
         metrics=addresses.metrics,
@@ -205,10 +205,10 @@ def assemble(
 
 
 def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
-    """Return what ends a process that has lost its lease."""
+    """Return the callback that ends a process after the loss of its lease."""
 
     def lose() -> None:
-        # No further round begins, even where the process is only told to end.
+        # No further round begins, even if `exit_process` does not end the process immediately.
         stopping.set()
         wake.set()
         try:
@@ -222,5 +222,5 @@ def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int],
 
 
 def _say_lease_lost() -> None:
-    # Each line is flushed as it is written.
+    # Each line is flushed when it is written.
     _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

@@ -1,4 +1,4 @@
-"""Settings of all tests: the profiles of hypothesis, the log, how long a test may take, and which come first."""
+"""Settings of all tests: profiles of hypothesis, logging, time-outs, and the order of tests."""
 
 from __future__ import annotations
 
@@ -14,20 +14,20 @@ from xdist.scheduler import LoadScopeScheduling
 from provisioner import tpu
 from provisioner.runtime import logs
 
-# The same examples each time: what a change breaks, it breaks for everybody, and nobody else's change fails for it.
-# A machine that is busy with something else must not fail a test: no time limits on examples, nor on making them.
+# Derandomized, so that a change that breaks a property fails in every run, and never in the run of an unrelated change.
+# No deadline and no check for slow generation, because a busy machine must not fail a test.
 settings.register_profile("same", derandomize=True, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("same")
-# `make explore` looks for examples that nobody has tried.
+# `make explore` searches for new examples.
 settings.register_profile(
     "new", settings.get_profile("same"), derandomize=False, database=None, max_examples=1000, print_blob=True
 )
-# Mutated code has to fail, and nobody reads with which example.
+# Mutated code has to fail; a minimal example is not needed.
 settings.register_profile("mutation", settings.get_profile("same"), phases=[Phase.explicit, Phase.generate])
-# Which tests run which lines is seen after a few examples.
+# A few examples show which tests run which lines.
 settings.register_profile("mutation-map", settings.get_profile("same"), max_examples=10)
 
-# By default structlog prints the variables of each frame with a traceback, which takes a second each time.
+# By default, structlog prints the variables of each frame with a traceback, which takes a second each time.
 structlog.configure(
     processors=[
         *structlog.get_config()["processors"][:-1],
@@ -35,9 +35,9 @@ structlog.configure(
     ]
 )
 
-#: A real control plane starts, and a test waits up to 80 s for each of a few things (`PATIENCE_SECONDS`).
+#: A real control plane starts, and a test waits up to 80 s for each of a few conditions (`PATIENCE_SECONDS`).
 _E2E_LIMIT_SECONDS = 300
-#: All of these are installed on one control plane.
+#: Tests that share one installation on one control plane.
 _ON_ONE_INSTALLATION = frozenset(
     f"tests/deploy/test_{name}.py"
     for name in (
@@ -53,16 +53,16 @@ _ON_ONE_INSTALLATION = frozenset(
         "webhook",
     )
 )
-#: These play for minutes in processes of their own at a low priority, one after the other, beside what mostly waits.
+#: Simulations take minutes in processes with a low priority, one after the other. They run while other tests wait.
 _SIMULATIONS = tuple(f"tests/{folder}simulation/test_simulation.py" for folder in ("", "nodegroups/", "partitions/"))
-#: End-to-end tests come next: they mostly wait, and leave the cores to the simulations. The many short tests come last,
-#: so that no worker is idle at the end.
+#: End-to-end tests come next, because they mostly wait and leave the cores to the simulations. The many short tests
+#: come last, so that no worker is idle at the end.
 _WAITING = ("tests/deploy/", "tests/e2e/", "tests/localcluster/")
 
 
 @pytest.fixture(autouse=True)
 def _logging_as_it_was() -> Iterator[None]:
-    """Leave logging as it was, whatever a test configures: most commands do in their process."""
+    """Restore the logging that a test configures, which most commands do in their process."""
     root = logging.getLogger()
     handlers, level = root.handlers[:], root.level
     libraries = [logging.getLogger(name) for name in logs._CHATTY]
@@ -80,14 +80,14 @@ def _logging_as_it_was() -> Iterator[None]:
 
 @pytest.fixture
 def catalogue() -> Iterator[None]:
-    """Leave the catalogue as it was, whatever a test extends it by."""
+    """Restore the catalogue after a test that extends it."""
     yield
     tpu.extend(())
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give end-to-end tests their time limit, and put what takes longest first."""
+    """Set the time-out of end-to-end tests, and move the longest tests to the start."""
     for item in items:
         if item.get_closest_marker("e2e") is not None and not item.get_closest_marker("timeout"):
             item.add_marker(pytest.mark.timeout(_E2E_LIMIT_SECONDS))
@@ -95,10 +95,10 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 class _ByWorld(LoadScopeScheduling):
-    """Runs tests that share a world in one worker: those of a file, all that share an installation, all simulations.
+    """Runs related tests in one worker: tests of a file, tests of the shared installation, and simulations.
 
-    Otherwise each worker starts each control plane. (pytest-xdist's own groups are lost with pytest 9.2: it writes them
-    to an attribute that is not there any more.)
+    Otherwise, each worker would start each control plane. (The groups of pytest-xdist do not work with pytest 9.2,
+    because it writes them to an attribute that no longer exists.)
     """
 
     def _split_scope(self, nodeid: str) -> str:
@@ -110,7 +110,7 @@ class _ByWorld(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadScopeScheduling:
-    """Tell workers apart by what they share."""
+    """Return the scheduler that assigns tests to workers."""
     return _ByWorld(config, log)
 
 

@@ -1,4 +1,4 @@
-"""Choices of capacity, as people write them; waits."""
+"""Capacity choices in the form that users write; waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 
 ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
-#: Why, and both ways out.
+#: Reason, and both alternatives.
 NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests",)
 
 
@@ -61,8 +61,8 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
         ),
     ],
 )
-def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]) -> None:
-    """One table for the whole grammar."""
+def test_valid_choices_are_read(text: str, want: tuple[CapacityChoice, ...]) -> None:
+    """The cases cover the whole grammar."""
     assert parse_choices(text) == want
 
 
@@ -99,7 +99,7 @@ def test_choices_that_are_understood(text: str, want: tuple[CapacityChoice, ...]
         pytest.param("x" * 50_000, ["'" + "x" * 79 + "…'"], id="a text of any length is quoted in part"),
     ],
 )
-def test_choices_that_are_refused(text: str, words: list[str]) -> None:
+def test_invalid_choice_is_named_in_the_error(text: str, words: list[str]) -> None:
     with pytest.raises(ValueError) as caught:
         parse_choices(text)
     for word in words:
@@ -115,20 +115,20 @@ def test_choices_that_are_refused(text: str, words: list[str]) -> None:
         pytest.param("us-central1-ai1a", ("us-central1-ai1a",), id="an AI zone"),
     ],
 )
-def test_zones_that_are_understood(text: str, want: tuple[str, ...]) -> None:
+def test_valid_zones_are_read(text: str, want: tuple[str, ...]) -> None:
     assert parse_zones(text) == want
 
 
 @pytest.mark.parametrize(
     "zone", ["us-east5", "us-east5-", "us_east5_a", "US-EAST5-A", "us-east-a", "us-east5-a-b", "*"]
 )
-def test_zones_that_are_refused(zone: str) -> None:
+def test_invalid_zone_is_named_in_the_error(zone: str) -> None:
     with pytest.raises(ValueError, match="us-east5-b") as caught:
         parse_zones(f"us-east5-a, {zone}")
     assert repr(zone) in str(caught.value)
 
 
-def test_a_block_of_the_own_project_is_told_without_a_project() -> None:
+def test_block_of_the_own_project_is_shown_without_a_project() -> None:
     assert str(reserved(reservation_path("r1", block="b1"))) == "reservation r1/b1"
 
 
@@ -148,18 +148,18 @@ _TERMS = st.one_of(
 _WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))
 
 
-@pytest.mark.timeout(30)  # examples made by chance
+@pytest.mark.timeout(30)  # many random examples
 @settings(max_examples=20)
 @given(st.lists(_WRITTEN, max_size=6, unique=True))
-def test_what_is_written_comes_back(parts: list[str]) -> None:
-    """Each part is one choice; its words are the part's, with blanks for the signs."""
+def test_choices_are_shown_as_they_are_written(parts: list[str]) -> None:
+    """Each part is one choice. The text of a choice is its part, with blanks instead of the signs."""
     choices = parse_choices(", ".join(parts))
     assert len(choices) == len(parts)
     for part, choice in zip(parts, choices, strict=True):
         assert str(choice) == part.replace("reservation/", "reservation ", 1).replace("@", " in ")
 
 
-#: Texts that are nearly right are where mistakes would hide.
+#: Texts that are almost valid are the most likely to show mistakes.
 _TEXTS = st.one_of(
     st.text(max_size=40),
     st.lists(
@@ -173,7 +173,7 @@ _TEXTS = st.one_of(
 
 
 @given(_TEXTS)
-def test_any_text_is_choices_or_a_refusal_that_names_one_of_its_parts(text: str) -> None:
+def test_any_text_is_read_or_named_in_the_error(text: str) -> None:
     try:
         choices = parse_choices(text)
     except ValueError as error:
@@ -183,12 +183,12 @@ def test_any_text_is_choices_or_a_refusal_that_names_one_of_its_parts(text: str)
     assert len(choices) == len(set(choices)) == sum(bool(part.strip()) for part in text.split(","))
 
 
-def test_so_many_at_once_then_so_many_a_second() -> None:
+def test_budget_allows_a_burst_and_then_a_rate() -> None:
     budget = waits.Budget(burst=2.0, per_second=1.0, filled_at=0.0)
     assert [budget.spend(now) for now in (0.0, 0.0, 0.0, 1.0, 1.5)] == [True, True, False, True, False]
     assert budget.fill(99.0) == budget.burst
 
 
-def test_no_moment_is_after_the_last_that_there_is() -> None:
+def test_time_after_the_maximum_is_the_maximum() -> None:
     last = datetime.max.replace(tzinfo=UTC)
     assert waits.after(last - timedelta(seconds=1), 1.0) == waits.after(last, 1.0) == last

@@ -1,4 +1,4 @@
-"""Variables that look like options and are none, and values that count as others."""
+"""Variables that look like options, and values that are replaced."""
 
 from __future__ import annotations
 
@@ -28,20 +28,20 @@ from tests.support.settings import REQUIRED
         ("gcp_zones", ""),
     ],
 )
-def test_a_variable_that_is_not_read_is_named_with_what_it_probably_means(name: str, words: str) -> None:
-    """What is far from every option is somebody else's."""
+def test_unknown_variable_is_reported_with_the_nearest_option(name: str, words: str) -> None:
+    """A variable that is similar to no option belongs to another program."""
     found = warnings_about_environment({**REQUIRED, name: "x"})
     assert len(found) == (1 if words else 0)
     assert all(each.startswith(f"{name} is ") and words in each for each in found)
 
 
-def test_no_option_is_named() -> None:
-    """Those are read, however near to each other their names are."""
+def test_option_is_not_reported() -> None:
+    """Names of options may be similar to each other."""
     assert warnings_about_environment({option.variable: "" for option in OPTIONS}) == ()
 
 
 @pytest.mark.parametrize(("text", "want"), [("64", 64), ("65", 64), ("9" * 5000, 64), ("007", 7)])
-def test_more_requests_at_once_than_the_maximum_count_as_the_maximum(text: str, want: int) -> None:
+def test_concurrency_above_the_maximum_is_replaced(text: str, want: int) -> None:
     environment = {**REQUIRED, "CONCURRENCY": text}
     assert read_settings(environment).concurrency == want
     assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))

@@ -64,8 +64,8 @@ def test_requirements_without_marks_keep_all_other_selectors() -> None:
     assert without_marks(marked, "vision") == (marked, "")
 
 
-def test_node_that_a_marked_pod_selects_is_returned_apart() -> None:
-    """Kueue's topology-aware scheduling pins each pod of a slice to a node of its own."""
+def test_node_that_a_marked_pod_selects_is_returned_separately() -> None:
+    """Kueue's topology-aware scheduling selects a separate node for each pod of a slice."""
     selector = {**labels_of("j-abc", "research"), constants.HOSTNAME: "gke-a-0"}
     assert without_marks(Requirements(node_selector=selector), "research") == (Requirements(), "gke-a-0")
     pinned = Requirements(node_selector={constants.HOSTNAME: "gke-a-0"})
@@ -95,7 +95,7 @@ _BOTH = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
     [
         (_BOTH, (), True),
         ((), _BOTH, True),
-        # A Job has the annotations of its template, whatever they are.
+        # A Job has all annotations of its template.
         (_BOTH[:1], _BOTH[1:], True),
         # The strategy of a JobSet without exclusive placement is not inherited.
         (_BOTH[1:], _BOTH[:1], False),
@@ -108,5 +108,5 @@ _BOTH = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 def test_jobset_selects_nodes_of_a_job_if_the_job_has_both_annotations(
     of_jobset: tuple[str, ...], of_job: tuple[str, ...], *, selects: bool
 ) -> None:
-    """JobSet 0.11 as in `constructJob` and `labelAndAnnotateObject`."""
+    """The rules are those of JobSet 0.11 (`constructJob` and `labelAndAnnotateObject`)."""
     assert selects_job_nodes(of_jobset, of_job) is selects

@@ -1,4 +1,4 @@
-"""Every option: its default, its form, and all mistakes told at once."""
+"""Options: defaults, forms, and one error with all mistakes."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from tests.support.settings import REQUIRED
 
 
 def problems(**environment: str) -> tuple[str, ...]:
-    """Return what is wrong with an environment."""
+    """Return the problems of an environment."""
     with pytest.raises(SettingsError) as caught:
         read_settings(REQUIRED | environment)
     return caught.value.problems
 
 
-def test_what_is_empty_by_default_limits_nothing_and_asks_for_nothing() -> None:
-    """Only None is no limit; all other defaults stand in docs/settings.md as they are read."""
+def test_empty_defaults_are_none_only_for_limits() -> None:
+    """None means no limit; docs/settings.md has all other defaults in the form that is read."""
     effective = read_settings(REQUIRED)
     empty = {each.field: getattr(effective, each.field) for each in OPTIONS if each.default == ""}
     assert {name for name, value in empty.items() if value is None} == {
@@ -30,8 +30,8 @@ def test_what_is_empty_by_default_limits_nothing_and_asks_for_nothing() -> None:
     assert {*empty.values()} == {None, "", (), Prices()}
 
 
-def test_all_mistakes_are_told_at_once() -> None:
-    """Nobody starts the provisioner five times to learn of five mistakes."""
+def test_all_mistakes_are_in_one_error() -> None:
+    """A user should not have to start the provisioner once per mistake."""
     with pytest.raises(SettingsError) as caught:
         read_settings({"GCP_ZONE": "nowhere", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10"})
     text = str(caught.value)
@@ -42,8 +42,8 @@ def test_all_mistakes_are_told_at_once() -> None:
         assert word in text
 
 
-def test_what_the_environment_leaves_out_is_inferred() -> None:
-    """The environment goes before the metadata server; blanks count as left out."""
+def test_missing_variable_is_inferred() -> None:
+    """The environment takes precedence over the metadata server. Blank values count as missing."""
     inferred = {**REQUIRED, "GCP_CLUSTER": "inferred-cluster", "GCP_PROJECT_ID": "inferred-project"}
     read = read_settings({"GCP_PROJECT_ID": "own-project", "GCP_CLUSTER": "  "}, inferred=inferred)
     assert (read.project_id, read.cluster) == ("own-project", "inferred-cluster")
@@ -57,8 +57,8 @@ _ON_GCE = {
 }
 
 
-def test_a_cluster_without_gke_needs_neither_name_nor_location() -> None:
-    """Its region is that of the zone; what GKE's metadata server would say of a cluster is not asked of it."""
+def test_cluster_without_gke_gets_a_default_name_and_location() -> None:
+    """The region is that of the zone; the cluster of the metadata server is ignored."""
     read = read_settings(_ON_GCE)
     assert (read.on_gce, read.cluster, read.cluster_location) == (True, "kubernetes", "us-east5")
     without_zone = {name: value for name, value in _ON_GCE.items() if name != "GCP_ZONE"}
@@ -79,8 +79,8 @@ def test_a_cluster_without_gke_needs_neither_name_nor_location() -> None:
         ({"ZONES": "us-east1-d"}, "ZONES='us-east1-d' is not in"),
     ],
 )
-def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: str) -> None:
-    """Machines would go without it, unseen."""
+def test_option_that_needs_gke_is_rejected_without_it(changes: dict[str, str], words: str) -> None:
+    """Machines would lack the feature without any message."""
     with pytest.raises(SettingsError, match=words):
         read_settings({**_ON_GCE, **changes})
 
@@ -163,7 +163,7 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
             "MAX_CHIPS_PER_ACCELERATOR",
             "tpu-v5p-slice=1024, tpu9x=8, *=0",
             "max_chips_per_accelerator",
-            # Of a generation that only the cluster may know.
+            # Only the cluster may know the generation.
             (("tpu-v5p-slice", 1024), ("tpu9x", 8), ("*", 0)),
         ),
         ("ALLOWED_RESERVATIONS", "r1, other-project/r2", "allowed_reservations", ("r1", "other-project/r2")),
@@ -180,8 +180,8 @@ def test_what_no_node_group_can_have_is_refused(changes: dict[str, str], words: 
         ),
     ],
 )
-def test_an_option_is_read(variable: str, text: str, field: str, want: object) -> None:
-    """Each form that the Go provisioner takes, and ours."""
+def test_option_is_read(variable: str, text: str, field: str, want: object) -> None:
+    """Each form of the Go provisioner, and the additional ones."""
     assert getattr(read_settings(REQUIRED | {variable: text}), field) == want
 
 
@@ -251,7 +251,7 @@ def test_an_option_is_read(variable: str, text: str, field: str, want: object) -
         ("CHIP_HOUR_PRICES", "currency=USD, *=1, currency=EUR", "has currency twice, or not as three capital letters"),
     ],
 )
-def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str, text: str, words: str) -> None:
+def test_error_has_the_variable_its_value_and_the_mistake(variable: str, text: str, words: str) -> None:
     found = problems(**{variable: text})
     assert len(found) == 1
     assert variable in found[0]
@@ -275,8 +275,8 @@ def test_a_mistake_names_the_variable_its_value_and_what_is_wrong(variable: str,
         pytest.param("https://gke.example.com\n.pa55word", id="two lines"),
     ],
 )
-def test_an_endpoint_that_may_hold_a_password_is_refused_and_never_shown(text: str) -> None:
-    """The problem names the variable and what to write, without the value."""
+def test_invalid_endpoint_is_rejected_without_showing_it(text: str) -> None:
+    """The message has the variable and the valid form, without the value."""
     (found,) = problems(GKE_ENDPOINT=text)
     assert found.startswith("GKE_ENDPOINT is not an address of only scheme, host and port,")
     assert "pa55word" not in found
@@ -291,8 +291,8 @@ def test_an_endpoint_that_may_hold_a_password_is_refused_and_never_shown(text: s
         ("CAPACITY", "on-demand, spot@us-east5-a", "CAPACITY names spot in us-east5-a, which is not in GCP_CLUSTER_"),
     ],
 )
-def test_a_value_that_can_be_read_and_cannot_be_is_told(variable: str, text: str, words: str) -> None:
-    """Before a pod meets with it."""
+def test_value_that_contradicts_others_is_reported(variable: str, text: str, words: str) -> None:
+    """The mistake is reported before a pod is affected."""
     (found,) = problems(**{variable: text})
     assert words in found
 
@@ -320,8 +320,8 @@ _CLOSED = {
     ],
     ids=["nothing set", "one set", "all set", "paused", "scopes without images"],
 )
-def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words: list[str]) -> None:
-    """Each is named once, and what is set is not."""
+def test_missing_restrictions_cause_a_warning(environment: dict[str, str], words: list[str]) -> None:
+    """Each variable without a value is in one warning, and the others are in none."""
     found = warnings_about(read_settings(REQUIRED | environment))
     assert len(found) == len(words)
     for warning, word in zip(found, words, strict=True):
@@ -350,16 +350,16 @@ def test_doors_that_stand_open_are_warned_of(environment: dict[str, str], words:
         ("1s1s", 2),
     ],
 )
-def test_durations_are_read_as_go_reads_them(text: str, seconds: float) -> None:
-    """Manifests of the Go provisioner stay as they are."""
+def test_durations_are_read_as_in_go(text: str, seconds: float) -> None:
+    """Manifests of the Go provisioner need no change."""
     assert go_duration_seconds(text) == pytest.approx(seconds)
 
 
 @pytest.mark.parametrize(
     "text", ["", "10", "-5s", "s", "1 s", "1d", "1m30", "ten", "1e3s", "1s ", "293000h" * 9, "9" * 400 + "h"]
 )
-def test_other_texts_are_no_durations(text: str) -> None:
-    """Negative and endless delays would keep or lose pools."""
+def test_invalid_duration_is_rejected(text: str) -> None:
+    """Negative or endless delays would delete or keep pools by mistake."""
     with pytest.raises(ValueError, match=r"is not a duration|longer than any duration"):
         go_duration_seconds(text)
 
@@ -369,14 +369,14 @@ def test_other_texts_are_no_durations(text: str) -> None:
     [(text, True) for text in ("1", "t", "T", "true", "TRUE", "True")]
     + [(text, False) for text in ("0", "f", "F", "false", "FALSE", "False")],
 )
-def test_truth_values_are_read_as_go_reads_them(text: str, want: bool) -> None:
-    """The list is strconv.ParseBool's."""
+def test_booleans_are_read_as_in_go(text: str, want: bool) -> None:
+    """The values are those of strconv.ParseBool."""
     assert go_bool(text) is want
 
 
 @pytest.mark.parametrize("text", ["", "yes", "on", "tRUE", " true"])
-def test_other_texts_are_no_truth_values(text: str) -> None:
-    """A typo does not turn secure boot off."""
+def test_invalid_boolean_is_rejected(text: str) -> None:
+    """A typing error must not disable secure boot."""
     with pytest.raises(ValueError, match="neither true nor false"):
         go_bool(text)
 
@@ -390,14 +390,14 @@ def test_other_texts_are_no_truth_values(text: str) -> None:
         pytest.param("tpu7x", CapacityKind.SPOT, 5, id="anything"),
     ],
 )
-def test_the_closest_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
-    """An entry for exactly this comes before one for the accelerator, and that before one for the capacity type."""
+def test_most_specific_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
+    """Accelerator and capacity type, then only the accelerator, then only the capacity type."""
     prices = parse_prices("tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2, */reservation=4, *=0.000005")
     assert prices.per_hour(accelerator, capacity, 1_000_000) == want
 
 
-def test_what_has_no_price_has_none() -> None:
-    """None is not zero."""
+def test_capacity_without_a_price_has_none() -> None:
+    """An unknown price differs from a price of zero."""
     assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.ON_DEMAND, 1) is None
     assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.SPOT, 1) == 0
     assert not Prices()

@@ -1,1 +1,1 @@
-"""Sessions, deadlines and the metadata server: what every Google API needs."""
+"""Sessions, errors and the metadata server: the common part of Google's API clients."""

@@ -14,19 +14,19 @@ from google.auth import exceptions as auth_exceptions
 from provisioner.google.errors import LOST, Answer, Call
 from provisioner.model.capacity import Failure, FailureKind
 
-#: Exceptions that Google's libraries raise for failures of a call. OSError: from requests, or from a CA bundle.
+#: Exceptions that Google's libraries raise for failed calls. OSError: from requests, or from a CA bundle.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
     "On a workstation run `gcloud auth application-default login --impersonate-service-account=SA`; in a cluster bind "
     "the provisioner's Kubernetes service account by Workload Identity."
 )
-#: A client that acts as a Google service account gets its tokens from this API.
+#: Clients that impersonate a Google service account get their tokens from this API.
 _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
 _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
-#: Mistakes in an address or in a header: found before anything is sent, and there again next time.
+#: Mistakes in an address or in a header: detected before sending, and by each retry.
 _BAD_ADDRESS = (
     requests.exceptions.URLRequired,
     requests.exceptions.MissingSchema,
@@ -34,7 +34,7 @@ _BAD_ADDRESS = (
     requests.exceptions.InvalidURL,
     requests.exceptions.InvalidHeader,
 )
-#: urllib3's own word for "no connection was made"; the first is also a name that does not resolve.
+#: urllib3's errors for "no connection was made". The first includes a name that does not resolve.
 _NOT_CONNECTED = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,
@@ -49,12 +49,12 @@ _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM re
 class Api:
     """The API that was called: its name, and how its responses are classified."""
 
-    #: As messages name it.
+    #: Name in messages.
     name: str
-    #: The option with its address.
+    #: Option that sets its address.
     address_option: str
     kind_of_answer: Callable[[Answer], FailureKind]
-    #: Says what to do about a refusal of permission, from the API's words.
+    #: Returns the remedy for missing permissions, by the text of the API.
     help_of: Callable[[str], str]
 
 
@@ -63,7 +63,7 @@ class Reading:
     """The meaning of an exception."""
 
     failure: Failure
-    #: The API's own wish, None for none.
+    #: Pause that the API requests; None if none.
     retry_after_seconds: float | None = None
     #: HTTP status of the response; 0 if there was none.
     code: int = 0
@@ -81,7 +81,7 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
         if kind is FailureKind.PERMISSION and answer.from_google:
             words = f"{words} {_LOGIN_HELP if answer.code == 401 else api.help_of(words)}"
     elif isinstance(error, auth_exceptions.GoogleAuthError):
-        # A token is fetched before the call is sent, and again only after a 401: no effect either way.
+        # A token is fetched before the call is sent, and again only after a 401, so the call had no effect.
         kind = _kind_of_auth_error(error)
         if kind is FailureKind.PERMISSION:
             help_ = _ENABLE_HELP if _NOT_ENABLED in words else _LOGIN_HELP
@@ -93,18 +93,18 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
         kind = FailureKind.UNAVAILABLE
         words = _why_not_connected(error) or words
     else:
-        # A read that timed out, a connection that broke, an answer that cannot be parsed, anything new.
+        # A read that timed out, a broken connection, an unreadable response, or an unknown error.
         kind = LOST.of(call)
-    # A proxy's address may hold its password.
+    # A proxy's address may contain its password.
     words = _PASSWORD.sub("//…@", words)
     failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
     return Reading(failure=failure, retry_after_seconds=retry_after, code=code)
 
 
 def _answer_of(error: Exception) -> Answer | None:
-    """Return the error response in an exception of requests or google.api_core; None if it has not even a status.
+    """Return the error response in an exception of requests or google.api_core; None if it has no HTTP status.
 
-    google.api_core is recognized by its attributes, because its import costs the other products gRPC.
+    google.api_core is recognized by its attributes, because importing it would load gRPC in products without it.
     """
     response, code = getattr(error, "response", None), getattr(error, "code", None)
     if isinstance(response, requests.Response):
@@ -122,7 +122,7 @@ def _read_answer(response: requests.Response) -> Answer:
         body = response.json()
     except ValueError:
         body = None
-    # Google answers some errors of list-like calls with a list of one.
+    # In some calls, Google responds to errors with a list of one error.
     if isinstance(body, list) and body:
         body = body[0]
     error = body.get("error") if isinstance(body, dict) else None
@@ -144,7 +144,7 @@ def _read_answer(response: requests.Response) -> Answer:
 
 
 def _seconds(text: str) -> float | None:
-    """Return a delay in seconds; dates, which the header also allows, are not used by Google's APIs."""
+    """Return a delay in seconds. Dates, which the header also allows, are not used by Google's APIs."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         return None
     return float(text)
@@ -156,7 +156,7 @@ def _kind_of_auth_error(error: auth_exceptions.GoogleAuthError) -> FailureKind:
         (auth_exceptions.TransportError, auth_exceptions.TimeoutError, auth_exceptions.ResponseError),
     ):
         return FailureKind.UNAVAILABLE
-    # On GKE a metadata server that is not up yet comes as a RefreshError around the transport's error.
+    # On GKE, a metadata server that is not ready yet causes a RefreshError around the transport's error.
     around_transport = any(isinstance(cause, auth_exceptions.TransportError) for cause in _chain(error))
     if around_transport and not _IDENTITY_REFUSED.search(str(error)):
         return FailureKind.UNAVAILABLE
@@ -180,7 +180,7 @@ def _why_not_connected(error: Exception) -> str:
 def _chain(error: BaseException) -> Iterator[BaseException]:
     """Yield the exceptions inside an exception: causes, urllib3's reasons, and exceptions given as arguments.
 
-    The implicit context is left out: it may be a failure that was already dealt with.
+    The implicit context is left out: it may be a failure that was already handled.
     """
     todo: list[BaseException] = [error]
     seen: set[int] = set()

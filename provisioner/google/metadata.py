@@ -1,6 +1,6 @@
-"""What the metadata server of Google Cloud knows of where we run: project, location, zone, cluster.
+"""Reads project, location, zone and cluster of this process from the metadata server of Google Cloud.
 
-Elsewhere everything is unknown, after one second at most for the connection; nothing is ever raised.
+Elsewhere all fields are empty, after at most one second for the connection. Never raises.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ import http.client
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-#: The address rather than the name, since looking up a name that is not there can take very long.
+#: The address instead of the name, because the look-up of a missing name can take very long.
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
@@ -18,7 +18,7 @@ _FLAVOR = "Metadata-Flavor"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """Where we run; empty for what is not known."""
+    """Project, location, zone and cluster that this process runs in. Empty if unknown."""
 
     project: str = ""
     #: Region or zone of the cluster.
@@ -29,10 +29,10 @@ class Surroundings:
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Surroundings:
-    """Ask the metadata server, at the address in GCE_METADATA_HOST where that is set."""
+    """Read the metadata server, at the address in GCE_METADATA_HOST if that is set."""
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
     found: dict[str, str] = {}
-    # Not on Google Cloud, or not for now: what was read so far still holds.
+    # On other machines, or in a temporary failure, keep the fields that were read before it.
     with (
         contextlib.suppress(OSError, http.client.HTTPException),
         contextlib.closing(http.client.HTTPConnection(host, timeout=timeout_seconds)) as connection,
@@ -53,5 +53,5 @@ def _read(connection: http.client.HTTPConnection, path: str) -> str:
     connection.request("GET", f"/computeMetadata/v1/{path}", headers={_FLAVOR: "Google"})
     response = connection.getresponse()
     body = response.read().decode("utf-8", "replace").strip()
-    # Whatever else listens at that address does not send the header.
+    # Another server at that address does not send the header.
     return body if response.status == 200 and response.headers.get(_FLAVOR) == "Google" else ""

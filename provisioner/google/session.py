@@ -1,7 +1,7 @@
-"""The HTTP session under the clients of Google's APIs: connection pool, time-outs, and error answers of any shape.
+"""HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses.
 
-The time-outs are those of `requests`: for an attempt to connect, and for each read. A call that takes longer does not
-outlive the process, which ends before another may lead (`kube/lease.py`).
+The time-outs are those of `requests`: for an attempt to connect, and for each read. A call may exceed them, but the
+process ends before another one can lead (`kube/lease.py`).
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from requests.adapters import HTTPAdapter
 import provisioner
 from provisioner.settings.forms import is_loopback
 
-#: So many threads can call at once without opening connections anew.
+#: Number of connections that are kept open per host: this many threads can call at the same time without new ones.
 _CONNECTIONS = 32
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
 
 
 class ApiSession(auth_requests.AuthorizedSession):
-    """An authorized session that sends once, again only after a 401, and whose error answers are always exceptions."""
+    """Authorized session that repeats a request only after a 401, and raises an exception for error responses."""
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
-        # A token request of our own, because the default one retries a dead server for minutes.
+        # A separate token request, because the default one retries an unreachable server for minutes.
         token_request = auth_requests.Request(requests.Session())
         super().__init__(  # type: ignore[no-untyped-call]
             credentials, auth_request=token_request, max_refresh_attempts=1
@@ -36,7 +36,7 @@ class ApiSession(auth_requests.AuthorizedSession):
         self.headers["User-Agent"] = f"tpu-provisioner/{provisioner.__version__}"
         for scheme in ("https://", "http://"):
             self.mount(scheme, HTTPAdapter(pool_connections=2, pool_maxsize=_CONNECTIONS))
-        # Nothing between us and a simulator on this machine; elsewhere the usual proxy variables count.
+        # No proxy for a simulator on this machine; otherwise, the usual proxy variables are used.
         self.trust_env = not is_loopback(urlsplit(base_url).hostname or "")
 
     def request(  # type: ignore[override]
@@ -48,11 +48,11 @@ class ApiSession(auth_requests.AuthorizedSession):
         max_allowed_time: float | None = None,
         **kwargs: object,
     ) -> requests.Response:
-        """Send a request and wait `timeout` seconds for each part of its answer; raise HTTPError for errors.
+        """Send a request and wait `timeout` seconds for each part of its response. Raises HTTPError for errors.
 
-        A redirect is an error: it would send the call somewhere else, and a create once more.
+        A redirect is an error: it would send the call to another address, and repeat a create.
         """
-        # The parent calls this again after a 401, with what it was given and the time that is left.
+        # After a 401, the parent class calls this again with the same arguments and the remaining time.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
         options = {**kwargs, "timeout": timeout, "max_allowed_time": max_allowed_time, "allow_redirects": False}
@@ -63,9 +63,9 @@ class ApiSession(auth_requests.AuthorizedSession):
 
 
 def find_credentials() -> auth_credentials.Credentials:
-    """Find the application-default credentials; raise GoogleAuthError where there are none."""
+    """Find the application-default credentials. Raises GoogleAuthError if they do not exist."""
     with warnings.catch_warnings():
-        # A user's own login without a quota project: Google's advice, of no use in a log.
+        # Warning about a user's login without a quota project, which is of no use in a log.
         warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
         credentials, _ = google.auth.default(scopes=_SCOPES)
     return credentials

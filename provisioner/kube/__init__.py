@@ -1,1 +1,1 @@
-"""The Kubernetes boundary: list-watches, live reads, Lease election, Events; every failure is a ClusterError."""
+"""Access to the Kubernetes API: list-watches, live reads, Lease election and Events. Failures raise ClusterError."""

@@ -1,7 +1,7 @@
-"""Speak raw JSON with a Kubernetes API server; the only module that imports `kubernetes`.
+"""Exchanges raw JSON with a Kubernetes API server. No other module imports `kubernetes`.
 
-The kubernetes package brings credentials and connections; its models need twenty times the memory, and its watch loses
-ERROR events. Not handled: a client certificate that an exec plugin renews (tokens are).
+The kubernetes package provides credentials and connections. Its models would need twenty times the memory, and its
+watch loses ERROR events. Not handled: a client certificate that an exec plugin renews (tokens are).
 """
 
 from __future__ import annotations
@@ -57,13 +57,13 @@ from provisioner.kube.wire import (
 
 _JSON = "application/json"
 _IN_CLUSTER = "in-cluster"
-#: What cannot be had so comes whole, which does no harm.
+#: Accept headers for metadata only. Servers that cannot convert a kind send whole objects, which the parsers accept.
 _LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
-#: Watches (a handful, or one a namespace), the worker threads, the lease, events and live reads, all at once.
+#: Maximum number of connections: those of watches (one per namespace), worker threads, lease, Events and live reads.
 POOL_SIZE = 64
-#: Deadline of the call that runs in this thread (`time.monotonic`); None while the lines of a stream are read.
+#: Deadline of this thread's call (`time.monotonic`); None while the lines of a stream are read.
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -73,11 +73,11 @@ def _left_seconds() -> float:
 
 
 class _Incoming(io.RawIOBase):
-    """The bytes that a server sends. A socket's own time-out begins again with each byte, the deadline does not."""
+    """Bytes from a server, read until the call's deadline. A socket's own time-out would restart with each byte."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
-        # urllib3 has just set the time-out for reads.
+        # urllib3 has just set this time-out for reads.
         self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
 
     def readable(self) -> bool:
@@ -102,15 +102,15 @@ class _Response(http.client.HTTPResponse):
 
 
 def _bounded(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
-    """Return a class of pools, such as those for a proxy, that receives until the deadline of the call."""
+    """Return a subclass of a pool class, such as one for a proxy, whose reads end at the deadline of the call."""
     connection = type("BoundedConnection", (pool.ConnectionCls,), {"response_class": _Response})
     return type("BoundedPool", (pool,), {"ConnectionCls": connection})
 
 
 class KubeApi(Api):
-    """A connection to one API server; safe to share between threads. `client` carries credentials and the pool.
+    """Connection to one API server; safe to share between threads. `client` has credentials and connections.
 
-    A call ends within its time-outs together, whatever the server sends, except for the look-up of the server's name.
+    A call ends within the sum of its time-outs, regardless of the response, except for the DNS look-up.
     """
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
@@ -119,11 +119,11 @@ class KubeApi(Api):
         self._pool = client.rest_client.pool_manager
         classes = self._pool.pool_classes_by_scheme
         self._pool.pool_classes_by_scheme = {scheme: _bounded(pool) for scheme, pool in classes.items()}
-        #: The kubeconfig's context, or "in-cluster".
+        #: Context of the kubeconfig, or "in-cluster".
         self.context_name = context_name
-        #: The CA bundle that the client trusts; None where it trusts the public roots, or verifies nothing.
+        #: CA bundle that the client trusts; None if it trusts the public roots, or verifies no certificate.
         self.ca_pem = ca_pem
-        # The refresh hooks of the kubernetes package change shared state without a lock of their own.
+        # The refresh hooks of the kubernetes package change shared state without a lock.
         self._auth_lock = threading.Lock()
 
     @property
@@ -136,7 +136,7 @@ class KubeApi(Api):
         self._pool.clear()
 
     def exchange(self, request: Request) -> JsonObject:
-        """Send a request; return the object that answers it."""
+        """Send a request; return the object of the response."""
         accept = _METADATA if request.metadata_only else _JSON
         return decode_object(request.title, self._read(request, accept=accept, most_bytes=request.most_bytes))
 
@@ -155,13 +155,13 @@ class KubeApi(Api):
         if continue_token:
             asked["continue"] = continue_token
         accept = _LIST_OF_METADATA if metadata_only else _JSON
-        # A single object has to be read whatever its size: there is no smaller page to ask for.
+        # A single object is read up to ANSWER_BYTES, because there is no smaller page to request.
         request = Request("GET", path, query=asked, timeouts=timeouts)
         data = self._read(request, accept=accept, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
         return replace(page_of(path, decode_object(request.title, data)), size_bytes=len(data))
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
-        """Open a response and hand out its lines as they arrive."""
+        """Open a response and return a stream of its lines."""
         request = Request("GET", path, query=query, timeouts=timeouts)
         with self._transport(request):
             response = self._send(request, accept=_JSON)
@@ -169,14 +169,14 @@ class KubeApi(Api):
                 try:
                     data = response.read(CHUNK_BYTES)
                 except TRANSPORT_ERRORS:
-                    data = b""  # the status alone says enough
+                    data = b""  # the status is enough for the error
                 finally:
                     response.close()
                 raise error_of(request.title, response, data)
         return LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
     def _read(self, request: Request, *, accept: str, most_bytes: int) -> bytes:
-        """Send a request and return the whole answer, as far as it is not larger than is read."""
+        """Send a request and return the whole response. Raises TooLarge if it has more than `most_bytes`."""
         with self._transport(request):
             response = self._send(request, accept=accept)
             data = read_answer(request.title, response, most_bytes=most_bytes)
@@ -186,16 +186,16 @@ class KubeApi(Api):
 
     @contextmanager
     def _transport(self, request: Request) -> Iterator[None]:
-        """Turn the errors of the transport into ClusterErrors, and end the deadline that `_send` sets."""
+        """Raise errors of the transport as ClusterErrors, and remove the deadline that `_send` set."""
         what, timeouts = request.title, request.timeouts
         try:
             yield
         except TRANSPORT_ERRORS as error:
-            # urllib3's refer to themselves, and keep what all callers in this thread hold, such as a review of 8 MiB.
+            # urllib3's errors refer to themselves, and keep the variables of all callers, such as a review of 8 MiB.
             traceback.clear_frames(error.__traceback__)
             words = f"can't be reached: {error}"
             if isinstance(error, NewConnectionError):
-                # urllib3 counts a refused connection among the time-outs.
+                # urllib3's NewConnectionError, for a refused connection, is a subclass of its TimeoutError.
                 words = f"can't be reached: {_plain(error)}"
             elif isinstance(error, Urllib3TimeoutError):
                 seconds = f"{timeouts.connect_seconds:g} s (connect) or {timeouts.read_seconds:g} s (read)"
@@ -214,7 +214,7 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        # Both attempts of a read end by it: a delete that follows must not be sent after the lease has ended.
+        # Both attempts of a read share the deadline: a delete after it must not be sent after the lease has ended.
         _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:
@@ -235,7 +235,7 @@ class KubeApi(Api):
         except ProtocolError as error:
             if request.method != "GET":
                 raise
-            # A connection that was kept may lead to an API server that was replaced; then all of them do.
+            # A kept connection may lead to an API server that was replaced; then all kept connections do.
             traceback.clear_frames(error.__traceback__)
             self._pool.clear()
             return send()
@@ -244,14 +244,14 @@ class KubeApi(Api):
         try:
             with self._auth_lock:
                 self._client.update_params_for_auth(headers, parameters, ["BearerToken"], path, method, None)
-        except Exception as error:  # credential plugins raise whatever they like
+        except Exception as error:  # credential plugins raise any exception
             raise errors.Unavailable(f"the credentials for {self.server} could not be refreshed: {error}") from error
         for name, value in headers.items():
-            # A token file that ends in a newline would otherwise be refused as a header.
+            # A token file that ends in a newline would otherwise result in an invalid header.
             headers[name] = value.strip()
 
 
-#: What the loaders raise for files that are missing, unreadable, no YAML, or YAML of an unexpected shape.
+#: Errors of the loaders for files that are missing, unreadable, not YAML, or YAML of an unexpected form.
 _LOAD_ERRORS = (
     ConfigException,
     yaml.YAMLError,
@@ -265,12 +265,12 @@ _LOAD_ERRORS = (
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Find the way to a cluster: kubeconfig, KUBECONFIG, in-cluster, ~/.kube/config; or raise KubeconfigError."""
+    """Connect by kubeconfig, KUBECONFIG, service account or ~/.kube/config, in this order. Raises KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL_SIZE
-    # A watch behind a proxy that silently drops idle connections would otherwise stay open for ever.
+    # Otherwise, a watch behind a proxy that silently drops idle connections would stay open indefinitely.
     configuration.keep_alive = True
     chosen = kubeconfig or environment.get("KUBECONFIG", "")
     if not chosen and environment.get("KUBERNETES_SERVICE_HOST"):
@@ -296,7 +296,7 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
 
 
 def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> KubeApi:
-    # KUBECONFIG may list several files, which the loader merges; those that don't exist are skipped, as kubectl does.
+    # KUBECONFIG may list several files, which the loader merges. Like kubectl, ignore files that do not exist.
     paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
     existing = [str(path) for path in paths if path.exists()]
     if not existing:
@@ -320,7 +320,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> Kub
 
 
 def _wrong_with(error: Exception) -> str:
-    """Say what is wrong with a configuration, without the words of the language it was read in."""
+    """Describe a mistake in a configuration, without the terms of Python."""
     if isinstance(error, ConfigException):
         return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
     if isinstance(error, yaml.YAMLError):
@@ -334,7 +334,7 @@ def _wrong_with(error: Exception) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the operating system's words for a failure where it has some."""
+    """Return the operating system's message for a failure, or else the text of the error."""
     while not isinstance(error, OSError) and error.__cause__ is not None:
         error = error.__cause__
     words = error.strerror if isinstance(error, OSError) else ""
@@ -343,11 +343,11 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Read the CA bundle once, and let the client use these very bytes."""
+    """Read the CA bundle once, and make the client use these bytes; None if unset or certificates are not verified."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()
-    # The loader writes inline certificates to a temporary file; a cleaner of such files would cut us off.
+    # The loader writes inline certificates to a temporary file. If that file is deleted, connections would fail.
     configuration.ca_cert_data = pem.decode("ascii", "ignore")
     configuration.ssl_ca_cert = None
     return pem if configuration.verify_ssl else None

@@ -1,4 +1,4 @@
-"""What can go wrong between the provisioner and the Kubernetes API; no other exception passes this boundary."""
+"""Errors of calls to the Kubernetes API. `provisioner.kube` raises no others for a failed call."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from provisioner.model import bounds
 from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure
 
-#: Longer texts of the API server say nothing new after this.
+#: Maximum characters of an API server's message; the rest of a longer one adds no information.
 MESSAGE_LIMIT = 256
 
 
 class ClusterError(Exception):
-    """A failed exchange with the API server: its words, and its reason, HTTP status and wished pause if it has any."""
+    """A failed call: message and, if known, the reason, HTTP status and pause that the API server requested."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         self.message = bounds.cut(message, MESSAGE_LIMIT)
@@ -25,7 +25,7 @@ class ClusterError(Exception):
 
 
 class KubeconfigError(ClusterError, UserError):
-    """There is no usable way to a cluster; the message says what to do."""
+    """No usable connection to a cluster is configured. The message says what to do."""
 
 
 class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -33,7 +33,7 @@ class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class Conflict(ClusterError):  # noqa: N818 - named after the API's own reason
-    """409: the object changed meanwhile, or exists already."""
+    """409: the object was changed since it was read, or exists already."""
 
 
 class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -41,7 +41,7 @@ class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class Forbidden(ClusterError):  # noqa: N818 - named after the API's own reason
-    """403: RBAC or an admission plugin does not allow this."""
+    """403: RBAC or an admission plugin does not allow the call."""
 
 
 class Unauthorized(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -53,26 +53,26 @@ class Invalid(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own reason
-    """429: the server asks for a pause."""
+    """429: the server requests a pause."""
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
-    """5xx, network, TLS, time-outs, credentials: whether a mutating call had its effect is not known."""
+    """5xx, network, TLS, time-out, credentials. Whether a write took effect is unknown."""
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
-    """The answer is no JSON object, or lacks what every answer has."""
+    """The response is not a JSON object, or lacks a required field."""
 
 
 class TooLarge(ClusterError):  # noqa: N818 - named after what it is
-    """The answer has more bytes than are read: ask for fewer objects."""
+    """The response exceeds the maximum number of bytes. The caller may request fewer objects."""
 
 
 def failure_of(error: ClusterError) -> WriteFailure:
-    """Return what a failed write means for the next one of its object."""
+    """Return how a failed write affects the next write of its object."""
     match error:
         case Conflict() | NotFound():
-            # An object that is gone is another one than was decided on, too.
+            # A missing object was deleted, and possibly recreated, since the decision.
             return WriteFailure.CONFLICT
         case Forbidden() | Invalid():
             return WriteFailure.REFUSED

@@ -1,6 +1,6 @@
-"""Report what happens as Events on users' objects; never in the way of the controller.
+"""Writes Events for users' objects without blocking the controller.
 
-A thread writes them from a bounded table: repeats as one Event, namespaces by turns. What is dropped is counted.
+One thread writes Events from a bounded table, alternating between namespaces. Repeats share one Event.
 """
 
 from __future__ import annotations
@@ -28,27 +28,27 @@ from provisioner.model.workloads import ObjectRef
 _log = structlog.get_logger(__name__)
 
 EventKind = Literal["Normal", "Warning"]
-#: The API's limits.
+#: Maximum characters of a message and of a name in the API.
 _MESSAGE_LIMIT, _NAME_LIMIT = 1024, 253
-#: All Events wait for one that hangs.
+#: Short, because a write that hangs delays all other Events.
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
-#: Repeats within the first belong to one Event, and are written so far apart (the measure of the scheduler).
+#: Time in seconds within which repeats belong to one Event, and interval of their writes. Values of the scheduler.
 _WINDOW_SECONDS, _REPEAT_SECONDS = 600.0, 300.0
-#: Per object: so many different Events at once, then one every five minutes (the measure of client-go).
+#: Different Events of one object: burst, then one every five minutes. Values of client-go.
 _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
-#: All writes together: so many at once, then so many a second.
+#: Writes of all Events: burst, and writes per second.
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
-#: Different Events that are known at once; some 400 bytes each, or 9,000 where whoever fills the table writes them.
+#: Maximum number of different Events in the table: about 400 bytes each, or 9,000 with the longest texts.
 CAPACITY = 32768
-#: A namespace that cannot be written to for now is left alone for so long; so often the thread looks whether that ends.
+#: Pause in seconds after a failed write in a namespace, and interval at which the thread checks for the end of pauses.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-#: So often what was dropped is reported, with so many namespaces, and what is over is forgotten.
+#: Interval in seconds of the clean-up and of the report on dropped Events, and maximum number of namespaces in it.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """One Event and its repeats: the newest, how often it was seen, and when it was last due."""
+    """One Event and its repeats: the latest message, the number of repeats, and the time when it was last due."""
 
     ref: ObjectRef
     kind: EventKind
@@ -59,22 +59,22 @@ class _Series:
     count: int = 0
     seen_at: float = 0.0
     due_at: float = float("-inf")
-    #: Of the Event in the cluster; empty where none was tried.
+    #: Name of the Event in the cluster; empty if no write was tried.
     name: str = ""
 
 
 @dataclass(slots=True)
 class _Namespace:
-    """The Events of one namespace: those that are known, longest unseen first, and those to be written, in order."""
+    """Events of one namespace: known ones with the longest unseen first, and waiting ones in the order of writing."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
-    #: It is left alone until then.
+    #: Time before which no Event of the namespace is written.
     paused_until: float = float("-inf")
 
 
 class EventRecorder:
-    """Writes core/v1 Events from a thread of its own. `instance` is this process, for reportingInstance."""
+    """Writes core/v1 Events in its own thread. `instance` names this process in reportingInstance."""
 
     def __init__(
         self,
@@ -86,31 +86,31 @@ class EventRecorder:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
-        #: Guards all below it; never held during a call.
+        #: Guards all fields below; never held during a call.
         self._changed = threading.Condition()
-        #: The one that was written to last comes last.
+        #: Namespaces by the time of their last write, the latest last.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
-        #: By object: how many more Events it may have.
+        #: Remaining Events of each object.
         self._budgets: dict[str, Budget] = {}
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
-        #: How many were not written since the start; by namespace since the last line about it; and why the last one.
+        #: Dropped Events since the start, dropped Events by namespace since the last report, and the last reason.
         self.dropped_total, self._drops, self._last_why = 0, Counter[str](), ""
         self._tidied_at = clock()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
 
     def start(self) -> None:
-        """Start to write."""
+        """Start the thread."""
         self._thread.start()
 
     def emit(self, ref: ObjectRef, *, kind: EventKind, reason: str, message: str, key: str = "") -> None:
-        """Record an Event; returns at once. Those of one object, reason and `key`, else message, are repeats."""
+        """Record an Event without blocking. Repeats have the same object, reason, and `key` or else message."""
         message, now = bounds.cut(message, _MESSAGE_LIMIT), self._clock()
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            # What is dropped leaves nothing behind.
+            # A dropped Event leaves no entry in the table.
             space = self._namespaces.get(ref.namespace) or _Namespace()
             if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return
@@ -125,14 +125,14 @@ class EventRecorder:
                 self._changed.notify_all()
 
     def flush(self, *, timeout_seconds: float) -> bool:
-        """Wait until everything recorded so far is written or dropped; False when the time is up."""
+        """Wait until each recorded Event is written or dropped; return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not (self._writing or any(each.waiting for each in self._namespaces.values())), timeout_seconds
             )
 
     def stop(self) -> None:
-        """Take no more Events and end the thread; what still waits is not written (see flush)."""
+        """Reject further Events and end the thread. Waiting Events are not written (see flush)."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -140,7 +140,7 @@ class EventRecorder:
             self._thread.join(timeout=1.0)
 
     def write_next(self) -> bool:
-        """Write one Event, for the thread; return False where none may be written yet."""
+        """Write one Event; return False if none may be written yet. Called by the thread."""
         with self._changed:
             name = None if self._stopping else self._turn()
             if name is None:
@@ -153,7 +153,7 @@ class EventRecorder:
             body = {"count": series.count, "lastTimestamp": format_time(series.moment), "message": series.message}
         try:
             self._write(series, body)
-        except Exception as error:  # noqa: BLE001 - one Event must not end all others
+        except Exception as error:  # noqa: BLE001 - a failed Event must not stop the others
             with self._changed:
                 self._failed(series, error)
         with self._changed:
@@ -162,7 +162,7 @@ class EventRecorder:
         return True
 
     def tidy(self) -> None:
-        """Report what was dropped in the last minute and forget what is over, for the thread; once a minute."""
+        """Report the dropped Events and delete old entries, at most once a minute. Called by the thread."""
         with self._changed:
             now = self._clock()
             if now - self._tidied_at < _TIDY_SECONDS:
@@ -190,13 +190,13 @@ class EventRecorder:
     # --- the table; the caller holds the lock
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
-        """Whether one more Event of an object is taken; then it counts for the object."""
+        """Return whether another Event of an object is accepted; if so, count it for the object."""
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(each.known) for name, each in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
-            # The namespace that has the most gives way.
+            # Drop the oldest Event of the namespace that has the most.
             largest = max(sizes, key=sizes.__getitem__)
             if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")
@@ -207,7 +207,7 @@ class EventRecorder:
         return True
 
     def _turn(self) -> str | None:
-        """Return the namespace whose turn it is; None where nothing may be written yet."""
+        """Return the namespace whose Event is written next; None if none may be written yet."""
         now = self._clock()
         if self._writes.fill(now) < 1:
             return None
@@ -224,7 +224,7 @@ class EventRecorder:
                 space.waiting[series.digest] = series
                 return
         if known:
-            # So that the next one like it is written at once.
+            # Remove the entry, so that the next equal Event is written immediately.
             self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):
@@ -237,7 +237,7 @@ class EventRecorder:
         return False
 
     def _forget(self, series: _Series) -> bool:
-        """Forget a series; return whether it was to be written."""
+        """Remove a series; return whether it was waiting to be written."""
         space = self._namespaces[series.ref.namespace]
         del space.known[series.digest]
         return space.waiting.pop(series.digest, None) is not None
@@ -245,15 +245,15 @@ class EventRecorder:
     # --- the calls
 
     def _write(self, series: _Series, body: JsonObject) -> None:
-        """Write an Event, or one more repeat of it; what has expired, after an hour, is written anew."""
+        """Create an Event, or update it for a repeat; create a new one if it has expired (after an hour)."""
         ref, namespace = series.ref, series.ref.namespace or "default"
         if series.name:
             with contextlib.suppress(errors.NotFound):
                 self._api.patch(object_path("events", series.name, namespace=namespace), body, timeouts=_TIMEOUTS)
                 return
-        # An Event is named after its object, as kubectl's users expect; the same words and moment have the same name.
+        # The name begins with the object's, as kubectl users expect. Equal text and time result in the same name.
         digest = hashlib.sha256(series.digest + series.moment.isoformat().encode()).hexdigest()[:16]
-        # Before the answer, which may be lost: what is tried again is the same Event, whatever was repeated meanwhile.
+        # Set before the call, because its response may be lost: a retry then writes the same Event.
         name = series.name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"
         involved = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": ref.uid}
         body = {
@@ -269,6 +269,6 @@ class EventRecorder:
             "reportingInstance": self._instance,
             **body,
         }
-        # A conflict: an earlier try had its effect.
+        # A conflict means that an earlier attempt has created the Event.
         with contextlib.suppress(errors.Conflict):
             self._api.post(collection_path("events", namespace=namespace), body, timeouts=_TIMEOUTS)

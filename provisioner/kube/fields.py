@@ -1,4 +1,4 @@
-"""Read fields of raw JSON: a wrong type counts as absent, except where a guess would be dangerous (an identity)."""
+"""Reads fields of raw JSON. A value of a wrong type counts as absent, except in an identity."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from typing import Any
 
 from provisioner.model import bounds
 
-#: What stands for a time of creation that cannot be read.
+#: Replaces a creation time that cannot be read.
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _LARGEST_INDEX_DIGITS = 9
-#: Counts are int32 in the API.
+#: The API's counts are int32.
 _LARGEST_COUNT = 2**31 - 1
-#: Python refuses to print numbers of thousands of digits.
+#: Python refuses to print integers of thousands of digits.
 _MOST_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts until `most_characters` are kept, here and in the reader `within`; `problem` is the first excess."""
+    """Reads texts up to `most_characters` here, and in total in `within`. `problem` is the first excess."""
 
     def __init__(self, what: str, *, most_characters: int, within: BoundedReader | None = None) -> None:
         self.problem = ""
@@ -30,11 +30,11 @@ class BoundedReader:
         self._within = within
 
     def refuse(self, problem: str) -> None:
-        """Note what exceeds a bound."""
+        """Record that a limit was exceeded."""
         self.problem = self.problem or problem
 
     def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
-        """Read one text; one that is too long is cut, and whatever is no text is empty."""
+        """Read one text; cut it if it is too long, and return "" for other types."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > most:
@@ -50,14 +50,14 @@ class BoundedReader:
         return ""
 
     def count(self, characters: int) -> BoundedReader | None:
-        """Count what is kept; return the reader whose bound it exceeds, None for none."""
+        """Count kept characters; return the reader whose bound they exceed, None if none."""
         self._left -= characters
         if self._left < 0:
             return self
         return self._within.count(characters) if self._within is not None else None
 
     def labels(self, what: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Read a map of texts; of one that is too large only the keys to `keep`."""
+        """Read a map of texts; if it has too many entries, only the keys in `keep`."""
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
@@ -70,7 +70,7 @@ class BoundedReader:
         }
 
     def annotations(self, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Read those annotations that mean something here."""
+        """Read the annotations in `keep`."""
         if not isinstance(raw, dict):
             return {}
         return {
@@ -80,7 +80,7 @@ class BoundedReader:
         }
 
     def entries(self, what: str, raw: object, most: int) -> list[dict[str, Any]]:
-        """Return the objects in a list; none of one that is too long."""
+        """Return the objects in a list; none if the list is too long."""
         if not isinstance(raw, list):
             return []
         if len(raw) > most:
@@ -90,7 +90,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return one string for equal short texts, which thousands of pods carry; sys.intern might never free them."""
+    """Return one string for equal short texts, which thousands of pods have; sys.intern might never free them."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 
@@ -100,11 +100,11 @@ def _shared(text: str) -> str:
 
 
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
-    """An object that can't be read without guessing; the text names it, the value, and what is wrong."""
+    """The object cannot be read without guessing. The message contains its name, the value and the mistake."""
 
 
 def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
-    """Read namespace, name and UID; MalformedObject where one of them is missing."""
+    """Read namespace, name and UID. Raises MalformedObject if one of them is missing."""
     namespace, own_name, uid = (name(metadata.get(key)) for key in ("namespace", "name", "uid"))
     if not (namespace and own_name and uid):
         raise MalformedObject(
@@ -114,7 +114,7 @@ def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def deletion_deadline(what: str, metadata: dict[str, Any]) -> datetime | None:
-    """Read deletionTimestamp, None where there is none; MalformedObject where it is not a time."""
+    """Read deletionTimestamp, None if absent. Raises MalformedObject if it is not a time."""
     raw = metadata.get("deletionTimestamp")
     if raw is None:
         return None
@@ -125,14 +125,14 @@ def deletion_deadline(what: str, metadata: dict[str, Any]) -> datetime | None:
 
 
 def index(digits: str) -> int | None:
-    """Read an index of at most nine digits; None where it is not one."""
+    """Read an index of at most nine digits; None for any other text."""
     if digits.isascii() and digits.isdigit() and len(digits) <= _LARGEST_INDEX_DIGITS:
         return int(digits)
     return None
 
 
 def count(raw: object, *, default: int = 1) -> int:
-    """Read a count, such as of pods, whose default is 1; one that is out of the API's range is brought into it."""
+    """Read a count, such as the number of pods, limited to the API's range."""
     if isinstance(raw, bool) or not isinstance(raw, int):
         return default
     return min(max(raw, 0), _LARGEST_COUNT)
@@ -145,32 +145,32 @@ def priority(spec: Mapping[str, Any]) -> int:
 
 
 def text(raw: object) -> str:
-    """Read a text of any length."""
+    """Return a text of any length, "" for other types."""
     return raw if isinstance(raw, str) else ""
 
 
 def name(raw: object) -> str:
-    """Read a text that Kubernetes bounds itself; a longer one is cut, so that it is no name of anything."""
+    """Read a name. Kubernetes limits names; a longer text is cut, so that it matches no name."""
     return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
 
 
 def mapping(raw: object) -> dict[str, Any]:
-    """Read an object."""
+    """Return a JSON object, empty for other types."""
     return raw if isinstance(raw, dict) else {}
 
 
 def mappings(raw: object) -> Sequence[dict[str, Any]]:
-    """Read the objects in a list."""
+    """Return the objects in a list."""
     return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else ()
 
 
 def sequence(raw: object) -> list[Any]:
-    """Read a list."""
+    """Return a list, empty for other types."""
     return raw if isinstance(raw, list) else []
 
 
 def shown(raw: object) -> str:
-    """Return a value of any size as a message shows it."""
+    """Return a value of any size as a short text for messages."""
     if isinstance(raw, (dict, list)):
         return f"a {type(raw).__name__}"
     if isinstance(raw, int) and raw.bit_length() > _MOST_BITS:
@@ -186,7 +186,7 @@ _SCALES = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-#: The API server takes larger ones as well, such as 10E chips of a pod or a node: they count as this one.
+#: Maximum quantity; larger ones, which the API server accepts (10E chips of a node), count as this one.
 _LARGEST = Decimal(2**63 - 1)
 
 _TIMESTAMP = re.compile(
@@ -195,23 +195,23 @@ _TIMESTAMP = re.compile(
 
 
 def parse_quantity(raw: object) -> Decimal | None:
-    """Return the value of a quantity ("1500m", "2Gi", "1e3", "4", 4), or None for anything else or below zero."""
+    """Return the value of a quantity ("1500m", "2Gi", "1e3", 4); None for anything else and negative values."""
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
     if isinstance(raw, int):
-        # Python refuses to print integers of thousands of digits.
+        # min() before any conversion to text: Python refuses to print integers of thousands of digits.
         return min(Decimal(raw), _LARGEST) if raw >= 0 else None
     match = _QUANTITY.fullmatch(str(raw))
     if match is None:
         return None
     digits, exponent, suffix = match.groups()
-    # Before it is scaled, too: beyond a million digits Decimal does not compute.
+    # Limit it before the scaling also, because Decimal does not compute beyond a million digits.
     value = min(Decimal(digits + (exponent or "")), _LARGEST) * _SCALES[suffix or ""]
     return min(value, _LARGEST) if value >= 0 else None
 
 
 def parse_timestamp(raw: object) -> datetime | None:
-    """Return the moment of an RFC 3339 text in UTC, cut to microseconds; None for anything else."""
+    """Return the time of an RFC 3339 text in UTC, cut to microseconds; None for anything else."""
     if not isinstance(raw, str) or not _TIMESTAMP.fullmatch(raw):
         return None
     try:
@@ -221,10 +221,10 @@ def parse_timestamp(raw: object) -> datetime | None:
 
 
 def format_micro_time(moment: datetime) -> str:
-    """Return the API's MicroTime notation."""
+    """Return a time in the API's MicroTime format."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")
 
 
 def format_time(moment: datetime) -> str:
-    """Return the API's Time notation, which has whole seconds."""
+    """Return a time in the API's Time format, which has whole seconds."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%SZ")

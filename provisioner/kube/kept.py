@@ -19,10 +19,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Share of the bound above which a namespace has no room for a record that was reduced: objects are listed again when
-#: there is room, and a namespace at its bound must not cause a list with each object that it deletes.
+#: Share of the bound above which reduced records of a namespace are not read again in full. Below it, the objects are
+#: listed again; with a share of 1, a namespace at its bound would cause a list with each object that it deletes.
 _FULL = 0.9
-#: Number of outdated entries of a heap above which it is built again.
+#: Number of outdated entries in a heap above which the heap is rebuilt.
 _MAX_OUTDATED = 1000
 
 
@@ -33,11 +33,11 @@ class NamespaceBound(Generic[T]):
     #: Name of the objects in messages, such as JobSets.
     plural: str
     max_bytes: int
-    #: None if only the bytes are bounded.
+    #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
-    #: Returns the record that is kept instead, with a problem.
+    #: Returns the reduced record, which has the given problem.
     reduce: Callable[[T, str], T]
-    #: Returns a number; the records of a namespace with the highest numbers are reduced first.
+    #: Returns the rank of a record; the records of a namespace with the highest ranks are reduced first.
     rank: Callable[[T], float]
 
     @property
@@ -52,7 +52,7 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """A record that is kept in full; the first of a heap is the next to be reduced."""
+    """Entry of a record that is kept in full; the first entry of a heap is reduced next."""
 
     negative_rank: float
     number: int
@@ -71,7 +71,7 @@ class _Namespace:
 
 
 class Kept(Generic[T]):
-    """The records of one collection that are kept in full, by namespace."""
+    """Tracks which records of one collection are kept in full, by namespace."""
 
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound
@@ -79,7 +79,7 @@ class Kept(Generic[T]):
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T) -> list[Key]:
-        """Count a record that was read; return the keys of records, perhaps of this one, that must be reduced."""
+        """Count a new record; return the keys of records that must be reduced, possibly this one."""
         namespace = self._drop(key)
         entry = _Entry(-self.bound.rank(record), next(self._numbers), key, size_of(record))
         namespace.full[key] = entry
@@ -94,7 +94,7 @@ class Kept(Generic[T]):
         return reduced
 
     def drop(self, key: Key) -> None:
-        """Count a record no longer."""
+        """Stop counting a record."""
         namespace = self._drop(key)
         if not (namespace.full or namespace.reduced):
             del self._namespaces[key[0]]
@@ -121,7 +121,7 @@ class Kept(Generic[T]):
 
 
 def size_of(record: object) -> int:
-    """Return the number of bytes that a record of frozen types takes; a text counts in each record that shares it."""
+    """Return the memory of a record of frozen types in bytes; a shared text counts in each record."""
     size = 0
     parts: list[Any] = [record]
     while parts:

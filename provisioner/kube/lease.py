@@ -1,9 +1,10 @@
-"""Be the one leader: hold a Lease, and the Go original's where it exists.
+"""Elects one leader, which holds a Lease and, if it exists, the Lease of the Go provisioner.
 
-Leadership lasts a number of seconds from BEFORE the last successful renewal was sent, by a monotonic clock. Another
-holder's Lease has expired when our clock saw it unchanged for its duration; its own clock is never trusted. Ours comes
-first, the original's only while ours is held: so two candidates cannot wait for each other. Not promised: that a
-process which was stopped as a whole notices in time; callers begin a mutating call only with time left for all of it.
+Leadership lasts for a fixed time after the last successful renewal was sent, by the monotonic clock of this process.
+The Lease of another holder has expired if this process saw it unchanged for its duration; times in the Lease are not
+trusted. This controller's Lease is acquired first, and the Go provisioner's only while the first is held, so two
+candidates cannot wait for each other. Not handled: a process that is suspended notices the loss late, so callers begin
+a write only if the remaining time is enough for all of it.
 """
 
 from __future__ import annotations
@@ -25,30 +26,30 @@ from provisioner.kube.protocol import LEASES_ROOT, Api, JsonObject, Timeouts, co
 
 _log = structlog.get_logger(__name__)
 
-#: Another candidate may take the lease when it was not renewed for so long.
+#: Seconds without a renewal after which another candidate may take the lease.
 _DURATION_SECONDS = 30
-#: A renewal that hangs must leave time for another before the deadline.
+#: Short enough that after a renewal that hangs, another one ends before the deadline.
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
-#: A record may ask for any duration; beyond this it is a mistake that would keep everybody waiting.
+#: Maximum duration in seconds that is respected in a Lease; a longer one would block all candidates by mistake.
 _LONGEST_DURATION_SECONDS = 3600.0
-#: Anybody who may write the Lease names its holder; names are shorter.
+#: Maximum length of a holder; longer values, which any client with write access could set, are cut.
 _LONGEST_HOLDER = 253
-#: Without a renewal for so long we do not lead: before the lease ends, with time left for several tries.
+#: Seconds after the last renewal at which this process stops leading: before the lease ends, after several attempts.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
-#: A renewal under way gets this long before the lease is given back.
+#: Maximum wait in seconds for a renewal in progress before the lease is released.
 _RENEWAL_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the pod of a lease's holder; what follows "_" tells processes of one pod apart."""
+    """Return the pod of a lease's holder. A suffix after "_" distinguishes processes of one pod."""
     return holder.partition("_")[0]
 
 
 def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | None]:
-    """Return who holds a Lease, empty for nobody, and when it was last renewed. Raises ClusterError."""
+    """Return the holder of a Lease, empty if none, and the time of its last renewal. Raises ClusterError."""
     try:
         lease = api.get(object_path("leases", name, namespace=namespace, root=LEASES_ROOT))
     except errors.NotFound:
@@ -58,10 +59,10 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 
 
 class LeaseElector:
-    """Contends for leadership in a thread, and watches in another, which no hung renewal holds up, that it has it.
+    """Acquires and renews leadership in one thread; a second one detects its loss, even while a renewal hangs.
 
-    The first of `leases` is ours; another counts where it exists. `on_started` and `on_lost` are called from these
-    threads and must not block. What is released is not lost.
+    The first Lease of `leases` is this controller's; each further one counts only if it exists. `on_started` and
+    `on_lost` are called from these threads and must not block. `release` does not call `on_lost`.
     """
 
     def __init__(
@@ -85,7 +86,7 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
-        #: Why we are not leader, or may soon not be, in words; None when all is well.
+        #: Why this process does not lead, or may soon lose the lease; None after a successful renewal.
         self.problem: str | None = None
 
         self._leases = tuple(
@@ -104,45 +105,45 @@ class LeaseElector:
         self._thread = threading.Thread(target=self._run, name="lease", daemon=True)
         self._guard = threading.Thread(target=self._watch_for_loss, name="lease-guard", daemon=True)
 
-    # --- for everyone
+    # --- methods for any thread
 
     def start(self) -> None:
-        """Start to contend."""
+        """Start both threads."""
         self._thread.start()
         self._guard.start()
 
     def remaining_seconds(self) -> float:
-        """Return how long the lease surely lasts; 0 when not leader."""
+        """Return the seconds for which the lease is guaranteed; 0 if this process does not lead."""
         with self._lock:
             left = self._seconds_to_deadline() if self._leading else 0.0
         return left + _DURATION_SECONDS - _RENEW_DEADLINE_SECONDS if left > 0 else 0.0
 
     @property
     def is_leader(self) -> bool:
-        """Whether there is lease time left."""
+        """Whether any lease time remains."""
         return self.remaining_seconds() > 0
 
     @property
     def leader(self) -> str:
-        """Return the pod that leads, the Go original's where we wait for that one; empty where none holds a lease."""
+        """Pod of the leader, or of the Go provisioner if this process waits for its lease; empty if unknown."""
         for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)
         return pod_of(self._own.holder)
 
     def stop(self, *, timeout_seconds: float = 1.0) -> None:
-        """End the thread and keep the lease until it expires: for a process that may have calls under way."""
+        """End the thread and keep the lease until it expires, because a call of this process may be in progress."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=timeout_seconds)
 
     def release(self) -> None:
-        """End the thread and give the lease back, once no mutating call is under way; never raises."""
+        """End the thread and release the lease. Call it when no write is in progress. Never raises."""
         self.stop(timeout_seconds=_RENEWAL_SECONDS)
         with self._lock:
             self._leading = False
         if self._thread.is_alive():
-            # A renewal is still under way and would be written over what we write; expiry does the rest.
+            # A renewal in progress could overwrite the release; the lease then expires instead.
             _log.warning("lease.release_skipped", identity=self.identity)
         else:
             for lease in reversed(self._leases):
@@ -163,16 +164,16 @@ class LeaseElector:
             self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
-        """Return how long to wait before the next step: jittered, and never past the moment of losing."""
+        """Return the seconds until the next step: jittered, and at most until leadership would be lost."""
         pause = _RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
         with self._lock:
             if self._leading:
                 pause = min(pause, max(self._seconds_to_deadline(), 0.0))
-        # A deadline that is just reached must not turn into a busy loop.
+        # A deadline that has just passed must not cause a busy loop.
         return max(pause, _SHORTEST_PAUSE_SECONDS)
 
     def step(self) -> None:
-        """Acquire or renew once, and notice what that means."""
+        """Acquire or renew once, and start or stop leading accordingly."""
         self._notice_loss()
         try:
             problem = self._attempt()
@@ -202,23 +203,23 @@ class LeaseElector:
             problem = lease.attempt()
             if problem:
                 return problem
-            # The request took its time: a late success does not make an unbroken leadership.
+            # The request took time: if the deadline has passed since, leadership was interrupted despite the success.
             self._notice_loss(deadline)
         return None
 
     def _notice_loss(self, deadline: float = float("inf")) -> None:
-        """Stop leading where the deadline is over: the present one, or one before it."""
+        """Stop leading if a deadline has passed: the current one, or `deadline`, which a renewal has replaced."""
         with self._lock:
             lost = self._leading and min(deadline, self._deadline()) <= self._clock()
             if lost:
                 self._leading = False
         if lost:
-            # Before the log line, which may hang where nobody takes our output any more.
+            # Before the log line, which may hang if the output is not read.
             self._call(self._on_lost)
             _log.warning("lease.lost", identity=self.identity, problem=self.problem)
 
     def _deadline(self) -> float:
-        """Return until when we may lead without another success; both leases count."""
+        """Return the time at which leadership ends without another renewal; both leases count."""
         confirmed = [lease.confirmed_at for lease in self._leases]
         known = [moment for moment in confirmed if moment is not None]
         return min(known) + _RENEW_DEADLINE_SECONDS if len(known) == len(confirmed) else float("-inf")
@@ -246,23 +247,23 @@ def _in_words(error: errors.ClusterError, namespace: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Claim:
-    """The claim of this process to one Lease object. The elector's thread owns it; others read `holder` alone."""
+    """Claim of this process to one Lease. Used by the elector's thread; other threads read only `holder`."""
 
     api: Api
     name: str
     namespace: str
     identity: str
-    #: The lease only counts where it exists.
+    #: Whether the lease counts only if it exists.
     must_exist: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    #: When the request was sent that last proved that we hold it, or that it need not exist; None: neither.
+    #: Time of the last request that confirmed that this process holds the lease or need not; None if not confirmed.
     confirmed_at: float | None = None
-    #: Who holds it, as it was last read or written; empty: nobody, or not known yet.
+    #: Holder at the last read or write; empty if unset or unknown.
     holder: str = ""
-    #: The object as we last wrote it, while we hold it.
+    #: Lease as this process last wrote it; None if it does not hold it.
     _held: JsonObject | None = None
-    #: Another's record, and when we first saw it like that.
+    #: Last record of another holder, and the time since which it is unchanged.
     _observed: object = None
     _observed_at: float = 0.0
 
@@ -271,12 +272,12 @@ class _Claim:
         return object_path("leases", self.name, namespace=self.namespace, root=LEASES_ROOT)
 
     def attempt(self) -> str | None:
-        """Acquire or renew; return None, or why not, in words. Raises ClusterError."""
+        """Acquire or renew; return None, or the reason why that is not possible. Raises ClusterError."""
         if self._held is not None:
             try:
                 self._write(self._held, taking=False)
             except (errors.Conflict, errors.NotFound):
-                # Somebody wrote it, or deleted it: look again.
+                # Another client wrote or deleted it, so read it again.
                 self._held = None
             else:
                 return None
@@ -301,7 +302,7 @@ class _Claim:
             self._write(current, taking=holder != self.identity)
         except (errors.Conflict, errors.NotFound) as error:
             if current is None and isinstance(error, errors.NotFound):
-                # There is no such namespace.
+                # The namespace does not exist.
                 raise
             if holder != self.identity:
                 self.confirmed_at = None
@@ -310,7 +311,7 @@ class _Claim:
         return None
 
     def release(self) -> None:
-        """Empty the holder, if we hold it; never raises."""
+        """Clear the holder if this process holds the lease. Never raises."""
         held, self._held, self.confirmed_at = self._held, None, None
         if held is None:
             return
@@ -325,10 +326,10 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make the Lease ours as it was read; None: create it."""
+        """Make this process the holder of the Lease that was read, or create a Lease if there was none."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
-            # Without it, the write could go over somebody else's.
+            # Without a resourceVersion, this write could overwrite another client's.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
         moment = fields.format_micro_time(self.now())
         ours = {"holderIdentity": self.identity, "leaseDurationSeconds": _DURATION_SECONDS, "renewTime": moment}
@@ -338,7 +339,7 @@ class _Claim:
             ours |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
         if current is not None:
-            # The body carries the resourceVersion that was read: the write fails where anybody wrote in between.
+            # `current` contains the resourceVersion that was read, so this fails if another client has written since.
             self._held = self.api.put(self._path, {**current, "spec": spec | ours}, timeouts=_TIMEOUTS)
         else:
             path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)
@@ -348,7 +349,7 @@ class _Claim:
         self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
-        """Return how long another holder's record must still stay unchanged, by our clock, to count as expired."""
+        """Return for how long another holder's record must remain unchanged, by this clock, to count as expired."""
         if spec != self._observed:
             self._observed = spec
             self._observed_at = self.clock()

@@ -1,4 +1,4 @@
-"""Live reads right before a delete, and writes to nodes; what cannot be read raises Malformed and stops the delete."""
+"""Reads the cluster right before a delete, and writes to nodes. Unreadable data prevent the delete (Malformed)."""
 
 from __future__ import annotations
 
@@ -23,41 +23,42 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
-#: Selects the nodes that are not cordoned; the API server knows it of nodes.
+#: Field selector of nodes that are not cordoned. The API server supports it for nodes.
 _OPEN = "spec.unschedulable=false"
-#: Selects the nodes without TPUs.
+#: Label selector of nodes without TPUs.
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
-#: Its UID tells a cluster from all others.
+#: Namespace whose UID identifies a cluster.
 _UID_NAMESPACE = "kube-system"
-#: Nodes a page, and pages, that are looked at for a node which tells the cluster.
+#: Nodes per page, and maximum number of pages, that are read to find a node whose provider id identifies the cluster.
 _IDENTITY_PAGE_SIZE = 100
 _IDENTITY_PAGES = 20
-#: A list that takes longer than etcd keeps its revision starts again this often.
+#: Attempts to list a collection, because a list that takes longer than etcd keeps its revision starts again.
 _LIST_ATTEMPTS = 3
-#: A node that others write to meanwhile is read and written again this often.
+#: Attempts to change a node, which fail if another client writes to it between the read and the write.
 _CHANGE_ATTEMPTS = 5
-#: What has failed again and again is read so often.
+#: Maximum pause in seconds before the next read after failures.
 _REREAD_CAP_SECONDS = 60.0
-#: The last look is worth so long: a node that registers after it has no chips until its device plugin runs, 13 s later.
+#: Maximum duration in seconds of the last check of a pool's nodes before the delete; a slower check is repeated. A node
+#: that registers after the check has no chips until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
-#: A look that took longer, or a process that was frozen in it, looks again.
+#: Maximum number of last checks, if each is slow or the process was suspended during it.
 _LAST_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """A node of a pool, as far as a delete has to know it."""
+    """Node of a pool, with the fields that a delete needs."""
 
     name: str
     #: Node pool by the annotation or the label; empty if neither is set.
     pool_name: PoolName
-    #: Empty where the API server says none. A node that comes again under its old name has another.
+    #: Empty if the API server returns none. A node that is recreated under the same name has a different UID.
     uid: str = ""
-    #: Pods may be bound to it: it is not cordoned.
+    #: Whether pods may be bound to it: it is not cordoned.
     open: bool
-    #: It bears the note that we cordoned it.
+    #: Whether it has the annotation that the provisioner sets with a cordon.
     marked: bool
-    #: Whether the label of the pool selects it.
+    #: Whether the label selector of the pool selects it.
     labelled: bool = False
 
 
@@ -101,7 +102,7 @@ def list_nodes_of_pool(
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
-    """Yield the provider ids of at most 2,000 nodes without TPUs, read page by page; others do not name a cluster."""
+    """Yield the provider ids of up to 2,000 nodes without TPUs, page by page. TPU nodes do not identify a cluster."""
     pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
@@ -124,19 +125,19 @@ def _pool_node(raw: Any) -> PoolNode:
 
 
 def cordon(api: Api, node_name: str) -> None:
-    """Keep new pods off a node that is open, and note on it that it was us; nothing where the node is gone."""
+    """Cordon a node and record on it that the provisioner did so; do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
 
 
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
-    """Set labels of a node, and remove those whose value is None, in one patch; a node that is gone needs none."""
+    """Set labels of a node, and remove labels with the value None, in one patch. Ignores a missing node."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
 
 
 def uncordon(api: Api, node_name: str) -> None:
-    """Undo `cordon`, by what is read live; nothing where the node does not bear our note any more."""
+    """Undo `cordon` if a live read of the node still has its annotation."""
 
     def change(node: JsonObject) -> JsonObject | None:
         if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
@@ -147,7 +148,7 @@ def uncordon(api: Api, node_name: str) -> None:
 
 
 def release(api: Api, node_name: str) -> None:
-    """Take our taint off a node, and no other."""
+    """Remove the provisioner's taint from a node."""
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
@@ -158,7 +159,7 @@ def release(api: Api, node_name: str) -> None:
 
 
 def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-    """Change a node by what it is now, if it is there and there is something to change."""
+    """Change a node based on a live read; do nothing if it does not exist or `change` returns None."""
     path = object_path("nodes", node_name)
     for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:
@@ -172,7 +173,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
         except errors.NotFound:
             return
         except errors.Conflict:
-            # Most likely the kubelet reported its status in between.
+            # Most conflicts are status reports of the kubelet between the read and the write.
             if attempt == _CHANGE_ATTEMPTS:
                 raise
         else:
@@ -182,7 +183,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
 def list_all(
     api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool = False
 ) -> list[T]:
-    """List a collection, all pages; raises ClusterError, and Malformed for an object that `parse` cannot read."""
+    """List a collection, all pages. Raises ClusterError, also Malformed if `parse` cannot read an object."""
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
             pages = Pager(api, path, query, metadata_only=metadata_only).pages()
@@ -194,7 +195,7 @@ def list_all(
 
 
 def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
-    """Read an object; raises Malformed where `parse` cannot."""
+    """Read an object. Raises Malformed if `parse` cannot read it."""
     try:
         return parse(raw)
     except MalformedObject as error:
@@ -202,7 +203,7 @@ def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
 
 
 def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
-    """Return the UID of the namespace kube-system, made with the cluster and never anew; raise ClusterError."""
+    """Return the UID of the namespace kube-system, which is as old as the cluster. Raises ClusterError."""
     namespace = api.get(object_path("namespaces", _UID_NAMESPACE), timeouts=timeouts)
     uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
     if not uid:
@@ -212,27 +213,27 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Rereading:
-    """What a loop's thread reads of the cluster now and then, and sooner after failures: it waits for these reads."""
+    """Schedule of periodic reads of the cluster, which are retried after failures. Reads block the calling thread."""
 
     api: Api
     clock: Callable[[], datetime]
-    #: Why the last one failed; empty where it did not.
+    #: Error of the last read; empty if it succeeded.
     problem: str = ""
     failures: int = 0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def left_seconds(self, now: datetime, pause_seconds: float) -> float:
-        """Return how much is left of a pause after the last one."""
+        """Return the rest of a pause that began with the last read, in seconds."""
         passed = (now - self.tried_at).total_seconds()
-        # Somebody may have set the clock back.
+        # The clock may have been set back.
         return pause_seconds - passed if passed >= 0 else 0.0
 
     def retry_seconds(self) -> float:
-        """Return the pause after failures: longer after each, and none without any."""
+        """Return the pause before a retry in seconds: doubled after each failure, 0 if there was none."""
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
-        """Read; the last result is kept if that fails. `trouble`, with a colon, begins the problem that users see."""
+        """Read; keep the last result if that fails. `trouble` is the start of the public problem, with a colon."""
         self.tried_at = self.clock()
         try:
             read()
@@ -248,7 +249,7 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """What was to be deleted must not be now; the message says why, `told` what of it anybody may know."""
+    """The object must not be deleted now. The message has the reason; `told` is the part that any user may see."""
 
     def __init__(self, message: str, *, told: str = "") -> None:
         super().__init__(message)
@@ -256,21 +257,21 @@ class KeptError(Exception):
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
-    """Go through a gate; return why what is behind it stays, None where it may go. A gate that crashes keeps it."""
+    """Run a gate; return the reason to keep the object, None if it may be deleted. If the gate crashes, keep it."""
     try:
         pass_through()
     except KeptError as error:
         return str(error)
     except errors.ClusterError as error:
         return f"Kubernetes does not allow the check: {error}"
-    except Exception as error:  # noqa: BLE001 - the answer must not be lost
+    except Exception as error:  # noqa: BLE001 - the caller needs a result
         _log.exception("gate.crashed", call=call)
         return f"the check failed: {error!r}"
     return None
 
 
 def look_last(strangers: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Look at the nodes right before the delete; raise KeptError where one is open, or came after the check."""
+    """Check the nodes right before the delete. Raises KeptError if one is open, or registered since the last check."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in strangers():

@@ -1,4 +1,4 @@
-"""Read what a pod, or a template of pods, asks of a node."""
+"""Reads the requirements of a pod, or of a pod template, on its node."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration
 
-#: A selector term without requirements matches no node at all; the scheduler's rule, in the model's words.
+#: A selector term without requirements matches no node in the scheduler; this term has the same effect in the model.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
-#: What a decision needs of an object that is refused for having too many labels or selectors.
+#: Keys that decisions need even if an object is rejected for too many labels or selectors.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
@@ -27,7 +27,7 @@ _OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
-    """Return what the scheduler reserves: the larger of what runs and what starts, plus the runtime's overhead."""
+    """Return the amount that the scheduler reserves: the maximum of running and starting containers, and overhead."""
     asked = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
@@ -49,12 +49,12 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
 
 
 def requested_chips(what: str, spec: object) -> int:
-    """Return the chips that a pod asks for, by either way; MalformedObject where they are no whole number."""
+    """Return the chips that a pod requests, as a resource or by claims. Raises MalformedObject as `counted_chips`."""
     return counted_chips(what, spec) or _claimed_chips(spec)
 
 
 def counted_chips(what: str, spec: object) -> int:
-    """Return the chips that a pod asks for as a resource; MalformedObject where they are no whole number."""
+    """Return the chips that a pod requests as a resource. Raises MalformedObject if they are not a whole number."""
     chips = pod_requests(what, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
         raise fields.MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
@@ -62,9 +62,9 @@ def counted_chips(what: str, spec: object) -> int:
 
 
 def _claimed_chips(spec: object) -> int:
-    """Return the chips of a pod that asks for them by ResourceClaims: all of its host, which it selects.
+    """Return the chips of a pod that requests them by ResourceClaims: all chips of the host that it selects.
 
-    The driver allocates no fewer. What the claims say is not read: GKE's autoscaler goes by the pod alone, too.
+    The driver allocates all chips of a host. The claims are not read; GKE's autoscaler also reads only the pod.
     """
     if not has_claims(spec):
         return 0
@@ -75,9 +75,9 @@ def _claimed_chips(spec: object) -> int:
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
-    """Return a pod's nodeSelector, and in it the labels of slices that required node affinity fixes to one value.
+    """Return a pod's nodeSelector, with the labels of slices that required node affinity restricts to one value.
 
-    The scheduler treats both alike. A label that nodeSelector has is not looked for in the affinity.
+    The scheduler treats both alike. Labels in nodeSelector take precedence over the affinity.
     """
     asked = fields.mapping(spec)
     selector = fields.mapping(asked.get("nodeSelector"))
@@ -88,7 +88,7 @@ def node_selector_of(spec: object) -> dict[str, Any]:
 
 
 def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
-    """Return the one value of a label that nodes of all terms have, empty if there are several."""
+    """Return the only value of a label that all terms together allow, empty if they allow several."""
     values: set[str] = set()
     for term in terms:
         expressions = fields.mappings(term.get("matchExpressions"))
@@ -100,7 +100,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # A term without any requirement matches no node; this one matches nodes with any value.
+            # A term without any requirement matches no node; this one allows any value of the label.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -111,14 +111,14 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 
 
 def has_claims(spec: object) -> bool:
-    """Whether a pod has ResourceClaims, of whichever devices."""
+    """Whether a pod has ResourceClaims, of any devices."""
     return bool(fields.sequence(fields.mapping(spec).get("resourceClaims")))
 
 
 def uses_claims(spec: object, status: object = None) -> bool:
     """Whether a pod has ResourceClaims, or the scheduler creates one for it because it requests an extended resource.
 
-    Only the status of a pod shows a claim for a resource that the administrator named (extendedResourceName).
+    Only the pod's status shows a claim for a resource that the administrator named (extendedResourceName).
     """
     asked = fields.mapping(spec)
     containers = (*_that_ask(asked.get("containers")), *_that_ask(asked.get("initContainers")))
@@ -132,7 +132,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
 
 
 def _that_ask(containers: object) -> Iterable[dict[str, Any]]:
-    """Leave out containers that ask for nothing: a pod may have thousands, and each is asked for three resources."""
+    """Return the containers with resources. A pod may have thousands without, and each is read for three resources."""
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 
@@ -145,7 +145,7 @@ def _container_request(what: str, container: dict[str, Any], resource: str) -> D
 
 
 def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Decimal:
-    """Read how much of a resource there is, 0 where it is not named; MalformedObject where it is not a quantity."""
+    """Read the quantity of a resource, 0 if absent. Raises MalformedObject if it is not a quantity."""
     raw = amounts.get(resource)
     if raw is None:
         return Decimal(0)
@@ -161,11 +161,11 @@ def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) ->
 def requirements(
     what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
 ) -> Requirements:
-    """Read what a pod asks of a node; MalformedObject where an amount of chips, CPU or memory cannot be read."""
+    """Read a pod's requirements on its node. Raises MalformedObject if its chips, CPU or memory cannot be read."""
     reader = reader or reader_of_pod()
     counted = counted_chips(what, spec)
     claimed = 0 if counted else _claimed_chips(spec)
-    # Only there does the scheduler find devices for claims.
+    # The scheduler finds devices for claims only on nodes with this label.
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
     return Requirements(
         chips=counted or claimed,
@@ -185,13 +185,13 @@ def requirements(
             for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
         ),
         affinity_terms=required_terms(reader, spec),
-        # Read last: it is what all of the above came to.
+        # Read last, because the arguments above set it.
         problem=reader.problem,
     )
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return the chips, the slice, the marks and the labels that decide whether a pod is served; keep also `labels`."""
+    """Return only the chips, slice and marks, and the labels that decide whether a pod is served or are in `labels`."""
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),
@@ -202,17 +202,17 @@ def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Re
 
 
 def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    """Return the texts of some keys that are no longer than the longest name."""
+    """Return the texts of `keys`, without those that are longer than OBJECT_NAME."""
     return {key: texts[key] for key in keys if key in texts and len(texts[key]) <= bounds.OBJECT_NAME}
 
 
 def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
-    """Return a reader with the bounds of one pod."""
+    """Return a reader with the limits of one pod."""
     return BoundedReader("a pod", most_characters=bounds.REQUIREMENTS, within=within)
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
-    """Read required node affinity, empty if there is none; only MATCHES_NOTHING if no term matches any node."""
+    """Read required node affinity, empty if absent, (MATCHES_NOTHING,) if no term matches any node."""
     required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()

@@ -1,4 +1,4 @@
-"""What the package needs of an API server: calls that raise ClusterError and are never repeated, pages, addresses."""
+"""Interface to an API server: calls that raise ClusterError and are never repeated, pages, and paths."""
 
 from __future__ import annotations
 
@@ -11,27 +11,27 @@ from urllib.parse import quote
 
 from provisioner.kube import errors
 
-#: A decoded JSON object; its values are anything that JSON can say.
+#: A decoded JSON object with values of any JSON type.
 JsonObject = dict[str, Any]
 
-#: Objects a page: what the API server itself recommends.
+#: Objects per page; the value that the API server recommends.
 PAGE_SIZE = 500
-#: Bytes of a page of more than one object: decoded, they may take twenty times as many.
+#: Maximum bytes of a page with more than one object; the decoded page may need twenty times as much memory.
 PAGE_BYTES = 4 * 1024 * 1024
-#: Bytes of any answer. etcd refuses objects above 1.5 MiB, the API server requests above 3 MiB; as JSON they grow.
+#: Maximum bytes of a response. etcd limits objects to 1.5 MiB, and the API server requests to 3 MiB; JSON is larger.
 ANSWER_BYTES = 16 * 1024 * 1024
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-#: JSON is YAML.
+#: A JSON body is valid, because JSON is YAML.
 APPLY_PATCH = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of one call, which ends within both together; of a stream, of the call that opens it."""
+    """Time-outs of one call, which lasts at most their sum. In an open stream, only silence is limited."""
 
     connect_seconds: float = 5.0
-    #: Of the answer, and of silence while the lines of a stream are read.
+    #: Maximum wait for the response, and maximum silence while the lines of a stream are read.
     read_seconds: float = 15.0
 
 
@@ -46,20 +46,20 @@ class Page:
     resource_version: str
     #: Empty on the last page.
     continue_token: str = ""
-    #: Of the answer; 0 where nobody counted.
+    #: Bytes of the response; 0 if not counted.
     size_bytes: int = 0
 
 
 class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
-    """The whole lines of a watch response, while they come; an incomplete last line raises."""
+    """Whole lines of a watch response as they arrive. An incomplete last line raises an error."""
 
     def close(self) -> None:
-        """End the stream; may be called from any thread, wakes a reader at once."""
+        """End the stream and wake its reader immediately. May be called from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """One request to the API server that is answered by an object."""
+    """A request to the API server whose response is an object."""
 
     method: str
     path: str
@@ -67,24 +67,24 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
     content_type: str = "application/json"
-    #: Nobody reads more of the answer than the object's metadata.
+    #: Whether the caller needs only the metadata of the response.
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
-    #: TooLarge where the answer has more bytes.
+    #: Maximum bytes of the response; a larger one raises TooLarge.
     most_bytes: int = ANSWER_BYTES
 
     @property
     def title(self) -> str:
-        """What is asked, for messages."""
+        """Method and path, for messages."""
         return f"{self.method} {self.path}"
 
 
 class Api(ABC):
-    """A Kubernetes API server, raw JSON in and out. Each call raises ClusterError when it fails."""
+    """Calls of a Kubernetes API server with raw JSON. Each raises ClusterError if it fails."""
 
     @abstractmethod
     def exchange(self, request: Request) -> JsonObject:
-        """Send a request; return the object that answers it."""
+        """Send a request; return the object of the response."""
 
     @abstractmethod
     def list_page(
@@ -97,11 +97,11 @@ class Api(ABC):
         metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
-        """Return one page; TooLarge where it has too many bytes. `metadata_only` leaves out spec and status."""
+        """Return one page. `metadata_only` leaves out spec and status. Raises TooLarge if it has too many bytes."""
 
     @abstractmethod
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Open a response and hand out its lines as they arrive."""
+        """Open a response and return a stream of its lines."""
 
     def get(
         self,
@@ -111,28 +111,28 @@ class Api(ABC):
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
         most_bytes: int = ANSWER_BYTES,
     ) -> JsonObject:
-        """Return one object; TooLarge where it has more bytes."""
+        """Return one object. Raises TooLarge if it has more than `most_bytes`."""
         return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts, most_bytes=most_bytes))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Create an object in a collection; Conflict where its name is taken."""
+        """Create an object in a collection. Raises Conflict if the name exists."""
         return self.exchange(Request("POST", path, body=body, timeouts=timeouts))
 
     def put(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Replace an object; Conflict where body's resourceVersion is not the current one."""
+        """Replace an object. Raises Conflict if the resourceVersion in `body` is outdated."""
         return self.exchange(Request("PUT", path, body=body, timeouts=timeouts))
 
     def patch(
         self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic one; return its metadata, and not always more."""
+        """Change an object by a JSON merge patch, or a strategic one; return its metadata, and possibly the rest."""
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         return self.exchange(
             Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Apply `body` on the server: the manager has its fields, from others too, and no more; return the metadata."""
+        """Apply `body` on the server, so that `manager` owns exactly its fields, by force; return the metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
@@ -141,7 +141,7 @@ class Api(ABC):
         )
 
     def delete(self, path: str, *, uid: str = "", timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Delete an object, only the one with this uid where given."""
+        """Delete an object; if `uid` is set, only the object with this UID."""
         body = {"apiVersion": "v1", "kind": "DeleteOptions", "preconditions": {"uid": uid}} if uid else None
         return self.exchange(Request("DELETE", path, body=body, timeouts=timeouts))
 
@@ -150,13 +150,13 @@ LEASES_ROOT = "/apis/coordination.k8s.io/v1"
 
 
 def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the address of a collection: of one namespace, of all, or of a cluster-scoped kind."""
+    """Return the path of a collection in a namespace, in all namespaces, or of a cluster-scoped kind."""
     where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"{root}{where}/{resource}"
 
 
 def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the address of one object; an empty name would address the collection, so it is refused."""
+    """Return the path of an object. Raises ValueError for an empty name, which would refer to the collection."""
     if not name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of an object in {resource}: specify the object's name")
     return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"
@@ -164,7 +164,7 @@ def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/
 
 @dataclass(slots=True)
 class Pager:
-    """Fetches the pages of one list; one of too many bytes is asked for again with half as many objects (`limit`)."""
+    """Reads the pages of one list. A page of too many bytes is requested again with half as many objects (`limit`)."""
 
     api: Api
     path: str
@@ -179,7 +179,7 @@ class Pager:
         self.limit = self.most
 
     def fetch(self, continue_token: str = "") -> Page:
-        """Return the page that a token stands for; TooLarge where a single object is beyond all bounds."""
+        """Return the page of a continue token. Raises TooLarge if a single object is too large."""
         while True:
             try:
                 page = self.api.list_page(
@@ -195,13 +195,13 @@ class Pager:
                     raise
                 self.limit //= 2
             else:
-                # Twice as many objects of this size would still leave room.
+                # Twice as many objects of this size would still fit.
                 if page.size_bytes * 3 <= PAGE_BYTES:
                     self.limit = min(self.most, self.limit * 2)
                 return page
 
     def pages(self) -> Iterator[Page]:
-        """Yield all pages of the list."""
+        """Yield the pages of the list."""
         page = self.fetch()
         while page.continue_token:
             yield page

@@ -1,4 +1,4 @@
-"""What a list-watch knows and asks for next; watches.py feeds it from a thread, the simulation on virtual time."""
+"""State of a list-watch: its records and its next request. Fed by watches.py in a thread, or by a simulation."""
 
 from __future__ import annotations
 
@@ -22,46 +22,46 @@ _log = structlog.get_logger(__name__)
 
 T = TypeVar("T")
 
-#: The shortest and the longest watch.
+#: Minimum and maximum duration of a watch in seconds.
 _WATCH_SECONDS = 45, 60
-#: A watch that ends sooner, with nothing said, counts as a failure: else a server could make us spin.
+#: A watch that ends sooner without events counts as failed; otherwise, a server could cause a busy loop.
 SHORT_WATCH_SECONDS = 1.0
-#: A watch may end so much before the agreed time and still be one that the server ended itself.
+#: Seconds by which a watch may end early and still count as ended by the server at the agreed time.
 _EARLY_SECONDS = 5.0
-#: After so many fruitless watches the list is taken anew: a restored database refuses our version, not with 410.
+#: Failed watches in a row before a new list. A restored etcd rejects the version of the watch, but not with 410.
 WATCHES_BEFORE_RELIST = 3
-#: After failures.
+#: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
-#: So many ends are remembered: more than any round could have missed.
+#: Maximum number of deleted UIDs that are kept: more than one round can miss.
 _DELETIONS_KEPT = 10_000
-#: How often to look for a kind that is not installed, or not permitted (yet).
+#: Interval in seconds of lists of a kind that is not installed or that RBAC does not allow.
 ABSENT_RETRY_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """What is watched, in one namespace or in all."""
+    """Watched objects of one kind, in one namespace or in all."""
 
-    #: As people call it.
+    #: Name of the objects in messages.
     name: str
     resource: str
     root: str = "/api/v1"
-    #: Empty: all.
+    #: Empty for all namespaces.
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
-    #: What to do where the API server does not know it.
+    #: Advice to users if the API server does not know the kind; empty if none.
     install_hint: str = ""
-    #: Whether the API server need not know it.
+    #: Whether the kind may be missing.
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """How every list-watch goes about it."""
+    """Options of all list-watches."""
 
-    #: Seconds from whenever.
+    #: Returns seconds from any origin.
     clock: Callable[[], float] = time.monotonic
-    #: Spreads what many would do at the same moment.
+    #: Randomizes pauses and durations, so that clients do not send requests at the same time.
     rng: random.Random = field(default_factory=random.Random)
     page_size: int = PAGE_SIZE
 
@@ -71,24 +71,23 @@ WATCH_DEFAULTS = WatchOptions()
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """The objects of one list so far."""
+    """Objects of a list whose pages are being read."""
 
-    #: When its first page was asked for.
+    #: Time at which the first page was requested.
     started: float
     records: dict[Key, T] = field(default_factory=dict)
     uids: dict[Key, str] = field(default_factory=dict)
-    #: Every object of the list, also those that are not wanted or can't be read.
+    #: Keys of all objects in the list, also of unwanted and unreadable ones.
     seen: set[Key] = field(default_factory=set)
     kept: Kept[T] | None = None
 
 
 class Reflector(Generic[T]):
-    """The records of one collection, kept current by what it is fed: no JSON is kept.
+    """Records of one collection, updated by the lists and watches of its feeder. JSON is not kept.
 
-    `parse` returns None for objects that are not wanted; those of which it raises MalformedObject keep their last
-    record. `on_change` is called after every change but `quiet` ones, and must not block. The one that feeds it lists
-    or watches, as `begin` says, and hands over each page, each line, the clean end of a watch, and whatever failed;
-    `watch_ended` and `failed` return how many seconds to wait.
+    `parse` returns None for unwanted objects. If it raises MalformedObject, the object's last record is kept.
+    `on_change` is called after each change that is not `quiet`, and must not block. The feeder lists or watches as
+    `begin` requests, passes on each page, line, end of a watch and error, and waits for the seconds that are returned.
     """
 
     def __init__(
@@ -112,66 +111,66 @@ class Reflector(Generic[T]):
         self._clock = options.clock
         self._lock = threading.Lock()
         self._records: dict[Key, T] = {}
-        #: The uid of every record, for late DELETED events of a namesake.
+        #: UIDs of the records, to recognize a late DELETED event of an older object with the same name.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
-        #: The uids of what was seen to end, oldest first; a dict for its order and its look-up.
+        #: UIDs of objects that were seen to be deleted, oldest first; a dict keeps the order.
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 
-        #: Whether a full list was read, and the kind exists and may be read as far as the server last said.
+        #: Whether a full list was read, and the server has not since reported the kind as missing or forbidden.
         self.synced = False
-        #: When a list (its start), an event, a bookmark or a watch of full length last confirmed the records.
+        #: Last confirmation of the records: start of a list, event, bookmark, or end of a watch of full length.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
-        #: Whether the API server said last that it does not know the kind.
+        #: Whether, by the last response, the API server does not know the kind.
         self.missing = False
         #: Time since which no list has succeeded because the API server does not know the kind, None if one has.
         self._missing_since: float | None = None
         self._relist = False
 
-        # Only the one that feeds it uses these.
+        # Used only by the feeder.
         self._resource_version = ""
         self._failures = 0
         self._fruitless_watches = 0
         self._listing: Listing[T] | None = None
         self._watch_began, self._watch_seconds = 0.0, 0
-        #: Whether anything was said that proves that the watch works.
+        #: Whether the watch has received an event.
         self._heard = False
 
-    # --- for everyone
+    # --- methods for any thread
 
     def records(self) -> Mapping[Key, T]:
-        """Return (namespace, name) -> record; a snapshot that never changes, and the same one while nothing does."""
+        """Return records by (namespace, name): an immutable snapshot, the same object until a record changes."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = MappingProxyType(dict(self._records))
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an object was seen to be deleted or wanted no more, and is not merely missing from a list."""
+        """Whether an event showed the deletion of an object or of its record; absence from a list does not count."""
         with self._lock:
             return uid in self._seen_deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether it is synced and was confirmed lately; a healthy watch is silent for up to a minute."""
+        """Whether the records are synced and recently confirmed. A healthy watch may be silent for a minute."""
         with self._lock:
             contact = self.last_contact_monotonic
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
 
     def missing_seconds(self) -> float:
-        """Return for how long the API server has not known the kind, 0 if it knows the kind."""
+        """Return the seconds since the API server has not known the kind, 0 if it knows the kind."""
         since = self._missing_since
         return self._clock() - since if self.missing and since is not None else 0.0
 
     def relist(self) -> None:
-        """Have the list taken anew when the watch that runs ends, because `parse` would say otherwise by now."""
+        """Request a new list when the current watch ends, because `parse` would return different records now."""
         self._relist = True
 
-    # --- for the one that feeds it
+    # --- methods for the feeder
 
     def begin(self) -> Mapping[str, str] | None:
-        """Begin to list or to watch, whichever is due; return the query of the watch, None for the first page."""
+        """Begin a list or a watch; return the query of the watch, or None if the first page must be read."""
         if self._relist:
             self._relist, self._resource_version = False, ""
         if not self._resource_version:
@@ -190,7 +189,7 @@ class Reflector(Generic[T]):
         }
 
     def take_page(self, page: Page) -> str:
-        """Take the page that was asked for; return the token of the next one, empty after the last."""
+        """Process the requested page; return the token of the next page, empty after the last."""
         listing = self._listing
         if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
@@ -204,7 +203,7 @@ class Reflector(Generic[T]):
         changed = self._replace(listing) or not self.synced
         with self._lock:
             self.synced = True
-            # What the first page shows was current when it was asked for, not when the last page arrived.
+            # The first page shows the state at its request, not at the arrival of the last page.
             self.last_contact_monotonic = listing.started
         self._listing = None
         self._resource_version = version
@@ -216,7 +215,7 @@ class Reflector(Generic[T]):
             self._notify()
 
     def watch_ended(self) -> float:
-        """Take note that the server ended the watch cleanly; return the seconds to wait before the next request."""
+        """Record that the server ended the watch regularly; return the seconds to wait before the next request."""
         lasted = self._clock() - self._watch_began
         if not self._heard and lasted < SHORT_WATCH_SECONDS:
             return self._fruitless("the API server ends each watch at once")
@@ -224,7 +223,7 @@ class Reflector(Generic[T]):
         if lasted >= self._watch_seconds - _EARLY_SECONDS:
             with self._lock:
                 self.last_contact_monotonic = self._clock()
-        # A server that says one thing and hangs up, again and again, must not make us spin either.
+        # A server that sends one event and closes the connection, repeatedly, must not cause a busy loop either.
         return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._jittered(_SHORTEST_PAUSE_SECONDS)
 
     def take_line(self, line: bytes) -> None:
@@ -232,7 +231,7 @@ class Reflector(Generic[T]):
         self.take_event(decode_object(f"watch of {self.name}", line))
 
     def take_event(self, event: JsonObject) -> None:
-        """Apply one event of a watch. Raises the ClusterError that an ERROR event stands for, or Malformed."""
+        """Apply one event of a watch. Raises Malformed, or for an ERROR event the ClusterError that it contains."""
         kind = event.get("type")
         raw = event.get("object")
         if not isinstance(raw, dict):
@@ -264,14 +263,14 @@ class Reflector(Generic[T]):
         self._set_problem(None)
 
     def failed(self, error: Exception) -> float:
-        """Take note of what failed, whatever it is; return the seconds to wait before the next request."""
+        """Record an error of any type; return the seconds to wait before the next request."""
         verb = "watch" if self._resource_version else "list"
         self._listing = None
         self.missing = isinstance(error, errors.NotFound)
         if self.missing and self._missing_since is None:
             self._missing_since = self._clock()
         if not isinstance(error, errors.ClusterError):
-            # A dead watch is a controller that sees nothing.
+            # Restart after any error: without the watch, the controller would see no changes.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
             self._resource_version = ""
             self._set_problem(f"the {self.name} watch failed: {error!r}; listing again")
@@ -302,7 +301,7 @@ class Reflector(Generic[T]):
         return delay
 
     def _absent(self, problem: str) -> float:
-        """Note that the kind can't be read at all: what we hold may be untrue from now on."""
+        """Record that the kind cannot be read: the records may be outdated from now on."""
         self._resource_version = ""
         self._set_problem(problem)
         with self._lock:
@@ -319,7 +318,7 @@ class Reflector(Generic[T]):
         return self._next_pause()
 
     def _next_pause(self) -> float:
-        """Count a failure; return how long to wait: longer each time, and jittered, so that clients spread."""
+        """Count a failure; return the seconds to wait: doubled each time, and jittered so that clients spread."""
         # The exponent is bounded because 2.0 ** 1024 overflows after a long outage.
         step = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
         self._failures += 1
@@ -341,13 +340,13 @@ class Reflector(Generic[T]):
     def _notify(self) -> None:
         try:
             self._on_change()
-        except Exception:  # noqa: BLE001 - the listener's bug is not the watch's
+        except Exception:  # noqa: BLE001 - a listener's error must not end the watch
             _log.exception("watch.listener_failed", watch=self.name)
 
-    # --- its records
+    # --- changes of records
 
     def _add(self, listing: Listing[T], raw: object) -> None:
-        """Add an object to a list, which counts once it is complete (`_replace`)."""
+        """Add an object to a list, which takes effect once it is complete (`_replace`)."""
         key, uid = _identity(raw)
         listing.seen.add(key)
         record = self._read(key, uid, raw)
@@ -358,7 +357,7 @@ class Reflector(Generic[T]):
                 listing.records[other] = _same_or_new(self._records.get(other), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
-        """Go by a complete list from now on; tell whether it changed any record, other than quietly."""
+        """Replace all records by a complete list; return whether any change is not quiet."""
         with self._lock:
             changed = listing.records != self._records
             loud = changed and self._is_loud(listing.records)
@@ -378,7 +377,7 @@ class Reflector(Generic[T]):
         )
 
     def _apply(self, raw: JsonObject) -> bool:
-        """Take an object that was added or modified; tell whether that changed its record, other than quietly."""
+        """Process an added or modified object; return whether its record changed, and not quietly."""
         key, uid = _identity(raw)
         record = self._read(key, uid, raw)
         with self._lock:
@@ -402,15 +401,15 @@ class Reflector(Generic[T]):
         return record is None or before is None or self._quiet is None or not self._quiet(before, record)
 
     def _remove(self, raw: JsonObject) -> bool:
-        """Take note that an object was deleted; tell whether it had a record."""
+        """Process the deletion of an object; return whether it had a record."""
         key, uid = _identity(raw)
         with self._lock:
-            # A namesake that was made since has another uid, and lives.
+            # A newer object with the same name has another UID, and remains.
             if uid and self._uids.get(key, uid) != uid:
                 return False
             malformed = self._malformed.pop(key, None) is not None
             self._uids.pop(key, None)
-            # Of what is not wanted there may be so much that the others would be forgotten for it.
+            # Unwanted objects do not count, because many of them would displace the other UIDs.
             if malformed or key in self._records:
                 self._note_end(uid)
             if self._records.pop(key, None) is None:
@@ -425,7 +424,7 @@ class Reflector(Generic[T]):
             self._relist_if_room(key[0])
 
     def _relist_if_room(self, namespace: str) -> None:
-        """Have the list taken again if it can show more of a namespace's records in full: no JSON is kept."""
+        """Request a new list if it could keep more records of a namespace in full, because no JSON is kept."""
         self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
     def _note_end(self, uid: str) -> None:
@@ -434,17 +433,17 @@ class Reflector(Generic[T]):
             del self._seen_deleted[next(iter(self._seen_deleted))]
 
     def _read(self, key: Key, uid: str, raw: Any) -> T | None:
-        """Parse one object; what can't be read keeps its last good record, and costs no other object its turn."""
+        """Parse an object; if it is unreadable, log each new reason once and return its last record."""
         try:
             record = self._parse(raw)
         except MalformedObject as error:
             reason = str(error)
-        except Exception as error:  # noqa: BLE001 - one object must not cost the others their turn
+        except Exception as error:  # noqa: BLE001 - one object must not prevent the others from being read
             reason = f"{self.name} {'/'.join(key)}: {error!r}"
         else:
             self._malformed.pop(key, None)
             if record is None and self._uids.get(key) == uid:
-                # Nobody wonders where it is.
+                # The record is removed because the object is no longer wanted, so its absence is explained.
                 with self._lock:
                     self._note_end(uid)
             return record
@@ -455,12 +454,12 @@ class Reflector(Generic[T]):
 
 
 def _same_or_new(before: T | None, record: T) -> T:
-    """Keep an equal record that is there already: a relist must not double the memory."""
+    """Return the existing record if it is equal, so that a new list does not double the memory."""
     return before if before is not None and before == record else record
 
 
 def _reduced(kept: Kept[T] | None, key: Key, records: Mapping[Key, T]) -> dict[Key, T]:
-    """Count a new record; return the records, perhaps this one, that are beyond the bound of its namespace, reduced."""
+    """Count a new record; return the reduced records, possibly of this one, that exceed the namespace's bound."""
     if kept is None:
         return {}
     bound = kept.bound

@@ -1,7 +1,7 @@
-"""List-watches that threads feed, several of them as one, and the nodes.
+"""List-watches that run in threads, combinations of them, and the parser of nodes.
 
-Watches are short, and the read time-out is longer than one, so a hung connection is noticed. One that the server ends
-at the agreed time counts as contact: on a quiet cluster bookmarks came only every two minutes.
+Watches are shorter than the read time-out, so a hung connection is noticed. A watch that the server ends at the agreed
+time counts as contact, because in quiet clusters bookmarks come only every two minutes.
 """
 
 from __future__ import annotations
@@ -25,19 +25,19 @@ from provisioner.model.sources import Knowledge
 
 T = TypeVar("T")
 
-#: The one ConfigMap that pauses the creation of pools.
+#: Selects the ConfigMap that pauses the creation of pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: API servers send a bookmark about every minute: a watch that is silent for longer than two is not to be trusted.
+#: Maximum seconds without contact. API servers send a bookmark about every minute, so more than two are suspicious.
 MAX_SILENCE_SECONDS = 150.0
 _CONNECT_SECONDS = 5.0
 _LIST_SECONDS = 30.0
-#: A stream that says nothing for so long is hung: longer than a watch, which may be quiet to its end.
+#: Seconds of silence after which a stream counts as hung; longer than a watch, which may be silent until its end.
 _SILENCE_SECONDS = 90.0
 
 
 class ListWatch(Reflector[T]):
-    """A Reflector that a thread of its own feeds; see there for `parse`, `quiet` and `on_change`."""
+    """A Reflector that its own thread feeds. `parse`, `quiet` and `on_change` are those of the Reflector."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class ListWatch(Reflector[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; one that hangs in a connect is left to its time-out (it is a daemon)."""
+        """End the thread. If it hangs in a connect, do not wait for it: it is a daemon."""
         self._stopping.set()
         with self._lock:
             stream = self._stream
@@ -74,7 +74,7 @@ class ListWatch(Reflector[T]):
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=1.0)
 
-    # --- the thread
+    # --- methods of the thread
 
     def _run(self) -> None:
         while not self._stopping.is_set():
@@ -87,12 +87,12 @@ class ListWatch(Reflector[T]):
         try:
             query = self.begin()
             return self._list() if query is None else self._watch(query)
-        except Exception as error:  # noqa: BLE001 - a dead watch is a controller that sees nothing
+        except Exception as error:  # noqa: BLE001 - a dead watch is a controller that sees no changes
             return 0.0 if self._stopping.is_set() else self.failed(error)
 
     def _list(self) -> float:
         pager = Pager(self._api, self.path, self.query, most=self.page_size, timeouts=self.list_timeouts)
-        # No name for a page: it would live on while the next one is read.
+        # Passed on without a variable, which would keep the page in memory while the next one is read.
         token = self.take_page(pager.fetch())
         while token and not self._stopping.is_set():
             token = self.take_page(pager.fetch(token))
@@ -103,7 +103,7 @@ class ListWatch(Reflector[T]):
             with self._lock:
                 self._stream = stream
             try:
-                # stop() may have looked for a stream to close just before there was one.
+                # stop() may have looked for a stream to close just before this one was opened.
                 for line in () if self._stopping.is_set() else stream:
                     if self._stopping.is_set():
                         break
@@ -115,7 +115,7 @@ class ListWatch(Reflector[T]):
 
 
 class CombinedWatch(Generic[T]):
-    """Several watches as one: synced and fresh when all of them are."""
+    """Several watches combined: synced and fresh if all of them are."""
 
     def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
         self.parts = tuple(parts)
@@ -133,7 +133,7 @@ class CombinedWatch(Generic[T]):
             part.stop()
 
     def records(self) -> Mapping[Key, T]:
-        """Return (namespace, name) -> record, a snapshot that never changes."""
+        """Return records by (namespace, name) as an immutable snapshot."""
         snapshots = tuple(part.records() for part in self.parts)
         if len(snapshots) == 1:
             return snapshots[0]
@@ -158,12 +158,12 @@ class CombinedWatch(Generic[T]):
         return any(part.missing for part in self.parts)
 
     def missing_seconds(self) -> float:
-        """Return for how long the API server has not known the kind of any part, 0 if it knows one."""
+        """Return the seconds since the API server has not known the kind of any part, 0 if it knows one."""
         return min(part.missing_seconds() for part in self.parts)
 
     @property
     def last_contact_monotonic(self) -> float | None:
-        """Return the oldest of the parts' contacts."""
+        """Oldest last contact of the parts; None if a part has had none."""
         contacts = [part.last_contact_monotonic for part in self.parts]
         known = [contact for contact in contacts if contact is not None]
         return min(known) if len(known) == len(contacts) else None
@@ -173,23 +173,23 @@ class CombinedWatch(Generic[T]):
         return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self.parts)
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether any part saw an object being deleted, or wanted no more."""
+        """Whether any part received an event that an object was deleted or is no longer wanted."""
         return any(part.seen_deleted(uid) for part in self.parts)
 
 
-#: What a controller watches, in one namespace or in several.
+#: Watch of one namespace or of several.
 Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
 
 
 def knowledge_of(watch: Watch[Any]) -> Knowledge:
-    """Return the knowledge of a collection that the API server need not have."""
+    """Return whether an optional collection is known, absent or unknown."""
     if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
         return Knowledge.KNOWN
     return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:
-    """Say why nothing may be decided on what a watch shows; empty: it may. `name` is what it watches."""
+    """Return the reason why the objects `name` of a watch cannot be trusted; empty if they can."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"
     if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
@@ -198,19 +198,19 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
 
 
 def created_at(raw: object) -> datetime | None:
-    """Return when an object was created."""
+    """Return the creation time of an object, None if it cannot be read."""
     return fields.parse_timestamp(fields.mapping(fields.mapping(raw).get("metadata")).get("creationTimestamp"))
 
 
 def parse_labels(raw: object) -> dict[str, str]:
-    """Read the labels of a node or namespace, as many as such an object needs; only administrators write them."""
+    """Read the labels of a node or namespace, up to a maximum. Only administrators can write them."""
     labels = fields.mapping(fields.mapping(fields.mapping(raw).get("metadata")).get("labels"))
     entries = ((fields.name(key), fields.name(value)) for key, value in labels.items() if isinstance(value, str))
     return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
 
 
 def parse_node(raw: object) -> Node | None:
-    """Read a node; None unless it belongs to a node pool. The provisioner's label alone does not tell to which."""
+    """Read a node; None if it belongs to no node pool. The provisioner's label alone does not identify the pool."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     pool_name = reported_pool(labels, annotations)
@@ -247,7 +247,7 @@ def parse_node(raw: object) -> Node | None:
         ),
         cordoned=spec.get("unschedulable") is True,
         cordoned_by_us=annotations.get(constants.CORDONED) == "true",
-        # A device plugin reports whole devices; a fraction could only be a promise that no pod can use.
+        # Device plugins report whole devices. No pod could use a fraction.
         allocatable_chips=int(chips),
         allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),
         allocatable_memory_bytes=int(podspec.quantity_of(what, "allocatable", "memory", allocatable)),

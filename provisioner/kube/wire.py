@@ -1,4 +1,4 @@
-"""Turn HTTP answers of an API server into lines, JSON objects, pages and errors; knows nothing of connections."""
+"""Converts HTTP responses of an API server to lines, JSON objects, pages and errors. Does not manage connections."""
 
 from __future__ import annotations
 
@@ -19,11 +19,11 @@ from provisioner.kube.protocol import ANSWER_BYTES, JsonObject, Page
 
 _log = structlog.get_logger(__name__)
 
-#: A line is one event with one object.
+#: Maximum bytes of a line, which is one event with one object.
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
-#: What urllib3, http.client and ssl raise; ValueError: of a bad header, or a socket that another thread closed.
+#: Errors of urllib3, http.client and ssl. ValueError: a bad header, or a socket that another thread has closed.
 TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
 _BY_STATUS: dict[int, type[errors.ClusterError]] = {
     401: errors.Unauthorized,
@@ -37,7 +37,7 @@ _BY_STATUS: dict[int, type[errors.ClusterError]] = {
 
 
 class LineStream:
-    """The lines of one streamed response."""
+    """Lines of one streamed response."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str, read_seconds: float) -> None:
         self._response = response
@@ -61,22 +61,22 @@ class LineStream:
             _log.debug("stream.close_failed", what=self._what, error=str(problem))
 
     def close(self) -> None:
-        """End the stream from any thread; a reader that waits for data sees its end at once."""
+        """End the stream from any thread. A reader that waits for data returns immediately."""
         if self._closed.is_set():
             return
         self._closed.set()
         try:
-            # Closing the response would only free the file descriptor: a thread inside recv() would go on waiting.
+            # Closing the response would only free the file descriptor, and a thread in recv() would continue to wait.
             self._response.shutdown()
         except (*TRANSPORT_ERRORS, RuntimeError) as problem:
             _log.debug("stream.close_failed", what=self._what, error=str(problem))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield whole lines without their end; an incomplete last line raises Unavailable."""
+        """Yield whole lines without line ends. Raises Unavailable if the last line is incomplete."""
         pending = bytearray()
         while chunk := self._read():
             start = 0
-            # Only the new part can hold a line end; searching all of `pending` again would be quadratic.
+            # Only the new chunk can contain a line end; searching `pending` again would take quadratic time.
             while (end := chunk.find(b"\n", start)) >= 0:
                 pending += chunk[start:end]
                 line = bytes(pending)
@@ -98,14 +98,14 @@ class LineStream:
                 return b""
             raise errors.Unavailable(f"{self._what}: nothing was received for {self._read_seconds:g} s") from error
         except (*TRANSPORT_ERRORS, AttributeError) as error:
-            # AttributeError: http.client and ssl drop their inner objects when close() comes in between.
+            # AttributeError: http.client and ssl drop their inner objects if close() is called at the same time.
             if self._closed.is_set():
                 return b""
             raise errors.Unavailable(f"{self._what}: the stream broke: {error}") from error
 
 
 def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, most_bytes: int) -> bytes:
-    """Read an answer whole; TooLarge as soon as it has more than `most_bytes`, and its connection is closed."""
+    """Read a response. Raises TooLarge and closes the connection if it has more than `most_bytes`."""
     data = bytearray()
     length = response.headers.get("content-length", "")
     announced = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
@@ -122,7 +122,7 @@ def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, most_bytes: in
 
 
 def decode_object(what: str, data: bytes) -> JsonObject:
-    """Decode an answer that must be a JSON object."""
+    """Decode a response that must be a JSON object. Raises Malformed."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -133,7 +133,7 @@ def decode_object(what: str, data: bytes) -> JsonObject:
 
 
 def page_of(what: str, body: JsonObject) -> Page:
-    """Read a list response; Go writes an empty list as null."""
+    """Read a list response. Go encodes an empty list as null."""
     metadata = body.get("metadata")
     items = body.get("items")
     if items is None and "items" in body:
@@ -152,7 +152,7 @@ def _excerpt(data: bytes) -> str:
 
 
 def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
-    """Turn a refusal into our error, with the words of the Status object where there is one."""
+    """Convert an error response, with the message of its Status object if it has one."""
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError):
@@ -163,10 +163,10 @@ def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> erro
 
 
 def error_of_status(raw: JsonObject) -> errors.ClusterError:
-    """Read the Status object of an ERROR event."""
+    """Convert the Status object of an ERROR event."""
     code = raw.get("code")
     if not isinstance(code, int) or isinstance(code, bool):
-        # Some proxies send nothing but the reason.
+        # Some proxies send only the reason.
         code = 410 if raw.get("reason") in ("Expired", "Gone") else 500
     return _error(code, raw, "the API server ended the watch with an error")
 

@@ -1,1 +1,1 @@
-"""What is observed and what is decided: types that know neither Kubernetes' JSON nor Google's protocol buffers."""
+"""Types of observations and decisions. Independent of Kubernetes' JSON and of Google's protocol buffers."""

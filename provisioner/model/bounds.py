@@ -1,4 +1,4 @@
-"""How much of what users write is read; what exceeds a bound is not served, and an Event says so (docs/security.md)."""
+"""Limits on user input. An object that exceeds a limit is not served, and an Event reports it (docs/security.md)."""
 
 from __future__ import annotations
 
@@ -9,112 +9,112 @@ LABEL_VALUE = 63
 LABEL_KEY = 317
 #: Kubernetes' longest name of an object.
 OBJECT_NAME = 253
-#: One of our annotations: several times the longest list of choices that CHOICES allows to be useful.
+#: An annotation of the provisioner: several times as long as the longest list that CHOICES allows.
 ANNOTATION = 4096
-#: The scheduler's words on a pod: what an Event can show.
+#: Message of the scheduler about a pod: as many characters as fit into an Event.
 SCHEDULER_MESSAGE = 1024
-#: A condition's message: the API takes 32,768, and a reader far fewer.
+#: Message of a condition. The API accepts 32,768 characters.
 CONDITION_MESSAGE = 2048
-#: What an error message quotes of a text that is wrong.
+#: Quotation of an invalid text in an error message.
 QUOTED = 80
 
 # --- entries of one pod or pod template ---
-#: Labels, and entries of nodeSelector: GKE takes 1,024 characters of labels for a node pool.
+#: Labels, and entries of nodeSelector. GKE accepts 1,024 characters of labels for a node pool.
 MAP_ENTRIES = 128
-#: A pod has about five; each is compared with each taint that nodes have.
+#: Tolerations. A pod has about five, and each is compared with every taint of the nodes.
 TOLERATIONS = 64
-#: Expressions of required node affinity over all terms; each is looked up once for all nodes.
+#: Expressions of required node affinity in all terms. Each is evaluated once for all nodes.
 EXPRESSIONS = 64
-#: Values of those expressions together: room for a list of a thousand hosts to avoid.
+#: Values of all these expressions: enough for a list of 1,000 excluded hosts.
 EXPRESSION_VALUES = 1024
-#: Characters of labels, selectors, annotations, tolerations and affinity together; a large pod has about 4,000.
+#: Characters of labels, selectors, annotations, tolerations and affinity together. A large pod has about 4,000.
 REQUIREMENTS = 65_536
 
 # --- entries of one JobSet ---
-#: Replicated jobs; JobSets of more than a dozen are not known.
+#: Replicated jobs. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
-#: Child Jobs with chips: each is a node pool, and a GKE cluster has at most a few thousand.
+#: Child Jobs with chips. Each is a node pool, and a GKE cluster has at most a few thousand.
 CHILD_JOBS = 4096
-#: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. Those
-#: of a namespace have as many together as a JobSet has child Jobs.
+#: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. The
+#: limit for those of a namespace is CHILD_JOBS.
 ASKED_SLICES = 768
-#: Pods of one child Job with chips: the largest slice has 2,304 hosts.
+#: Pods of one child Job with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
-#: Characters of all that is kept of a JobSet, its templates included.
+#: Characters of all kept fields of a JobSet, including its templates.
 JOBSET = 262_144
 
-# --- all objects of one kind in one namespace; of further ones only their identity is kept ---
-#: Bytes of memory: a JobSet takes about 3,000, the largest one 500,000.
+# --- all objects of one kind in one namespace; only the identity of further objects is kept ---
+#: Bytes of memory. A JobSet takes about 3,000, the largest one 500,000.
 NAMESPACE_WORKLOADS = 33_554_432
-#: Bytes of memory: a pod takes about 3,000, and GKE has at most 15,000 nodes in most clusters.
+#: Bytes of memory. A pod takes about 3,000, and GKE has at most 15,000 nodes in most clusters.
 NAMESPACE_PODS = 67_108_864
-#: ProvisioningRequests, and CapacityBuffers: each round looks at all of them.
+#: ProvisioningRequests, and CapacityBuffers. Each round processes all of them.
 NAMESPACE_ASKS = 4096
 
 # --- a TPUNodeGroup and its children ---
-#: Machines: the largest slice has 2,304 hosts.
+#: Machines. The largest slice has 2,304 hosts.
 GROUP_NODES = 2304
-#: Characters of all finalizers of an object: those of the provisioner have fewer than 200.
+#: Characters of all finalizers of an object. Those of the provisioner have fewer than 200.
 FINALIZERS = 4096
-#: Entries of metadata: with more, the API server does not accept the rule that counts the bytes of all values.
+#: Entries of metadata. With more, the API server rejects the CRD's rule that counts the bytes of all values.
 METADATA_ENTRIES = 64
-#: Bytes of one value of metadata, and of all values of a group: Compute Engine takes 262,144 of one. A template has the
-#: startup script of the provisioner in addition.
+#: Bytes of one value of metadata, and of all values of a group. Compute Engine accepts 262,144 bytes per value. A
+#: template also contains the provisioner's startup script.
 METADATA_VALUE = 262_144
 TEMPLATE_METADATA = 2 * METADATA_VALUE
-#: Network tags: Compute Engine takes 64. Scopes of a service account: Google has a few hundred, and one is for all.
+#: Network tags, of which Compute Engine accepts 64, and scopes of a service account, of which one is enough.
 NETWORK_TAGS = 64
 SCOPES = 64
-#: Addresses of resources; those of Compute Engine have about 200 characters.
+#: Characters of a resource's address in Compute Engine, which usually has about 200.
 RESOURCE_ADDRESS = 1024
-#: Characters of a kubelet's certificate request in base64: one with an RSA key of 4,096 bits and the longest name of a
-#: node has about 2,800. A bootstrap token lets a machine send requests of 1 MB, which take 0.5 s to parse.
+#: Characters of a kubelet's certificate request in base64. One with an RSA key of 4,096 bits and the longest node name
+#: has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Conditions of one object, and moments at which a slice was recreated.
+#: Conditions of one object, and recorded times at which a slice was recreated.
 CONDITIONS = 16
 RECREATIONS = 100
 
 # --- the TPU environment of one pod ---
-#: Workers of a slice, each of which is told the host names of all: the largest slice has 9,216 chips.
+#: Workers of a slice. Each gets the host names of all. The largest slice has 9,216 chips.
 SLICE_WORKERS = 9216
-#: Containers of a pod that request chips; a VM has at most eight chips.
+#: Containers of a pod that request chips. A VM has at most eight chips.
 TPU_CONTAINERS = 64
-#: Containers of a pod that asks for IPUs, init containers included: each is told the way to them. Pods of more than a
-#: few dozen are not known.
+#: Containers of a pod that requests IPUs, including init containers. Each gets the address of the partition. Known pods
+#: have at most a few dozen.
 IPU_CONTAINERS = 256
-#: Characters of one variable with its name: Linux starts no process with a longer one (MAX_ARG_STRLEN, with "=" and a
+#: Characters of one variable with its name. Linux starts no process with a longer one (MAX_ARG_STRLEN, with "=" and a
 #: byte at the end).
 VARIABLE = 131_072 - 2
-#: Characters of all variables of a pod: three of the longest.
+#: Characters of all variables of a pod: three of maximum length.
 VARIABLES = 393_216
 
 # --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
-#: Characters of what is remembered.
+#: Characters of all hints.
 HINTS = 786_432
-#: Back-off that is kept over a crash, and the characters of GKE's words with each.
+#: Back-offs that are saved for the next process, and characters of GKE's message in each.
 HINTED_BACKOFFS = 500
 HINTED_WORDS = 512
 
 # --- the metrics ---
-#: Namespaces whose use of chips is counted apart, the first that come; all later ones are counted together.
+#: Namespaces whose use of chips is counted separately: the first to use any. The others are counted together.
 METERED_NAMESPACES = 100
-#: Accounts by namespace, accelerator, capacity type and use, besides those of all later namespaces together.
+#: Accounts by namespace, accelerator, capacity type and use, without the one of all later namespaces.
 METERED_ACCOUNTS = 1_000
 
-# --- entries of one node or namespace, which only administrators (and the kubelet) write; more are left out ---
+# --- entries of one node or namespace; only administrators and the kubelet write them; the rest is ignored ---
 CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64
 
 # --- entries of one annotation or setting ---
-#: Choices of capacity: five kinds, and a couple of dozen reservations.
+#: Capacity choices. There are four kinds, and users have a few dozen reservations at most.
 CHOICES = 32
-#: Zones: a region has a handful.
+#: Zones. A region has a handful of them.
 ZONES = 16
-#: Choices times zones: each pair is one possible node pool, and is looked at while no earlier one can be had.
+#: Pairs of choice and zone. Each pair is a candidate pool; a decision checks them in order until one is available.
 CHOICES_IN_ZONES = 64
-#: Additional networks of a node: GKE takes fewer than ten.
+#: Additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
-#: Keys of copy-labels.
+#: Keys in copy-labels.
 COPIED_LABELS = 64
 
 
@@ -134,10 +134,10 @@ def quoted(text: str) -> str:
 
 
 def too_many(what: str, count: int, most: int) -> str:
-    """Say that there is more of something than is read."""
+    """Return a message that a count exceeds its limit."""
     return f"has {count:,} {what}, and at most {most:,} are read; use fewer"
 
 
 def too_long(what: str, text: str, most: int) -> str:
-    """Say that a text is longer than is read."""
+    """Return a message that a text exceeds its limit."""
     return f"{what} {quoted(text)} has {len(text):,} characters, and at most {most:,} are read; shorten it"

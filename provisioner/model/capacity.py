@@ -1,4 +1,4 @@
-"""Clusters, node pools and nodes: what there is, what can be asked for, and how a request can fail."""
+"""Clusters, node pools and nodes: their state, requests for node pools, and kinds of failures."""
 
 from __future__ import annotations
 
@@ -14,31 +14,31 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
-#: A name that GKE or the provisioner made: instances and their groups have those of cluster and pool in theirs, cut.
+#: Matches names that GKE or the provisioner generated; names of instances contain those of cluster and pool.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
-#: Of a time in seconds; a longer one is none.
+#: Maximum digits of a Unix time; a longer label value is ignored.
 _UNIX_DIGITS = 10
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClusterName:
-    """A cluster of GKE; as text as people write it, PROJECT/LOCATION/CLUSTER."""
+    """GKE cluster. Its text form is PROJECT/LOCATION/CLUSTER."""
 
     project: str
-    #: The region of a regional cluster, the zone of a zonal one.
+    #: Region of a regional cluster, zone of a zonal one.
     location: str
     cluster: str
 
     @property
     def location_path(self) -> str:
-        """The resource name of its project and location."""
+        """Resource name of the project's location."""
         return f"projects/{self.project}/locations/{self.location}"
 
     @property
     def path(self) -> str:
-        """Its resource name in GKE's API."""
+        """Resource name in GKE's API."""
         return f"{self.location_path}/clusters/{self.cluster}"
 
     def __str__(self) -> str:
@@ -46,7 +46,7 @@ class ClusterName:
 
 
 class PoolStatus(Enum):
-    """How far a node pool is. The words are those of GKE's API, v1; each supplier translates its own into them."""
+    """Status of a node pool, in the terms of GKE's API v1. Each supplier converts its own terms."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -54,54 +54,54 @@ class PoolStatus(Enum):
     RECONCILING = "RECONCILING"
     STOPPING = "STOPPING"
     ERROR = "ERROR"
-    #: STATUS_UNSPECIFIED, or a status that this release does not know: never supply, never deleted.
+    #: STATUS_UNSPECIFIED or a new status. Such a pool never counts as supply and is never deleted.
     UNKNOWN = "UNKNOWN"
 
 
 class CapacityKind(Enum):
-    """The terms on which Google hands out TPUs."""
+    """Terms on which Google provides TPUs."""
 
     RESERVATION = "reservation"
     ON_DEMAND = "on-demand"
     SPOT = "spot"
-    #: Dynamic workload scheduler: a pool is made empty, which is no failure, and has its nodes for a bounded time.
+    #: Dynamic workload scheduler: a pool is created without nodes, and keeps its nodes for a limited time.
     FLEX_START = "flex-start"
 
 
 class FailureKind(Enum):
-    """What a failure means for what to do next; the boundary's error table gives one to each error."""
+    """Kind of a failure, which determines the reaction. Tables of Google's errors map each error to a kind."""
 
     STOCKOUT = "stockout"
     QUOTA = "quota"
-    #: Something else is under way that excludes this for now, or still uses what this would delete.
+    #: Another operation excludes this one for now, or still uses the resource to be deleted.
     OPERATION_IN_THE_WAY = "operation_in_the_way"
     TOO_MANY_OPERATIONS = "too_many_operations"
-    #: The call may or may not have had its effect.
+    #: Whether the call took effect is unknown.
     UNKNOWN_OUTCOME = "unknown_outcome"
     INVALID = "invalid"
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: Google or the way to it failed before the call had any effect.
+    #: Google or the connection failed before the call took effect.
     UNAVAILABLE = "unavailable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """One failure with Google's own words."""
+    """A failure with Google's message."""
 
     kind: FailureKind
     message: str
 
     @property
     def for_all(self) -> Failure:
-        """The same without the names of node pools and instances: those are one tenant's, and others are told too."""
+        """This failure without names of node pools and instances, because other tenants see it as well."""
         return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """A node taint, effect in Kubernetes' spelling (NoSchedule, PreferNoSchedule, NoExecute)."""
+    """Taint of a node; `effect` in Kubernetes' spelling (NoSchedule, PreferNoSchedule, NoExecute)."""
 
     key: str
     value: str = ""
@@ -110,39 +110,39 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePool:
-    """A node pool as its supplier lists it."""
+    """Node pool as listed by its supplier."""
 
     name: PoolName
     status: PoolStatus
-    #: Set when the status tells of a failure.
+    #: Failure in the status; None if it has none.
     failure: Failure | None = None
-    #: config.labels: what the creator asked for, without the labels that GKE adds to nodes.
+    #: config.labels: the labels in the create request, without those that GKE adds to nodes.
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     machine_type: str = ""
-    #: Nodes of the whole pool, the ones included that a pool which was made empty has yet to get.
+    #: Number of nodes of the whole pool, including nodes that a pool created without nodes has yet to get.
     hosts: int = 0
-    #: All its machines were created: without nodes it does not wait for capacity. Told only of TPUNodeGroups.
+    #: Whether all machines exist, so that a pool without nodes does not wait for capacity. Set only for TPUNodeGroups.
     made: bool = False
     zones: tuple[Zone, ...] = ()
-    #: Topology of the slice that it makes; empty where it cannot be told.
+    #: Topology of the slice; empty if unknown.
     topology: str = ""
     capacity: CapacityKind = CapacityKind.ON_DEMAND
-    #: Name or path of the one reservation, empty for none.
+    #: Name or path of the only reservation; empty if none.
     reservation: str = ""
-    #: When Compute Engine deletes that reservation, and its machines with it; None: never, or that is not known.
+    #: Time at which Compute Engine deletes the reservation and its machines; None if never or unknown.
     ends_at: datetime | None = None
-    #: The workload policy that shapes it; empty for none.
+    #: Workload policy of the pool; empty if none.
     policy_name: str = ""
-    #: Empty where it is not known.
+    #: Empty if unknown.
     disk_type: str = ""
-    #: Part of the names of its nodes before the last hyphen, in all forms; empty if unknown, as in a request.
+    #: Parts of node names before the last hyphen, in all forms; empty if unknown, as in a request.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """One additional network of the nodes."""
+    """Additional network of the nodes."""
 
     network: str
     subnetwork: str
@@ -150,38 +150,37 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePoolRequest:
-    """Everything that a create says: facts of the slice, then what only the supplier that adds it reads."""
+    """Complete request for a node pool: the properties of the slice, then fields that only the supplier reads."""
 
     name: PoolName
     zone: Zone
     machine_type: str
-    #: Nodes of the whole pool. Of flex-start capacity it is made empty, to grow to this at once.
+    #: Number of nodes of the whole pool. A flex-start pool is created without nodes and then grows to this number.
     hosts: int
     topology: str
     capacity: CapacityKind = CapacityKind.ON_DEMAND
-    #: Name, or projects/P/reservations/R, then optionally /reservationBlocks/B and /reservationSubBlocks/S; empty for
-    #: none.
+    #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty if none.
     reservation: str = ""
-    #: Google takes the nodes away after this; 0: never.
+    #: Time in seconds after which Google deletes the nodes; 0 if never.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    #: A fingerprint of what the pods chose in place of the settings, such as networks; empty for nothing.
+    #: Digest of the values, such as networks, by which pods override the settings; empty if none.
     own_inputs: str = ""
 
-    # --- what only the supplier reads
+    # --- fields that only the supplier reads
 
-    #: COMPACT placement with this topology; empty for none.
+    #: Topology of COMPACT placement; empty if not used.
     placement_topology: str = ""
-    #: A workload policy of the slice's topology, instead of COMPACT placement; empty for none.
+    #: Workload policy of the slice's topology, instead of COMPACT placement; empty if not used.
     policy_name: str = ""
     #: Empty for GKE's default.
     disk_type: str = ""
     service_account: str = ""
     oauth_scopes: tuple[str, ...] = ()
-    #: GKE upgrades the nodes, but not before their version's end of support; off: never.
+    #: Whether GKE may upgrade the nodes at their version's end of support; if not, it never does.
     auto_upgrade: bool = False
-    #: Hosts whose nodes have been idle for this long may be maintained at once; 0: only when Google schedules it.
+    #: Idle time of the nodes in seconds after which hosts may be maintained; 0 if only on Google's schedule.
     idle_maintenance_seconds: int = 0
     tags: tuple[str, ...] = ()
     additional_networks: tuple[Network, ...] = ()
@@ -193,12 +192,12 @@ class NodePoolRequest:
 
     @property
     def digest(self) -> str:
-        """Its fingerprint, which it bears as a label."""
+        """Digest of the request, which is also a label of the pool."""
         return self.labels.get(constants.NODEPOOL_HASH, "")
 
 
 def expected_pool(request: NodePoolRequest) -> NodePool:
-    """Return the pool that a supplier lists right after it accepted the request."""
+    """Return the pool as a supplier lists it right after accepting the request."""
     return NodePool(
         name=request.name,
         status=PoolStatus.PROVISIONING,
@@ -215,25 +214,25 @@ def expected_pool(request: NodePoolRequest) -> NodePool:
     )
 
 
-#: The type that the slices of a workload policy need.
+#: Type of the workload policies of slices.
 HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """A resource policy of Compute Engine that shapes multi-host slices; one of a topology serves a whole region."""
+    """Resource policy of Compute Engine for multi-host slices. All slices of a topology and region share a policy."""
 
     name: str
-    #: Empty for a resource policy that is no workload policy.
+    #: Empty for a resource policy of another kind.
     type: str = HIGH_THROUGHPUT
     topology: str
-    #: Compute Engine's own word: CREATING, READY, DELETING, ...
+    #: Status in Compute Engine: CREATING, READY, DELETING, ...
     status: str = "READY"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """A long-running operation; done with a failure is a failure."""
+    """Long-running operation. It has failed if `done` and `failure` are set."""
 
     name: OperationName
     done: bool
@@ -242,7 +241,7 @@ class Operation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Node:
-    """A node of one of our pools."""
+    """Node of a node pool."""
 
     name: str
     uid: str = ""
@@ -263,7 +262,7 @@ class Node:
 
     @property
     def maintenance_at(self) -> datetime | None:
-        """When its host is taken down for maintenance, the earliest moment while it is; None where none is known."""
+        """Time of the host's maintenance, or `datetime.min` if that has begun or is imminent; None if unknown."""
         ongoing = self.labels.get(constants.ACTIVE_MAINTENANCE) == "ONGOING"
         if ongoing or any(taint.key == constants.IMPENDING_TERMINATION for taint in self.taints):
             return _UNDER_WAY

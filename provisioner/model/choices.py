@@ -1,10 +1,10 @@
-"""Ordered choices of capacity, as the administrator and the owners of JobSets write them.
+"""Reads ordered choices of capacity, which administrators and owners of JobSets write.
 
     reservation/r1, on-demand, spot
     reservation/other-project/r2/block-1@us-east5-b, flex-start
 
-Best first. `reservation/` is followed by the reservation's name, or by project and name where another project shares
-it; a block, and a sub-block of it, may follow the project's form. `@zone` ties a choice to one zone.
+The best choice is first. `reservation/` is followed by the name, or by project and name if another project shares the
+reservation; the second form may be followed by a block and a sub-block. `@zone` restricts a choice to one zone.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, 
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
-#: A zone is a region and one more part: "us-east5-b", "us-central1-ai1a".
+#: A zone name is the region and one more part: "us-east5-b", "us-central1-ai1a".
 ZONE = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}")
 _PATH_START = "projects/"
-#: Project, name, block and sub-block.
+#: Maximum number of parts: project, name, block and sub-block.
 _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
-#: A reservation that ends within this time gets no new pools, and its pools no new slices.
+#: Time before the end of a reservation in which it gets no new pools, and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
 _QUEUED = "queued"
-#: What who asks for queued capacity is told.
+#: Error message for a choice of queued capacity.
 QUEUED_NOT_SERVED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests of class "
     f"{constants.PROVISIONING_CLASS}"
@@ -37,12 +37,12 @@ QUEUED_NOT_SERVED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityChoice:
-    """One of the choices."""
+    """One choice of capacity."""
 
     kind: CapacityKind
-    #: As the node pool API spells it: the name, or projects/P/reservations/R[/reservationBlocks/B[/...]].
+    #: Name, or projects/P/reservations/R[/reservationBlocks/B[/...]], as in the node pool API; empty if none.
     reservation: str = ""
-    #: Empty: every zone that is allowed.
+    #: Empty for all allowed zones.
     zone: Zone = Zone("")
 
     def __str__(self) -> str:
@@ -52,7 +52,7 @@ class CapacityChoice:
 
 
 def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
-    """Read a comma list of choices; raise ValueError with what is wrong."""
+    """Read a comma-separated list of choices. Raises ValueError with the mistake."""
     choices: dict[CapacityChoice, None] = {}
     for part in comma_items(text, what="choices", most=bounds.CHOICES):
         choice = _choice(part)
@@ -63,7 +63,7 @@ def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
 
 
 def parse_zones(text: str) -> tuple[Zone, ...]:
-    """Read a comma list of zones; raise ValueError with what is wrong."""
+    """Read a comma-separated list of zones. Raises ValueError with the mistake."""
     zones = comma_items(text, what="zones", most=bounds.ZONES)
     for zone in zones:
         if not ZONE.fullmatch(zone):
@@ -72,14 +72,14 @@ def parse_zones(text: str) -> tuple[Zone, ...]:
 
 
 def reservation_path(name: str, *, project: str = "", block: str = "", sub_block: str = "") -> str:
-    """Spell a reservation as the node pool API wants it; blocks are written with the project's form or the name's."""
+    """Return a reservation in the form of the node pool API. Blocks need no project in this form."""
     path = f"{_PATH_START}{project}/reservations/{name}" if project else name
     path += f"/reservationBlocks/{block}" if block else ""
     return path + (f"/reservationSubBlocks/{sub_block}" if sub_block else "")
 
 
 def reservation_parts(path: str) -> tuple[str, str, str, str]:
-    """Return project, name, block and sub-block of what `reservation_path` spells, each empty where it names none."""
+    """Return project, name, block and sub-block of a result of `reservation_path`, each empty if absent."""
     parts = path.split("/")
     names = parts[1::2] if path.startswith(_PATH_START) else ["", *parts[::2]]
     project, name, block, sub_block = (*names, "", "", "")[:4]
@@ -87,13 +87,13 @@ def reservation_parts(path: str) -> tuple[str, str, str, str]:
 
 
 def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
-    """Return the choice that a pool is, or would be."""
+    """Return the choice that a pool, or a request for one, represents."""
     zone = pool.zone if isinstance(pool, NodePoolRequest) else next(iter(pool.zones), Zone(""))
     return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
 
 
 def capacity_key(pool: NodePool | NodePoolRequest) -> str:
-    """Name the capacity that a pool takes, for back-off: a smaller slice, or another network, may be had."""
+    """Return a key of a pool's capacity, for back-off: a smaller slice, or another network, may be available."""
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
     own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
@@ -101,7 +101,7 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> str:
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:
-    """Split a comma list without blanks around items; raise ValueError where there are more than `most` (of `what`)."""
+    """Split a comma-separated list and strip the items. Raises ValueError if it has more than `most` items."""
     if most is not None and (count := text.count(",") + 1) > most:
         raise ValueError(bounds.too_many(what, count, most))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
@@ -127,7 +127,7 @@ def _choice(text: str) -> CapacityChoice:
 
 def _reservation(rest: str, text: str) -> str:
     parts = rest.split("/", _MOST_PARTS)
-    # The API's own path would otherwise be read as one of a project of the name "projects".
+    # A path in the API's form would otherwise be read as a reservation of the project "projects".
     if len(parts) > _MOST_PARTS or not all(parts) or rest.startswith(_PATH_START):
         raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])

@@ -1,7 +1,7 @@
-"""Whether a pod can run on a node, as the scheduler sees it; `fits.py` has the same answers for many nodes at once.
+"""Whether a pod can run on a node by the scheduler's rules; `fits.py` gives the same results for many nodes.
 
-Inter-pod affinity is not evaluated. A label of Google's or Kubernetes' that is neither predicted nor known to be
-missing may be there: whoever selects it probably saw it on a node.
+Inter-pod affinity is not evaluated. A label of Google or Kubernetes that is neither predicted nor known to be absent
+may exist: its selector was probably copied from a node.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provisioner.model.workloads import Expression, Requirements, Toleration
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
 
-#: What Google sets, or leaves out, in ways that are known: a node that is not predicted to carry one does not.
+#: Labels of Google whose rules are known: a node without such a label in its prediction does not have it.
 _KNOWN = frozenset(
     {
         constants.NODE_POOL,
@@ -36,7 +36,7 @@ _KNOWN = frozenset(
         constants.RESERVATION_NAME,
         constants.RESERVATION_BLOCK,
         constants.RESERVATION_SUB_BLOCK,
-        # Set only where the creator of the pool asks for it.
+        # Set only if the create request of the pool asks for it.
         constants.ICI_RESILIENCY,
         constants.LOCATION_HINT,
         constants.AUTO_RESTART,
@@ -44,14 +44,14 @@ _KNOWN = frozenset(
         constants.WORKLOAD_TYPE,
         constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
-        # The provisioner writes it on the nodes of pools that are created for one child Job.
+        # Written by the provisioner on nodes of pools that are created for one child Job.
         constants.NAMESPACED_JOB,
-        # The name of one node, which a new one does not have.
+        # Name of one node, which a new node does not have.
         constants.HOSTNAME,
     }
 )
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
-#: Nobody but the provisioner sets labels that begin so.
+#: Prefixes of labels that only the provisioner sets.
 _OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
 
 
@@ -62,13 +62,13 @@ def is_system(key: str) -> bool:
 
 
 def may_be_there(key: str) -> bool:
-    """Whether a node may carry a label although it is not predicted."""
+    """Whether a node may have a label that is not predicted."""
     return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """What the scheduler would see of a node, existing or expected."""
+    """Properties of an existing or expected node for the scheduler."""
 
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
@@ -76,16 +76,16 @@ class NodeView:
     cpu_millicores: int
     memory_bytes: int
     name: str = ""
-    #: No such node is there yet: of some labels nobody knows whether it will carry them.
+    #: Whether the node does not exist yet. Some labels of Google or Kubernetes are unknown then (`may_be_there`).
     predicted: bool = False
 
     def may_carry(self, key: str) -> bool:
-        """Whether a label that is not listed may be there all the same."""
+        """Whether the node may have a label that is not listed."""
         return self.predicted and key not in self.labels and may_be_there(key)
 
 
 def view_of_node(node: Node) -> NodeView:
-    """View a registered node; one that has not reported yet offers nothing."""
+    """Return the view of a registered node. A node that has not reported resources yet offers none."""
     return NodeView(
         labels=node.labels,
         taints=node.taints,
@@ -97,7 +97,7 @@ def view_of_node(node: Node) -> NodeView:
 
 
 def demand_key(requirements: Requirements) -> Hashable:
-    """Return what `misfit` looks at: equal keys, equal answers."""
+    """Return a key of the fields that `misfit` reads. Equal keys have equal results."""
     return (
         requirements.chips,
         requirements.cpu_millicores,
@@ -109,7 +109,7 @@ def demand_key(requirements: Requirements) -> Hashable:
 
 
 def misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why the pod cannot run there, empty where it can."""
+    """Return the first reason why the pod cannot run on the node, empty if it can."""
     reason = label_misfit(requirements, view)
     if reason:
         return reason
@@ -120,7 +120,7 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first resource that an empty node has too little of, empty where it has enough."""
+    """Return the first resource of which an empty node has too little, empty if it has enough."""
     for resource, asked, there in (
         ("chips", requirements.chips, view.chips),
         ("millicores of CPU", requirements.cpu_millicores, view.cpu_millicores),
@@ -132,7 +132,7 @@ def room_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def label_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why the node is none of those that the pod selects, empty where it is one."""
+    """Return the first reason why the pod's selectors do not match the node, empty if they match."""
     driver = constants.TPU_DRA_DRIVER
     if view.labels.get(driver) == "true" and requirements.node_selector.get(driver) != "true":
         return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"
@@ -148,7 +148,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
-    """List what a pod that fits relies on although nobody knows it of the node: selectors, and keys of affinity."""
+    """Return the selectors and affinity keys of a fitting pod that may not match, because the labels are unknown."""
     found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(each, view, sure=True) for each in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(each, view) for each in term))
@@ -157,7 +157,7 @@ def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
 
 
 def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:
-    """Tell whether an expression holds; `sure` tells whether it does without labels that only may be there."""
+    """Return whether an expression holds; if `sure`, only with the labels that are known."""
     value = view.name if expression.on_field else view.labels.get(expression.key)
     if not sure and expression.operator in NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
         return True
@@ -165,7 +165,7 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
 
 
 def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
-    """Whether an operator of affinity holds of a label's value; None: there is no such label."""
+    """Whether an affinity operator holds for the value of a label, None if the label is absent."""
     match operator:
         case "In":
             return value in values
@@ -183,7 +183,7 @@ def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
 
 
 def number(text: str) -> int | None:
-    """Read a value as Gt and Lt do; None where it is no whole number."""
+    """Read a value as Gt and Lt do; None if it is not an integer."""
     try:
         return int(text)
     except ValueError:

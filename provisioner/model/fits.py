@@ -1,4 +1,4 @@
-"""Which of many nodes a pod can run on: the answers of `fit`, looked up by label, taint and amount, all at once."""
+"""Finds the nodes on which a pod can run, as `fit` does, but for many nodes together by indexed labels and amounts."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _K = TypeVar("_K", bound=Hashable)
 
 
 class Fits:
-    """An index of nodes. Bit n of every answer stands for the n-th of them."""
+    """Index of nodes. Bit n of each result represents the n-th node."""
 
     def __init__(self, views: Sequence[NodeView]) -> None:
         self._views = views
@@ -28,7 +28,7 @@ class Fits:
         self._values: dict[str, _Values] = {}
 
     def fitting(self, requirements: Requirements) -> int:
-        """Return the nodes without a misfit."""
+        """Return the nodes for which `misfit` returns no reason."""
         found = self._with_room(requirements) & self.selected(requirements)
         for taint, nodes in self._tainted.items():
             if not tolerated(taint, requirements.tolerations):
@@ -36,7 +36,7 @@ class Fits:
         return found
 
     def selected(self, requirements: Requirements) -> int:
-        """Return the nodes without a label misfit."""
+        """Return the nodes for which `label_misfit` returns no reason."""
         found, driver = self._all, constants.TPU_DRA_DRIVER
         if requirements.node_selector.get(driver) != "true":
             found &= ~self._of(driver).among(("true",))
@@ -103,7 +103,7 @@ class Fits:
 
     @cached_property
     def _nowhere(self) -> _Values:
-        """A label that no node carries: however many of them pods ask for, they take no memory."""
+        """Shared by all labels that no node has, so that many such labels in pods take no memory."""
         return _Values([None] * len(self._views))
 
     @cached_property
@@ -133,7 +133,7 @@ class Fits:
 
 
 class _Values:
-    """Which nodes have which value of one label, None for those without it."""
+    """Nodes by value of one label, under None the nodes without it."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         self._by_value = _masks(values)
@@ -158,11 +158,11 @@ class _Values:
 
 
 class _Ordered:
-    """Which nodes have which amount of something."""
+    """Nodes by amount of a resource, or by number in a label."""
 
     def __init__(self, by_amount: Mapping[int, int]) -> None:
         self._amounts = sorted(by_amount)
-        #: Nodes with less than each amount, and last all of them.
+        #: Nodes with less than each amount; the last entry has all nodes.
         self._below = [*accumulate((by_amount[amount] for amount in self._amounts), or_, initial=0)]
 
     def below(self, amount: int) -> int:
@@ -173,7 +173,7 @@ class _Ordered:
 
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
-    """Return which nodes have each value; in a pool most are the same, and set at once."""
+    """Return the nodes of each value as bits. Nodes of one pool are mostly equal, so runs are set together."""
     found: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):

@@ -25,7 +25,7 @@ def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """The node pools by the names of their nodes."""
+    """Mapping of nodes to node pools."""
 
     #: Node pools by the prefix that an instance group gives to the names of its machines.
     by_prefix: Mapping[str, PoolName] = field(default_factory=dict)

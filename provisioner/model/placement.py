@@ -26,7 +26,7 @@ EXCLUSIVE: Mapping[WorkloadKind, str] = {
 UNKNOWN_GROUP = "l-unknown"
 #: Key of a replica whose name exceeds a label value; no pool is ever assigned to it.
 RAY_NAME_TOO_LONG = "ray-name-too-long"
-#: Longest name of a replica: a label value has at most 63 characters, and the key begins with two of its own.
+#: Maximum length of a replica's name: a label value has at most 63 characters, and the key begins with "r-".
 _MAX_RAY_NAME = 61
 #: Taint of nodes for one child Job, with the value that JobSet's script label_nodes.py sets.
 _JOB_TAINT = Taint(key=constants.JOB_TAINT, value="true")
@@ -35,10 +35,10 @@ _JOB_TOLERATION = Toleration(key=constants.JOB_TAINT, operator="Exists", effect=
 
 
 def slice_key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group of a pod by its labels, empty if it has no group.
+    """Return the key of a pod's group by the labels of the pod, empty if it has no group.
 
-    The admission policy in deploy/components/placement computes the same. A letter tells the kind, because the hashes
-    of JobSet and LeaderWorkerSet can be equal. Keys survive a restart of the workload.
+    The admission policy in deploy/components/placement computes the same key. A letter identifies the kind, because the
+    hashes of JobSet and LeaderWorkerSet can be equal. Keys do not change when the workload restarts.
     """
     if job_key := labels.get(constants.JOB_KEY):
         return f"j-{job_key}"
@@ -74,8 +74,8 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
     """Return the requirements without marks of a namespace, and the node that a marked pod selects, empty for any node.
 
-    The rest says what machines the pod needs; the provisioner decides about the labels. The affinity that keeps pods
-    off the nodes of slices is removed as well. Other pods of a slice select other nodes of its pool by their hostname.
+    The other requirements are about machines; the provisioner chooses the labels. The affinity that keeps pods off the
+    nodes of slices is removed as well. Other pods of a slice select other nodes of its pool by their hostname.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):
@@ -84,7 +84,7 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     kept = tuple(tuple(each for each in term if not _keeps_off(each.key, each.operator)) for term in terms)
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
-    # One term suffices, and a term of which nothing is left asks for nothing.
+    # One term suffices, and a term without expressions left has no requirement.
     asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
     return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 

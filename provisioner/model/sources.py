@@ -19,7 +19,7 @@ STATUSES = "statuses"
 class Knowledge(Enum):
     """State of one source."""
 
-    #: The source was read completely in this process, and is followed since.
+    #: The source was read completely in this process, and has been followed since then.
     KNOWN = "known"
     #: The source was not read yet, is forbidden, or fails.
     UNKNOWN = "unknown"

@@ -1,4 +1,4 @@
-"""How long to wait after failures in a row, and how often something may be done."""
+"""Waits after consecutive failures, and limits of rates."""
 
 from __future__ import annotations
 
@@ -6,25 +6,25 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
-#: Doubled more often, no first wait is below any cap.
+#: Maximum number of doublings, after which any first wait exceeds any cap.
 _MOST_DOUBLINGS = 30
-#: By how much of a wait those of several keys are spread.
+#: Maximum share by which a wait is shortened, so that waits of several keys end at different times.
 _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait after failures in a row: doubled by each up to a cap, and up to a fifth shorter, by the key."""
+    """Return the wait after consecutive failures: doubled by each up to a cap, and up to a fifth shorter by key."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
 def share_of(key: str) -> float:
-    """Return a number in [0, 1) that follows from a key, and looks like chance."""
+    """Return a pseudo-random number in [0, 1) that depends only on the key."""
     return zlib.crc32(key.encode("utf-8", "surrogatepass")) / 2**32
 
 
 def after(moment: datetime, seconds: float) -> datetime:
-    """Return the moment so much later, or the last that there is: moments that users write may be any."""
+    """Return a later time, or the maximum on overflow, because users may write any time."""
     try:
         return moment + timedelta(seconds=seconds)
     except OverflowError:
@@ -33,7 +33,7 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 @dataclass(slots=True)
 class Budget:
-    """So many at once, then so many a second, by a clock of the user's."""
+    """Token bucket: `burst` units, refilled with `per_second`. The caller passes the time."""
 
     burst: float
     per_second: float
@@ -41,13 +41,13 @@ class Budget:
     left: float = float("inf")
 
     def fill(self, now: float) -> float:
-        """Return how many there may be now."""
+        """Return the number of available units."""
         self.left = min(self.burst, self.left + (now - self.filled_at) * self.per_second)
         self.filled_at = now
         return self.left
 
     def spend(self, now: float) -> bool:
-        """Take one; return whether there was one."""
+        """Take one unit; return whether one was available."""
         if self.fill(now) < 1:
             return False
         self.left -= 1

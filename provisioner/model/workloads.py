@@ -1,4 +1,4 @@
-"""Workloads and their pods, narrowed to what decisions need."""
+"""Workloads and their pods, reduced to the fields that decisions need."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from typing import NamedTuple, NewType, Self
 
 
 class WorkloadKind(StrEnum):
-    """What a workload is; the value is Kubernetes' own word."""
+    """Kind of a workload. The value is Kubernetes' name of the kind."""
 
-    #: The API version that is read, with its group.
+    #: Group and version of the API that is read.
     api_version: str
-    #: What people call one of its groups of pods.
+    #: Name of a group of pods in messages.
     group_title: str
-    #: The field of its specification that says how many pods a group has.
+    #: Field in the specification with the number of pods per group.
     size_field: str
 
     JOBSET = "JobSet", "jobset.x-k8s.io/v1alpha2"
@@ -29,18 +29,18 @@ class WorkloadKind(StrEnum):
     CAPACITY_BUFFER = "CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", "slice", "replicas"
 
     def __new__(cls, value: str, api_version: str, group_title: str = "job", size_field: str = "parallelism") -> Self:
-        """Make a member of its value and what belongs to it."""
+        """Create a member from its value and attributes."""
         member = str.__new__(cls, value)
         member._value_ = value
         member.api_version, member.group_title, member.size_field = api_version, group_title, size_field
         return member
 
-    # Part of the key of maps; Python's enumerations hash slowly.
+    # Members are parts of dictionary keys, and the hash of Enum is slow.
     __hash__ = str.__hash__
 
     @property
     def has_pods(self) -> bool:
-        """Whether its objects have pods; the others ask for the capacity alone, by an `Ask`."""
+        """Whether objects of the kind have pods; the others request capacity with an `Ask`."""
         return self not in (WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER)
 
 
@@ -50,7 +50,7 @@ GroupKey = NewType("GroupKey", str)
 
 
 class WorkloadName(NamedTuple):
-    """What tells a workload from all that are there at one time."""
+    """Identity of a workload among those that exist at the same time."""
 
     kind: WorkloadKind
     namespace: str
@@ -58,20 +58,20 @@ class WorkloadName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The name in messages, such as JobSet research/train."""
+        """Name in messages, such as JobSet research/train."""
         return f"{self.kind.value} {self.namespace}/{self.name}"
 
 
 @lru_cache(maxsize=65536)
 def group_key(namespace: str, group_name: str) -> GroupKey:
-    """Compute the key of a group as the JobSet controller does of a child Job: the same over restarts."""
+    """Return the key of a group, as the JobSet controller computes it for a child Job. Restarts do not change it."""
     text = f"{namespace}/{group_name}".encode("utf-8", "surrogatepass")
     return GroupKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """One toleration of a pod; empty strings match everything, as in Kubernetes."""
+    """Toleration of a pod; empty strings match any value, as in Kubernetes."""
 
     key: str = ""
     operator: str = "Equal"
@@ -81,7 +81,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """One requirement of a node selector term; `on_field` marks matchFields, whose only key is metadata.name."""
+    """One requirement of a node selector term; `on_field` means matchFields, whose only key is metadata.name."""
 
     key: str
     operator: str
@@ -89,136 +89,136 @@ class Expression:
     on_field: bool = False
 
 
-#: All expressions of one term must hold; any one term of a pod suffices.
+#: Expressions of a term, all of which must hold. One term of a pod must hold.
 Term = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """What one pod asks of a node: a pod's own spec, or the template of a replicated job."""
+    """Requirements of a pod, or of the template of a replicated job, on its node."""
 
     chips: int = 0
-    #: Whether ResourceClaims request all chips of the host; then `chips` is their number by the catalogue when read.
+    #: Whether ResourceClaims request all chips of the host; `chips` is then their number by the catalogue.
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    #: requiredDuringSchedulingIgnoredDuringExecution; empty means no constraint.
+    #: requiredDuringSchedulingIgnoredDuringExecution; empty if there is no constraint.
     affinity_terms: tuple[Term, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only those that are read (`constants.READ_ANNOTATIONS`).
+    #: Only annotations in `constants.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Which bound is exceeded, so that this is not all of it; empty for none.
+    #: Limit that is exceeded, so that these requirements are incomplete; empty if none.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that asks for chips and says that it is a workload's; `Workloads.uid_of` tells whether that is so."""
+    """Pod with chips and the labels of a workload. `Workloads.uid_of` returns whether they are right."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     name: str
     uid: str
-    #: By a label that whoever makes the pod can write.
+    #: From a label, which users can write.
     workload_name: str
-    #: Likewise; empty where pods of the kind, or of the installed release, do not carry it.
+    #: From a label; empty if pods of the kind, or of the installed release, do not have it.
     workload_uid: str = ""
-    #: The group that controls the pod by its owner reference, for a JobSet the child Job; empty where none does.
+    #: Group that controls the pod by its owner reference, for a JobSet the child Job; empty if none.
     group_name: str = ""
-    #: Likewise.
+    #: Key of that group.
     group_key: GroupKey
-    #: The place in the group, 0 for the leader; None where nothing tells it.
+    #: Index in the group, 0 for the leader; None if unknown.
     completion_index: int | None = None
-    #: Pods of its group, where that may differ from what the workload says now; 0 where it cannot.
+    #: Number of pods in the group if that may differ from the workload's current value; 0 if it cannot differ.
     group_size: int = 0
     phase: str = "Pending"
-    #: Empty until the pod is bound.
+    #: Name of the pod's node; empty if not bound.
     node_name: str = ""
     requirements: Requirements
     #: spec.priority, which its PriorityClass sets; 0 if it has none.
     priority: int = 0
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
-    #: Since when the scheduler says PodScheduled=False with reason Unschedulable; None when it does not.
+    #: Time since which the scheduler has reported the pod as Unschedulable; None if it does not.
     unschedulable_since: datetime | None = None
-    #: The scheduler's own words.
+    #: Message of the scheduler.
     unschedulable_message: str = ""
-    #: It is of a gang that the scheduler does not look at before enough of its pods are there.
+    #: Whether the pod is of a gang that the scheduler ignores until enough of its pods exist.
     gated: bool = False
-    #: deletionTimestamp: for pods the moment at which the grace ends.
+    #: deletionTimestamp, which for pods is the end of the grace period.
     deletion_deadline: datetime | None = None
 
     @property
     def finished(self) -> bool:
-        """Whether the pod will never run (again)."""
+        """Whether the pod will not run any more."""
         return self.phase in ("Succeeded", "Failed")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """Groups of pods that are alike: of a JobSet one entry of spec.replicatedJobs, each child Job a group."""
+    """Groups of equal pods, such as an entry of spec.replicatedJobs of a JobSet, in which each child Job is a group."""
 
-    #: Empty where all groups of a workload are alike.
+    #: Empty if all groups of a workload are equal.
     name: str
     replicas: int
-    #: Groups beyond the replicas that may exist for a while, as during a rolling update: their pods alone tell of them.
+    #: Maximum number of additional groups, for example during a rolling update. Only their pods show that they exist.
     surge: int = 0
-    #: Whether the name of each group ends with its number; where not, there is one, with the workload's own name.
+    #: Whether each group's name ends with a number. If not, there is one group, with the workload's name.
     numbered: bool = True
-    #: The group without chips whose pods have to be ready before there are any of this one; empty for none.
+    #: Group without chips whose pods must be ready before this group's pods are created; empty if none.
     after: str = ""
-    #: Whether groups have whatever numbers are free: of those without pods as many count as are missing.
+    #: Whether groups may have any unused numbers. Numbers without pods count only for the missing groups.
     any_number: bool = False
-    #: Whether the lowest index that is left leads, and not 0 alone: pods come at once, and end and return one by one.
+    #: Whether the lowest existing index leads, and not always 0: pods are created together and replaced one by one.
     lowest_leads: bool = False
-    #: Number of groups that have succeeded, and get pods again only if the workload restarts.
+    #: Number of groups that have succeeded; they get pods again only if the workload restarts.
     succeeded: int = 0
-    #: activeDeadlineSeconds of its Job; 0 for none.
+    #: activeDeadlineSeconds of the Job; 0 if none.
     deadline_seconds: int = 0
-    #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the name of the Job.
+    #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the Job's name.
     selects_job_nodes: bool = False
-    #: Pods of a group.
+    #: Number of pods per group.
     parallelism: int
     template: Requirements
 
 
 class Condition(NamedTuple):
-    """A condition of a status."""
+    """Condition of a status."""
 
     true: bool
     reason: str = ""
     message: str = ""
-    #: Of its last transition; None where the status does not say.
+    #: Time of the last transition; None if the status has none.
     since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """What a ProvisioningRequest or a CapacityBuffer asks for, before its templates are read, and its status."""
+    """Request of a ProvisioningRequest or a CapacityBuffer, before its templates are read, and its status."""
 
     resource_version: str
-    #: PodTemplates of its namespace, each with a number: of pods for a request; of slices for a buffer, None for all
-    #: that its other fields allow.
+    #: PodTemplates of the namespace, with the number of pods (request) or slices (buffer). None for as many slices as
+    #: the buffer's other fields allow.
     pod_sets: tuple[tuple[str, int | None], ...] = ()
-    #: Of a buffer: API group, kind and name of the workload whose slices it is to be like.
+    #: Buffers only: API group, kind and name of the workload whose slices are the model.
     scalable: tuple[str, str, str] = ("", "", "")
-    #: Of a buffer: how much of that workload's slices.
+    #: Buffers only: number of slices in percent of those of that workload.
     percentage: int | None = None
-    #: Of a buffer: the most chips; None for no bound.
+    #: Buffers only: maximum number of chips; None if not limited.
     most_chips: int | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    #: Of a request that has been served: its node pools, by its status.
+    #: Requests only: node pools in the status of a request that has been served.
     named: tuple[str, ...] = ()
 
     def is_true(self, condition: str) -> bool:
-        """Whether the status has a condition that is true."""
+        """Whether a condition is true in the status."""
         return condition in self.conditions and self.conditions[condition].true
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """What groups of pods belong to, and end with."""
+    """Owner of groups of pods, whose lifetime it bounds."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
@@ -226,21 +226,21 @@ class Workload:
     uid: WorkloadUid
     groups: tuple[PodGroup, ...] = ()
     suspended: bool = False
-    #: "Completed", "Failed" or "" while it lives.
+    #: "Completed" or "Failed"; empty if not finished.
     terminal_state: str = ""
-    #: deletionTimestamp is set.
+    #: Whether deletionTimestamp is set.
     deleting: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only those that are read.
+    #: Only annotations that are read.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: The controller that runs it, where that is not the usual one of this cluster; else empty.
+    #: Controller of the workload, if it is not the usual one of this cluster; otherwise empty.
     managed_by: str = ""
-    #: Which bound is exceeded, so that it is not served; empty for none.
+    #: Limit that is exceeded, so that the workload is not served; empty if none.
     problem: str = ""
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
-    #: When it was last suspended or resumed, by the clock of its controller; None: it never was, or nobody tells.
+    #: Time at which the workload was last suspended or resumed, by its controller's clock; None if never or unknown.
     suspension_changed_at: datetime | None = None
-    #: Of a kind without pods.
+    #: Only for kinds without pods.
     ask: Ask | None = None
 
     def __str__(self) -> str:
@@ -248,41 +248,41 @@ class Workload:
 
     @property
     def full_name(self) -> WorkloadName:
-        """What tells it from all that are there."""
+        """Identity among the existing workloads."""
         return WorkloadName(self.kind, self.namespace, self.name)
 
     @property
     def finished(self) -> bool:
-        """Whether it completed or failed for good."""
+        """Whether the workload completed or failed permanently."""
         return self.terminal_state != ""
 
     @property
     def lives(self) -> bool:
-        """Whether it has pods, or will have: not finished, not suspended, not being deleted."""
+        """Whether the workload has pods, or will have: not finished, not suspended, not being deleted."""
         return self.keeps_pools(while_suspended=False)
 
     def keeps_pools(self, *, while_suspended: bool) -> bool:
-        """Whether its pools are for it still: it lives, or it is only suspended and keeps them `while_suspended`."""
+        """Whether the pools are still for the workload: it lives, or is suspended and keeps them `while_suspended`."""
         return not (self.finished or self.deleting or (self.suspended and not while_suspended))
 
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """The workloads that are there, also by name: some pods and pools tell no more than that."""
+    """Existing workloads by UID and by name, because some pods and pools contain only the name."""
 
     by_uid: Mapping[WorkloadUid, Workload]
-    #: By `WorkloadName`.
+    #: UIDs by `WorkloadName`.
     uid_of_name: Mapping[tuple[WorkloadKind, str, str], WorkloadUid]
 
     @classmethod
     def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
-        """Index them by name."""
+        """Index workloads by name."""
         return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Return the workload of a pod; None where it is not there, or is another one than the pod names.
+        """Return the workload of a pod; None if it does not exist, or has another UID than in the pod.
 
-        Pods that name no UID and are older than the workload are left from an earlier one of that name.
+        Pods without a workload UID that are older than the workload belong to an earlier one of the same name.
         """
         uid = self.uid_of_name.get((pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
@@ -292,7 +292,7 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """Points an Event at its object."""
+    """Reference of an Event to its object."""
 
     kind: str
     api_version: str
@@ -302,7 +302,7 @@ class ObjectRef:
 
 
 def pod_ref(pod: Pod) -> ObjectRef:
-    """Return the reference of a pod; for a leader pod that only stands for a slice, of what asks for that."""
+    """Return the reference of a pod, or of the requesting object if the pod only represents a slice."""
     if not pod.kind.has_pods:
         kind, uid = pod.kind, pod.workload_uid
         return ObjectRef(

@@ -1,4 +1,4 @@
-"""What a controller has decided on and is not over: writes to Kubernetes until the caches show them, and calls."""
+"""Decided actions that are not complete: writes to Kubernetes that caches do not show yet, and calls."""
 
 from __future__ import annotations
 
@@ -13,121 +13,121 @@ from provisioner.model.capacity import Failure, FailureKind
 
 
 class WriteFailure(Enum):
-    """Why a write failed, as far as it makes a difference."""
+    """Kind of a failed write, which determines the retry."""
 
-    #: The object has changed, is another one, or is gone: the next snapshot shows it as it is.
+    #: The object was changed, recreated or deleted; the next snapshot shows it.
     CONFLICT = "conflict"
-    #: 429 of an eviction: a disruption budget allows none now.
+    #: Response 429 to an eviction: a disruption budget does not allow it now.
     NOT_NOW = "not_now"
-    #: Forbidden, or invalid: somebody has to change something.
+    #: Forbidden, or invalid: an administrator or user has to change something.
     REFUSED = "refused"
-    #: The outcome is not known either.
+    #: Any other error; the write may have taken effect.
     UNAVAILABLE = "unavailable"
 
 
 class Keyed(Protocol):
-    """A write, or a call; writes of one object have one key."""
+    """A write or call. Writes of one object have the same key."""
 
     @property
     def key(self) -> str:
-        """Names what is written, or the call: equal while it is the same one."""
+        """Identity of the written object or of the call."""
         ...
 
 
-#: A product's writes, and its calls.
+#: Type of a product's writes, and of its calls.
 WriteT = TypeVar("WriteT", bound=Keyed)
 CallT = TypeVar("CallT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answered(Generic[WriteT]):
-    """How a write ended."""
+    """Result of a write."""
 
     write: WriteT
     at: datetime
-    #: None: it is done.
+    #: None if it succeeded.
     failure: WriteFailure | None = None
-    #: The API server's words on a failure.
+    #: Message of the API server if it failed.
     message: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredCall(Generic[CallT]):
-    """How a call ended."""
+    """Result of a call."""
 
     call: CallT
-    #: When the request was sent, and when it was answered.
+    #: Times of the request and of its response.
     asked_at: datetime
     at: datetime
-    #: None: it is done.
+    #: None if it succeeded.
     failure: Failure | None = None
-    #: Of a delete that was not sent: what keeps the resource, in words.
+    #: Reason why a delete was not sent; empty if it was.
     kept: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWrite(Generic[WriteT]):
-    """A write that is not answered, that the caches may not show yet, or that failed."""
+    """A write without a response, or one that the caches may not show yet, or one that failed."""
 
     write: WriteT
-    #: How the object looked that it was decided on: done, and another look, means shown.
+    #: State of the object at the decision. If the object differs after a success, the caches show the write.
     seen: str
     since: datetime
     answered_at: datetime | None = None
     failure: WriteFailure | None = None
     failures: int = 0
     message: str = ""
-    #: Not before this again.
+    #: Earliest time of the next attempt; None if there is no wait.
     retry_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCall(Generic[CallT]):
-    """A call that is not answered."""
+    """A call without a response."""
 
     call: CallT
     since: datetime
 
 
-#: The caches show a write after milliseconds; where they have not for so long, it is decided anew.
+#: Seconds after which a successful write that the caches do not show is decided again. Usually, milliseconds suffice.
 _SHOWN_SECONDS = 10.0
-#: A write or call that nobody makes is given up so long after it was decided: then it is surely not about to be sent.
+#: Seconds after the decision at which a write or call that no thread makes counts as lost; it is not sent later.
 LOST_SECONDS = 60.0
-#: A failure is forgotten so long after it.
+#: Seconds after which a failure is forgotten.
 _FORGOTTEN_SECONDS = 600.0
-#: The first wait after a failure, and the longest.
+#: First and maximum wait after a failure, in seconds.
 _RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
     WriteFailure.CONFLICT: (0.5, 10.0),
-    # A budget allows another eviction as soon as another pod runs elsewhere; kubectl asks every 5 s.
+    # A budget allows the next eviction as soon as another pod runs elsewhere. kubectl retries every 5 s.
     WriteFailure.NOT_NOW: (5.0, 30.0),
     WriteFailure.REFUSED: (10.0, 300.0),
     WriteFailure.UNAVAILABLE: (1.0, 60.0),
 }
 
 
-#: How a call ends that nobody makes.
+#: Result of a call that no thread makes.
 LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 
 
 def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
-    """Return the calls that should be under way, and that nobody makes: nobody knows their outcome."""
+    """Return the open calls that no thread makes, so that their outcome is unknown."""
     limit = now - timedelta(seconds=LOST_SECONDS)
     return {key: each for key, each in sorted(calls.items()) if each.since <= limit and key not in live}
 
 
 def opened(writes: Mapping[str, OpenWrite[WriteT]], write: WriteT, seen: str, now: datetime) -> OpenWrite[WriteT]:
-    """Return what is remembered of a write that is about to be made; `seen` as `OpenWrite.seen`."""
+    """Return the record of a write that is about to be sent; `seen` is `OpenWrite.seen`."""
     before = writes.get(write.key)
     failures = before.failures if before is not None and before.failure is not None else 0
     return OpenWrite(write=write, seen=seen, since=now, failures=failures)
 
 
 def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> datetime | None:
-    """Return before when an object that looks like `seen` must not be written again; None: it may be written now."""
+    """Return the time before which an object in state `seen` must not be written; None if it may be written now."""
     if write is None:
         return None
     if write.answered_at is None:
-        # It may wait for a thread for minutes, and would be made twice. `still_open` forgets what nobody makes.
+        # The write may wait for a thread for minutes, so it must not be decided again. `still_open` drops lost writes.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
@@ -138,7 +138,7 @@ def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> 
 
 
 def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT]) -> Mapping[str, OpenWrite[WriteT]]:
-    """Return what is remembered of writes, by key, after the answer to one of them; to any other it stays the same."""
+    """Return the records of writes after the result of one of them; the same mapping if that write is unknown."""
     key = answer.write.key
     if key not in writes:
         return writes
@@ -160,7 +160,7 @@ def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT
 def still_open(
     writes: Mapping[str, OpenWrite[WriteT]], live: frozenset[str], now: datetime
 ) -> dict[str, OpenWrite[WriteT]]:
-    """Return the writes without those that are over, and those that nobody makes."""
+    """Return the writes without completed and lost ones."""
     return {key: write for key, write in writes.items() if not _is_over(write, now, live=key in live)}
 
 

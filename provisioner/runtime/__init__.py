@@ -1,1 +1,1 @@
-"""What every controller has: clock, logs, the HTTP server, work in parallel. It knows no product."""
+"""Infrastructure of all controllers: clock, logs, HTTP server, parallel calls. Independent of the products."""

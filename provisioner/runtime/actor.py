@@ -1,4 +1,4 @@
-"""Carries plans out on pools of threads; each call is answered once, or logged as crashed, and never made late."""
+"""Makes the calls of plans on thread pools. Each call has one result or is logged as crashed; none is made late."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import structlog
 
 _log = structlog.get_logger(__name__)
 
-#: What is said of a change that is not sent for lack of it.
+#: Result of a change that is not sent for lack of lease time.
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
 _NOT_SENT = "Not sent: the process could not start a thread for it."
@@ -25,18 +25,18 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class CallingActor(Generic[A]):
-    """An actor whose calls are answered by an A each. A product's own says what is called."""
+    """Base class of the products' actors. Each call has one result of type A."""
 
     clock: Callable[[], datetime]
-    #: Seconds for which this process surely leads; infinite where there is no election.
+    #: Guaranteed seconds of leadership; infinite without leader election.
     lease_seconds: Callable[[], float]
-    #: Called by the threads, whenever an answer has come.
+    #: Called by any thread after each result.
     on_answer: Callable[[], None]
     monotonic: Callable[[], float] = time.monotonic
     _answers: queue.SimpleQueue[tuple[str, A]] = field(default_factory=queue.SimpleQueue, init=False)
-    #: Guards all below it.
+    #: Guards all fields below.
     _idle: threading.Condition = field(default_factory=threading.Condition, init=False)
-    #: How many calls are submitted and have not ended.
+    #: Number of submitted calls that have not ended.
     under_way: int = field(default=0, init=False)
     _closing: bool = field(default=False, init=False)
     #: Calls that were submitted and have not begun.
@@ -51,7 +51,7 @@ class CallingActor(Generic[A]):
         key: str = "",
         not_sent: Callable[[str], A] | None = None,
     ) -> bool:
-        """Hand a call to its threads; False where that fails, which `not_sent` turns into an answer."""
+        """Submit a call; return False if that fails, in which case `not_sent` creates the result."""
         ticket = object()
         with self._idle:
             self._waiting.add(ticket)
@@ -60,8 +60,8 @@ class CallingActor(Generic[A]):
                 self._live.add(key)
         try:
             executor.submit(self._run, ticket, call, key)
-        except Exception:  # noqa: BLE001 - whatever it was, the others have their turn
-            # A pool of threads that cannot start one more has queued the call all the same, and may come to it.
+        except Exception:  # noqa: BLE001 - an error must not affect other calls
+            # A pool that cannot start a thread has queued the call nevertheless, and may make it later.
             if not self._begin(ticket):
                 return True
             _log.exception("call.not_submitted")
@@ -72,12 +72,12 @@ class CallingActor(Generic[A]):
         return True
 
     def put(self, answer: A, *, key: str = "") -> None:
-        """Hand over an answer."""
+        """Record a result."""
         self._answers.put((key, answer))
         self.on_answer()
 
     def take_answer(self) -> A | None:
-        """Return the next answer, None where there is none; its call is not live any more."""
+        """Return the next result, whose call is no longer live; None if no result is available."""
         try:
             key, answer = self._answers.get_nowait()
         except queue.Empty:
@@ -87,22 +87,22 @@ class CallingActor(Generic[A]):
         return answer
 
     def live(self) -> frozenset[str]:
-        """Return the keys of calls that are submitted, and whose answer nobody has taken yet."""
+        """Return the keys of submitted calls whose results have not been taken."""
         with self._idle:
             return frozenset(self._live)
 
     def wait_until_idle(self, *, timeout_seconds: float) -> bool:
-        """Wait until no call is under way; False when the time is up."""
+        """Wait until no call is in progress; return False after the time-out."""
         with self._idle:
             return self._idle.wait_for(lambda: self.under_way == 0, timeout=timeout_seconds)
 
     def drain(self, *, timeout_seconds: float) -> bool:
-        """Drop what has not begun, wait until no call is under way; False when the time is up."""
+        """Drop calls that have not begun, and wait until no call is in progress; return False after the time-out."""
         self._closing = True
         return self.wait_until_idle(timeout_seconds=timeout_seconds)
 
     def _begin(self, ticket: object) -> bool:
-        """Whether the call is to be made, or given up, by who asks: only the first is told so."""
+        """Claim a submitted call, to make it or to give it up; return whether this is the first claim."""
         with self._idle:
             waits = ticket in self._waiting
             self._waiting.discard(ticket)
@@ -122,7 +122,7 @@ class CallingActor(Generic[A]):
             if answer is not None:
                 self.put(answer, key=key)
         except Exception:  # noqa: BLE001 - a thread's boundary
-            # It has no answer, so it is not live, and its outcome counts as unknown after a while.
+            # Without a result, the call is no longer live, and its outcome counts as unknown after a minute.
             _log.exception("call.crashed")
         finally:
             if answer is None and key:

@@ -1,4 +1,4 @@
-"""A certificate authority of one process, whose key nobody keeps: nothing that it signed is renewed or revoked."""
+"""Certificate authority in memory, whose key is never stored. Its certificates cannot be renewed or revoked."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# A clock that differs a little must not make a certificate not yet valid.
+# Otherwise, certificates would not be valid yet for clients whose clock is slow.
 _BACKDATED = dt.timedelta(hours=1)
 
 
@@ -24,7 +24,7 @@ class KeyPair:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Make a private key of the kind that all these certificates have."""
+    """Create a private key of the type of all these certificates."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -36,7 +36,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """A certificate authority that lives in memory; all that it signs is valid for `valid` from `now` on."""
+    """Certificate authority in memory. Its certificates are valid for `valid` after `now`."""
 
     def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
         self._from, self._until = now - _BACKDATED, now + valid
@@ -62,7 +62,7 @@ class Authority:
 
     @property
     def certificate_pem(self) -> bytes:
-        """The authority's own certificate."""
+        """Certificate of the authority itself."""
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def server(self, common_name: str, *, names: Sequence[str]) -> KeyPair:
@@ -97,7 +97,7 @@ class Authority:
             .serial_number(x509.random_serial_number())
             .not_valid_before(self._from)
             .not_valid_after(self._until)
-            # Strict verifiers, such as Python's since 3.13, ask for both identifiers.
+            # Strict verifiers, such as Python's since 3.13, require both identifiers.
             .add_extension(x509.SubjectKeyIdentifier.from_public_key(public_key), critical=False)
             .add_extension(x509.AuthorityKeyIdentifier.from_issuer_public_key(self.key.public_key()), critical=False)
         )

@@ -1,4 +1,4 @@
-"""One time of day for the whole controller, which goes on steadily when somebody sets the machine's clock."""
+"""One time of day for the whole controller, which remains steady when the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-#: The time of day and the monotonic clock part by less than this from look to look, or somebody set the clock.
+#: Change of the difference between wall clock and monotonic clock, in seconds, from which the clock counts as set.
 _SET_SECONDS = 1.0
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -21,7 +21,7 @@ def wall_clock() -> datetime:
 
 
 class FollowedClock:
-    """The time of day as it was at the last `follow`, and what has passed since: one clock for all stamps between."""
+    """Time of day as of the last `follow`, plus the time passed since then: all times in between use the same clock."""
 
     def __init__(
         self, wall: Callable[[], datetime] = wall_clock, monotonic: Callable[[], float] = time.monotonic
@@ -35,7 +35,7 @@ class FollowedClock:
         return datetime.fromtimestamp(self._monotonic() + self._offset_seconds, tz=UTC)
 
     def follow(self) -> timedelta:
-        """Go by the machine's clock again; return by how much it was set since the last look, zero where it was not."""
+        """Adopt the machine's clock; return by how much it was set since the last call, zero if it was not."""
         before, self._offset_seconds = self._offset_seconds, self._offset()
         by = self._offset_seconds - before
         return timedelta(seconds=by) if abs(by) >= _SET_SECONDS else timedelta()
@@ -45,7 +45,7 @@ class FollowedClock:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Return a copy in which every moment, however deep inside, is later by `by`; the beginning of time is "never"."""
+    """Return a copy in which all nested times are later by `by`, except `datetime.min`, which means never."""
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by

@@ -34,17 +34,17 @@ from provisioner.model.wording import UserError
 from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
-#: The value of an address that is not served, as in controller-runtime.
+#: Value of an address that is not served, as in controller-runtime.
 DISABLED = "0"
-#: Time in seconds for answers in progress when the server stops, and then for its thread, which an app may block.
+#: Time in seconds for responses in progress when the server stops, and then for its thread, which an app may block.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
-#: Maximum number of connections that are accepted before the event loop does anything else. With a larger number probes
-#: wait in a flood of connections; with a smaller number the kernel drops theirs.
+#: Maximum number of connections that are accepted before the event loop does anything else. With a larger number,
+#: probes wait in a flood of connections; with a smaller number, the kernel drops their connections.
 _BACKLOG = 256
-#: Number of answers in a burst, and the pause in seconds before an answer while the rate is exceeded.
+#: Number of responses in a burst, and the pause in seconds before a response while the rate is exceeded.
 _BURST, _PAUSE_SECONDS = 200, 0.25
-#: Maximum size of all bodies of requests that are not answered. Bodies of at most 64 KiB are not counted: the number of
-#: connections bounds them.
+#: Maximum size of all bodies of requests that are not answered. Bodies of at most 64 KiB are not counted, because the
+#: number of connections limits them.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
 #: h11 takes time in the square of the spaces before an invalid character: 3 s for 32,000, with the interpreter locked.
 _SPACES = b" " * 32
@@ -56,7 +56,7 @@ class ServerError(UserError):
 
 
 class Address(NamedTuple):
-    """Where to listen; an empty host is every interface."""
+    """Address to listen on. An empty host means all interfaces."""
 
     host: str
     port: int
@@ -78,20 +78,20 @@ class Limits:
 
     #: Maximum number of open connections; beyond it, the client with the most loses its oldest.
     connections: int = 32
-    #: Maximum time from the connection to the first byte of a request, and from there to the end of the answer.
+    #: Maximum time from the connection to the first byte of a request, and from there to the end of the response.
     request_seconds: float = 10.0
-    #: Maximum time without a request after an answer.
+    #: Maximum time without a request after a response.
     idle_seconds: int = 10
     #: Maximum size of the request line and headers together.
     header_bytes: int = 16384
     #: Maximum size of a body.
     body_bytes: int = 65536
-    #: Maximum rate of answers to all clients, after a burst of 200; None if not limited. Further requests wait 0.25 s.
+    #: Maximum rate of responses to all clients, after a burst of 200; None if not limited. Others wait for 0.25 s.
     answers_per_second: float | None = None
 
 
 class _Requests(h11.Connection):
-    """Bounds whole heads; h11 itself bounds only a head whose end has not been received."""
+    """Limits complete heads. h11 itself limits only a head whose end has not been received."""
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -136,18 +136,18 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._rests:
             self._allow(self._limits.request_seconds, rests=False)
-        # h11 would answer bytes after the last request while the answer to that request is written.
+        # h11 would respond to bytes after the last request while the response to that request is written.
         if self.conn.their_state is not h11.MUST_CLOSE and not self.transport.is_closing():
             super().data_received(data)
 
     def on_response_complete(self) -> None:
-        # uvicorn closes the connection before that; its client may not have read the answer by then.
+        # uvicorn closes the connection before that time; its client may not have read the response by then.
         self._allow(self._limits.idle_seconds + self._limits.request_seconds, rests=True)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._deadline.cancel()
-        # With an error, uvicorn's timer would keep the connection, which is 50 KiB with TLS, until the end of its rest.
+        # With an error, uvicorn's timer would keep the connection (50 KiB with TLS) until the end of its idle time.
         super().connection_lost(None)
 
 
@@ -175,7 +175,7 @@ def _make_server(app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | 
 
 
 def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
-    """Limit the bodies that an app is sent, and its answers per second; log its failures, which uvicorn answers 500."""
+    """Limit an app's request bodies and its rate of responses; log its errors, to which uvicorn responds 500."""
     repeats, rate, held = Repeats(), limits.answers_per_second, 0
     pace = Budget(_BURST, rate, 0.0) if rate is not None else None
 
@@ -187,7 +187,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         size = int(headers.get("content-length", 0))
         large = size if size > _SMALL_BYTES else 0
         if "transfer-encoding" in headers:
-            # Each chunk takes h11 microseconds, and may have one byte.
+            # h11 takes microseconds per chunk, and a chunk may have one byte.
             rejected = PlainTextResponse("send Content-Length\n", 411)
         elif size > limits.body_bytes:
             rejected = PlainTextResponse(f"the body has more than {limits.body_bytes} bytes\n", 413)
@@ -203,7 +203,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         try:
             await app(scope, receive, send)
         except ClientDisconnect:
-            # The client went before its body was read.
+            # The client closed the connection before its body was read.
             return
         except Exception as error:
             if (left_out := repeats.left_out(place_of(error))) is not None:
@@ -231,7 +231,7 @@ class HttpServer:
         self._servers = [_make_server(app, name, limits, tls) for app in apps.values()]
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
-        #: The ports that are served; with port 0 the system chooses one.
+        #: Ports that are served. With port 0, the system chooses one.
         self.ports: tuple[int, ...] = ()
 
     def start(self) -> None:
@@ -245,12 +245,12 @@ class HttpServer:
             _log.debug("http_server.started", ports=self.ports)
 
     def drain(self) -> None:
-        """Close each connection with its next answer, from 1 s after this at the latest; clients go elsewhere."""
+        """Close each connection with its next response, from 1 s later at the latest, so that clients reconnect."""
         for server in self._servers:
             server.config.encoded_headers.append((b"connection", b"close"))
 
     def stop(self) -> None:
-        """Free the addresses and end all connections; answers in progress get a second."""
+        """Free the addresses and end all connections. Responses in progress get one more second."""
         for server in self._servers:
             server.should_exit = True
         if self._thread.is_alive():
@@ -266,7 +266,7 @@ class HttpServer:
         try:
             asyncio.run(self._serve())
         except Exception:  # noqa: BLE001
-            # The edge of the thread. Probes fail from now on, so Kubernetes restarts the process.
+            # Boundary of the thread. Probes fail from now on, so Kubernetes restarts the process.
             _log.exception("http_server.failed")
             self._close()
 
@@ -275,14 +275,14 @@ class HttpServer:
         await asyncio.gather(*(server.serve(sockets=[listening]) for server, listening in pairs))
         states = [server.server_state for server in self._servers]
         if cancelled := {task for state in states for task in state.tasks}:
-            # uvicorn answers 500 for each.
+            # uvicorn responds 500 for each.
             await asyncio.wait(cancelled, timeout=_GRACE_SECONDS)
         for connection in {connection for state in states for connection in state.connections}:
             connection.transport.abort()
 
 
 def _listen(address: Address) -> socket.socket:
-    # Every interface means both families, whatever the system's default.
+    # All interfaces means both address families, regardless of the system's default.
     both = not address.host and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if both or ":" in address.host else socket.AF_INET
     where = f"[{address.host}]:{address.port}" if ":" in address.host else f"{address.host}:{address.port}"
@@ -292,6 +292,6 @@ def _listen(address: Address) -> socket.socket:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise ServerError(f"address {where!r} is in use by another process; choose another port") from error
         raise ServerError(f"address {where!r} cannot be served: {error}") from error
-    # Connections inherit it: the second piece of an answer must not wait for the client's acknowledgement of the first.
+    # Connections inherit the option, which prevents that the second part of a response waits for the client's ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

@@ -1,4 +1,4 @@
-"""Bounds how many requests are answered at the same time, and how many wait; clients or namespaces take turns."""
+"""Limits concurrent and waiting requests. Clients or namespaces (flows) alternate."""
 
 from __future__ import annotations
 
@@ -8,22 +8,22 @@ from collections import Counter, deque
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
-#: Maximum time in seconds that a request waits for a place in a lane. After a longer wait its caller has timed out.
+#: Maximum time in seconds that a request waits for a place in a lane. After a longer wait, its caller has timed out.
 _PATIENCE_SECONDS = 4.0
 
 
 class Busy(Exception):  # noqa: N818 - it names the state of the server
-    """A request gets no place now, or not soon."""
+    """A request gets no place now, or not within 4 s."""
 
 
 class Lane:
-    """Places with a bounded queue in which flows, such as clients, take turns; used from one event loop.
+    """Places with a bounded queue that alternates between flows, such as clients. Used from one event loop.
 
-    Not bounded: the number of flows of one user.
+    Not limited: the number of flows of one user.
     """
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
-        """`room` bounds the weight of all requests together; a place rests as long as it was used, or this time."""
+        """`room` limits the total weight of requests. A place rests as long as it was used, up to the maximum."""
         self._free, self._room, self._max_rest_seconds = places, room, max_rest_seconds
         #: Flow and weight of each request that has a place or waits for one, and the weight of each flow.
         self._requests: dict[asyncio.Future[bool], tuple[str, int]] = {}
@@ -72,7 +72,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait ended in the same step in which the request got its place.
+                # The wait timed out in the same step in which the request got its place.
                 self._release()
         if not has_place:
             raise Busy
@@ -88,7 +88,7 @@ class Lane:
             self._waiting.pop(flow, None)
 
     def _release(self) -> None:
-        """Give a free place to the first request of the next flow, which is the last one from now on."""
+        """Give a free place to the first request of the next flow, and move that flow to the end."""
         while self._waiting:
             flow = next(iter(self._waiting))
             turns = self._waiting.pop(flow)

@@ -1,4 +1,4 @@
-"""Logging for the whole process: one line per event, JSON unless a person is watching; callers keep secrets out."""
+"""Logging of the process: a line for each event, in JSON except on a terminal. Callers must not log secrets."""
 
 from __future__ import annotations
 
@@ -9,16 +9,16 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-#: Libraries whose INFO is noise, heard at the level debug alone, and whose DEBUG shows credentials and is never heard.
+#: Libraries whose INFO is shown only at level debug, and whose DEBUG is never shown, because it contains credentials.
 _CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
 
 
-#: Keys whose text says what an event is about, the fullest first.
+#: Keys whose value summarizes an event, the most detailed first.
 _WORDS = ("message", "problem", "error", "warning", "remark", "advice")
 
 
 def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventDict:
-    """Name severity, time and message as Cloud Logging reads them; `event` stays for whoever filters by it."""
+    """Rename level, time and message for Cloud Logging; keep `event` for filters."""
     words = next((line[key] for key in _WORDS if line.get(key)), "")
     event = line.get("event", "")
     head: dict[str, Any] = {
@@ -30,20 +30,20 @@ def _for_cloud_logging(_logger: object, _method: str, line: EventDict) -> EventD
 
 
 def configure(level: str = "info", *, stream: TextIO | None = None, force_json: bool = False) -> None:
-    """Set up structlog and the standard library's logging, to standard output; call once, before the first line."""
+    """Configure structlog and the standard library's logging for standard output. Call once, before the first line."""
     out = sys.stdout if stream is None else stream
     number = logging.getLevelNamesMapping()[level.upper()]
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
-        # A library's "%s" with its arguments becomes an event like ours.
+        # A library's "%s" with its arguments becomes a structlog event.
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
     ]
     renderers: list[Processor]
     if out.isatty() and not force_json:
-        # Where rich is installed, structlog would print the variables of each frame: tokens, and a whole cluster.
+        # If rich is installed, structlog would print the variables of each frame, such as tokens and whole clusters.
         renderers = [structlog.dev.ConsoleRenderer(exception_formatter=structlog.dev.plain_traceback)]
     else:
         renderers = [
@@ -66,7 +66,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     for name in _CHATTY:
         library = logging.getLogger(name)
         library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
-        # Google's libraries turn this off when they are imported before.
+        # Google's libraries turn this off if they were imported before.
         library.propagate = True
     logging.captureWarnings(True)
     structlog.configure(

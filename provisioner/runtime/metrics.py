@@ -1,4 +1,4 @@
-"""The metrics of one process: a registry whose metrics have one prefix, and the metrics that all controllers have."""
+"""Metrics of one process: a registry that adds a prefix, and the metrics of all controllers."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ class Shown(NamedTuple):
 
 
 class LastRound(Collector):
-    """Metrics as they were shown last, by name; `show` is called from one thread."""
+    """Metrics with the values of the last `show`, by name. `show` is called from one thread."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
 
     def show(self, metrics: Iterable[Shown]) -> None:
-        """Replace the values of metrics. Absent ones go to 0, because a series that ends looks like a failed scrape."""
+        """Replace the values of metrics; absent labels get 0, because a series that ends looks like a failed scrape."""
         for metric in metrics:
             labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
             values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}
@@ -46,19 +46,19 @@ class LastRound(Collector):
 
 
 class Registry(CollectorRegistry):
-    """Metrics under one prefix; from the start it has the release, and the metrics that every process has."""
+    """Metrics with one prefix, including the release and the metrics of every process."""
 
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)
         self._prefix = prefix
-        # process_cpu_seconds_total, process_resident_memory_bytes and the like, as Go programs have them.
+        # process_cpu_seconds_total, process_resident_memory_bytes and others, as in Go programs.
         ProcessCollector(registry=self)
         self.gauge("build_info", "Always 1; the label is the release.", "version").labels(version).set(1)
         self.last_round = LastRound(prefix)
         self.register(self.last_round)
 
     def counter(self, name: str, text: str, *labels: str) -> Counter:
-        """Add a counter; queries name it with `_total`."""
+        """Add a counter. Queries must append `_total` to the name."""
         return Counter(self._prefix + name, text, labels, registry=self)
 
     def gauge(self, name: str, text: str, *labels: str) -> Gauge:
@@ -80,12 +80,12 @@ _DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0
 
 
 class LoopMetrics:
-    """The metrics of a controller that observes, decides and acts in rounds; setters may be called from any thread."""
+    """Metrics of a controller that works in rounds (observe, decide, act). Setters may be called from any thread."""
 
     def __init__(self, registry: Registry) -> None:
         self.registry, self.exposition, self.show = registry, registry.exposition, registry.last_round.show
         self._rounds = registry.counter("rounds", "Rounds of observe, decide, act, by result.", "result")
-        # Prometheus' `increase` and `rate` miss what a series begins with.
+        # Prometheus' `increase` and `rate` ignore the first value of a series, so series must begin with 0.
         for result in ROUND_RESULTS:
             self._rounds.labels(result)
         self._round_seconds = registry.histogram("round_duration_seconds", "Duration of a round.", _ROUND_BUCKETS)
@@ -106,23 +106,23 @@ class LoopMetrics:
         self.set_events_dropped(0)
 
     def observe_round(self, *, seconds: float, result: str, ended_at_seconds: float) -> None:
-        """Take note of the end of a round; `ended_at_seconds` since 1970."""
+        """Record the end of a round; `ended_at_seconds` is a Unix time."""
         self._rounds.labels(result).inc()
         self._round_seconds.observe(seconds)
         self._last_round.set(ended_at_seconds)
 
     def set_watch(self, resource: str, *, synced: bool, last_contact: float | None, now: float) -> None:
-        """Set the state of one list-watch by a monotonic clock; None: it has not heard from the API server yet."""
+        """Set the state of one list-watch by a monotonic clock. None means no contact with the API server yet."""
         age = now - last_contact if last_contact is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)
 
     def forget_watch(self, resource: str) -> None:
-        """Show no state of a list-watch for which there is nothing to watch."""
+        """Remove the metrics of a list-watch that has nothing to watch."""
         self._watch_synced.remove(resource)
         self._watch_age.remove(resource)
 
     def set_events_dropped(self, total: int) -> None:
-        """Set the number of Events that were not written since the start."""
+        """Set the number of Events since the start that were not written."""
         text = "Events that were not written: too many, or rejected."
         self.show([Shown("events_dropped", text, total, family=CounterMetricFamily)])

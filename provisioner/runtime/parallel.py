@@ -1,4 +1,4 @@
-"""Many small calls at once, and never more than so many."""
+"""Makes many small calls at the same time, up to a limit."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ R = TypeVar("R")
 
 
 class ForEach(Protocol):
-    """Calls a function for each of many items; the results are in their order."""
+    """Calls a function for each item and returns the results in the order of the items."""
 
     def __call__(self, function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
-        """Raise what the first failing call raises; then no call is under way any more, and the rest is not made."""
+        """Return the results. If a call fails, skip the rest, wait for calls in progress, and raise the first error."""
 
 
 def one_by_one(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
@@ -26,7 +26,7 @@ def one_by_one(function: Callable[[T], R], items: Sequence[T], /) -> list[R]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parallel:
-    """Makes up to `at_once` calls of one caller at once, on threads that all callers share."""
+    """Makes up to `at_once` calls of one caller at the same time, in threads that all callers share."""
 
     executor: Executor
     at_once: int

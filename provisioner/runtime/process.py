@@ -1,4 +1,4 @@
-"""What every long-running process does: end on signals, outside the thread that they interrupt, and keep its memory."""
+"""Set-up of long-running processes: handling of signals outside the main thread, and garbage collection."""
 
 from __future__ import annotations
 
@@ -9,19 +9,19 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-#: Thresholds of Python's collector of garbage that refers to itself.
+#: Thresholds of Python's garbage collector for objects in cycles.
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 
 def look_less_often() -> None:
-    """Look for garbage in cycles seldom, and never at what is there already: it would interrupt a decision."""
+    """Collect cycles rarely, and never among objects that exist already, because a collection interrupts a decision."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, _YOUNG, _MIDDLE)
 
 
 def on_end(action: Callable[[str], object]) -> None:
-    """Call `action` with the signal's name for SIGTERM and SIGINT, outside the thread that they interrupt."""
+    """Call `action` with the signal's name on SIGTERM and SIGINT, outside the thread that they interrupt."""
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def handle() -> None:

@@ -1,4 +1,4 @@
-"""Decides which failures that repeat are logged, so that a flood of one failure does not flood the log."""
+"""Decides which repeated failures are logged, so that one failure cannot flood the log."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from dataclasses import dataclass, field
 from math import inf
 
 _EVERY_SECONDS = 60.0
-#: Maximum number of kinds of failures that are counted; beyond it, the kind that was logged first is forgotten.
+#: Maximum number of kinds of failures that are counted. Beyond it, the kind that was logged first is forgotten.
 _MAX_KINDS = 64
-#: Maximum number of failures that last and are remembered.
+#: Maximum number of remembered failures that last.
 _MAX_LASTING = 4096
 
 
@@ -26,9 +26,9 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure; return how many of its kind were left out before it, None if it is left out as well.
+        """Count a failure; return the number of its kind that were suppressed before, None if it is suppressed.
 
-        A failure is left out if one of its kind was logged within 60 s.
+        A failure is suppressed if one of its kind was logged within 60 s.
         """
         now = self._monotonic()
         with self._lock:
@@ -43,7 +43,7 @@ class Repeats:
 
 
 def place_of(error: BaseException) -> Hashable:
-    """Return the type of an exception and the line that raised it: equal for the repeats of one failure."""
+    """Return the type of an exception and the line that raised it, which are equal for repeats of one failure."""
     trace = error.__traceback__
     while trace is not None and trace.tb_next is not None:
         trace = trace.tb_next
@@ -68,5 +68,5 @@ class Lasting:
             self._messages.popitem(last=False)
 
     def ended(self, key: str) -> bool:
-        """Record a success; return whether it failed before."""
+        """Record a success; return whether the last attempt had failed."""
         return self._messages.pop(key, None) is not None

@@ -1,4 +1,4 @@
-"""The ASGI app of some routes, and the files of a status page."""
+"""ASGI app with a list of routes, and the files of a status page."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from provisioner.runtime.lanes import Busy
 #: Handles a request for a route.
 Endpoint = Callable[[Request], Awaitable[Response]]
 _PAGE_HEADERS = {
-    # Browsers ask each time, so that they show a new release immediately.
+    # Browsers revalidate each time, so that they show a new release immediately.
     "Cache-Control": "no-cache",
-    # Browsers load nothing from other servers, and show the page in no frame.
+    # Browsers load nothing from other servers, and do not show the page in a frame.
     "Content-Security-Policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
     "X-Content-Type-Options": "nosniff",
@@ -32,7 +32,7 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """A path and its answer, regardless of the query; made in a thread, one page at a time."""
+    """Path and response, which does not depend on the query. Created in a thread, one page at a time."""
 
     path: str
     make: Callable[[], Response]
@@ -44,7 +44,7 @@ def file_pages(package: str) -> tuple[Page, ...]:
     for file in (resources.files(package) / "page").iterdir():
         if media_type := _MEDIA_TYPES.get(file.name.rpartition(".")[2]):
             body = file.read_bytes()
-            # Weak: compressed or not, it is the same file.
+            # A weak tag, because the compressed response has the same tag.
             headers = {**_PAGE_HEADERS, "ETag": f'W/"{hashlib.sha256(body).hexdigest()[:16]}"'}
             path = "/" if file.name == "index.html" else f"/page/{file.name}"
             pages.append(Page(path=path, make=functools.partial(Response, body, 200, headers, media_type)))
@@ -52,7 +52,7 @@ def file_pages(package: str) -> tuple[Page, ...]:
 
 
 def make_app(routes: Sequence[Route]) -> ASGIApp:
-    """Return the app of some routes. An endpoint may raise Busy."""
+    """Return an app with these routes. An endpoint may raise Busy."""
     not_found = f"not found; available: {' '.join(sorted({each.path for each in routes}))}\n"
 
     async def answer_not_found(_request: Request, _error: Exception) -> Response:
@@ -67,10 +67,10 @@ def make_app(routes: Sequence[Route]) -> ASGIApp:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether the body is JSON by its type: browsers send other types on behalf of any page."""
+    """Return whether the body's type is JSON. On behalf of a page of another site, browsers send only other types."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 
 def client_of(request: Request) -> str:
-    """Return the address of the client, or of the proxy in between; empty if the connection has ended."""
+    """Return the address of the client, or of the last proxy; empty if the connection has ended."""
     return request.client.host if request.client is not None else ""

@@ -1,4 +1,4 @@
-"""A loop that works in rounds: a woken one starts at once; without events one is made when something is due."""
+"""A loop of rounds. Events start a round immediately; without events, a round starts when an action is due."""
 
 from __future__ import annotations
 
@@ -19,19 +19,19 @@ from provisioner.runtime.metrics import LoopMetrics
 
 _log = structlog.get_logger(__name__)
 
-#: Rounds are at least this far apart, so that a storm of events becomes a few rounds.
+#: Minimum interval between rounds in seconds, so that many events result in few rounds.
 GAP_SECONDS = 0.05
-#: Without any event, a round at least this often: the heartbeat, and a look at what only time changes.
+#: Maximum interval between rounds in seconds: for the heartbeat, and for conditions that depend only on time.
 LONGEST_PAUSE_SECONDS = 15.0
-#: Without a round for this long the loop counts as dead; longer than all time-outs of one round together.
+#: Seconds without a round after which the loop counts as dead. Longer than all time-outs of a round together.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
-#: Of an answer, which says first what it answers; users write the rest.
+#: Characters of a logged result. Its beginning has the names; the rest may come from users.
 _SHOWN_CHARACTERS = 200
 
 
 class Wake(threading.Event):
-    """Wakes a loop, and remembers when it was first asked to. Set from any thread; taken by the loop's own."""
+    """Wakes a loop, and remembers the first request. Set from any thread, and read by the loop's thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -40,13 +40,13 @@ class Wake(threading.Event):
 
     def set(self) -> None:
         """Wake the loop."""
-        # Two threads at once differ by less than anybody measures.
+        # If two threads call this at the same time, their times differ by a negligible amount.
         if self._asked_at is None:
             self._asked_at = self._monotonic()
         super().set()
 
     def asked_seconds_ago(self) -> float | None:
-        """Return how long ago it was set first since this was last asked; None: it was not."""
+        """Return the seconds since the first `set` after the last call; None if there was none."""
         asked_at, self._asked_at = self._asked_at, None
         return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
 
@@ -56,12 +56,12 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class RoundLoop(ABC, Generic[A]):
-    """Makes rounds until told to stop. All parts belong to the loop's thread."""
+    """Runs rounds until `stopping` is set. All fields belong to the loop's thread."""
 
     metrics: LoopMetrics
-    #: The one that all parts go by.
+    #: The clock that all parts use.
     clock: FollowedClock
-    #: Set by whatever asks for a round.
+    #: Set to request a round.
     wake: Wake
     stopping: threading.Event
     monotonic: Callable[[], float] = time.monotonic
@@ -69,7 +69,7 @@ class RoundLoop(ABC, Generic[A]):
 
     @abstractmethod
     def round(self) -> float:
-        """Do one round; return how many seconds the next may wait where nothing happens."""
+        """Do one round; return the maximum seconds until the next round if no event occurs."""
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -84,7 +84,7 @@ class RoundLoop(ABC, Generic[A]):
                 pause = self.round()
                 result = "ok"
             except Exception:  # noqa: BLE001 - the loop's boundary
-                # Whatever it was, the next round starts from the world as it is.
+                # After any error, the next round starts with the current state.
                 _log.exception("round.crashed")
                 pause, result = _CRASHED_PAUSE_SECONDS, "crashed"
             self._last_round_monotonic = self.monotonic()
@@ -97,25 +97,25 @@ class RoundLoop(ABC, Generic[A]):
             self.wake.wait(max(0.0, pause - GAP_SECONDS))
 
     def alive(self) -> bool:
-        """Whether rounds are made."""
+        """Whether a round has ended within DEAD_AFTER_SECONDS."""
         return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
 
     def follow_clock(self) -> timedelta:
-        """Return by how much somebody set the clock, zero where nobody did; what is remembered moves along."""
+        """Return by how much the machine's clock was set, to shift remembered times; zero if it was not."""
         by = self.clock.follow()
         if by:
             _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
         return by
 
     def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
-        """Return how long the next round may wait: until `wake_at` or what else is due, or until the heartbeat."""
+        """Return the seconds until the next round: until `wake_at`, `due_in_seconds` or the heartbeat."""
         moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
         if wake_at is not None:
             moments.append((wake_at - self.clock()).total_seconds())
         return max(0.0, min(moments))
 
     def take_in(self, take: Callable[[], A | None], fold: Callable[[A], None], tell: Callable[[A], None]) -> None:
-        """Remember what answers say, and tell people; an answer that cannot be taken in stays open."""
+        """Process all results with `fold` and report them with `tell`. If `fold` fails, its call remains open."""
         while (answer := take()) is not None:
             try:
                 fold(answer)
@@ -124,7 +124,7 @@ class RoundLoop(ABC, Generic[A]):
             self.report(partial(tell, answer))
 
     def report(self, tell: Callable[[], None]) -> None:
-        """Tell people something; what cannot be told keeps nothing from being done."""
+        """Report something to users. Errors are logged and otherwise ignored."""
         try:
             tell()
         except Exception:  # noqa: BLE001 - the reporter's boundary

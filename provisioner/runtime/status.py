@@ -1,7 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
-There is neither TLS nor authentication, because the pages contain no secret. Probes are answered immediately. Scrapes,
-and pages of a product, are answered one at a time, for half of the time at most, and clients take turns.
+There is neither TLS nor authentication, because the pages contain no secret. Responses to probes are immediate. Scrapes
+and pages of a product are served one at a time, for at most half of the time, and clients alternate.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from provisioner.runtime.resources import Page, client_of, make_app
 
 #: Probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Pages that are smaller are not compressed. Higher levels take twice as long and more for a tenth less.
+#: Minimum size of compressed pages, and the level. Higher levels take at least twice as long for 10 % less size.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
-#: Maximum number of requests for pages that are answered or wait; requests of aborted connections may still wait.
+#: Maximum number of requests for pages that are served or wait. Requests of aborted connections may still wait.
 _PAGES = _LIMITS.connections
 #: Maximum pause in seconds after a page; otherwise the pause is as long as the page took.
 _MAX_REST_SECONDS = 0.5
-#: Services, and GKE's DNS endpoint of a control plane: the API server's proxy passes the Host of its caller on.
+#: Services, and GKE's DNS endpoint of a control plane. The API server's proxy forwards the Host of its caller.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
 _REJECTED = (
@@ -52,10 +52,10 @@ def make_status_server(
     pages: Sequence[Page] = (),
     limits: Limits = _LIMITS,
 ) -> HttpServer:
-    """Return the server of two addresses, `metrics` and `probes`; raise ServerError if one is invalid.
+    """Return the server of two addresses, `metrics` and `probes`. Raises ServerError if one is invalid.
 
-    `alive` is the heartbeat; without it, /healthz answers `stopped`. `problems` are the reasons why the process is not
-    ready. The server's thread calls both, so they must not block. `pages` are served next to the probes.
+    `alive` is the heartbeat; without it, /healthz responds with `stopped`. `problems` are the reasons why the process
+    is not ready. The server's thread calls both, so they must not block. `pages` are served next to the probes.
     """
     served: dict[Address, list[Route]] = {}
     if (address := parse_address(metrics)) is not None:
@@ -96,7 +96,7 @@ def _routes(pages: Sequence[Page]) -> list[Route]:
 
 
 def _as_asked(response: Response, asked: Headers) -> Response:
-    """Return a page without its body if the client has it, or compressed if the client accepts that."""
+    """Return a page, without its body if the client has it, or compressed if the client accepts that."""
     if _tags(response.headers.get("etag", "")) & _tags(asked.get("if-none-match", "")):
         del response.headers["content-length"]
         return Response(status_code=304, headers=response.headers)
@@ -113,7 +113,7 @@ def _tags(header: str) -> frozenset[str]:
 
 
 def _for_known_hosts(app: ASGIApp) -> ASGIApp:
-    """Answer 421 to requests for public names: by DNS rebinding, a hostile web page could read the pages."""
+    """Respond 421 to requests for public names. By DNS rebinding, a hostile web page could otherwise read the pages."""
 
     async def answer(scope: Scope, receive: Receive, send: Send) -> None:
         known = _is_known(Headers(scope=scope).get("host", ""))
@@ -123,7 +123,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, names this server; browsers never send an empty one."""
+    """Whether a Host header, with or without a port, names this server. Browsers never send an empty one."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 

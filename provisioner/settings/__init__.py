@@ -1,4 +1,4 @@
-"""Every option of the controller, and the effective settings. Pure: the environment is handed in."""
+"""Options of the controllers, and the effective settings. Pure: the environment is an argument."""
 
 from provisioner.settings.option import Group, Option, SettingsError, read, readable
 from provisioner.settings.options import OPTIONS, Settings

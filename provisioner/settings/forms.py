@@ -1,4 +1,4 @@
-"""How single values are written: each reader returns the value, or raises ValueError with what is wrong."""
+"""Readers of single values. Each returns the value, or raises ValueError with the mistake."""
 
 from __future__ import annotations
 
@@ -14,50 +14,50 @@ from provisioner.model.choices import PROJECT, comma_items
 from provisioner.tpu.catalogue import GENERATION_LABEL
 
 _T = TypeVar("_T")
-#: A location is a region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
+#: A region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 NETWORK_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
-#: Google's own service accounts, the only ones that nodes run as; "default" is Compute Engine's.
+#: Google's service accounts, the only ones that nodes can use; "default" is Compute Engine's.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 _NETWORK = re.compile(rf"(projects/{PROJECT.pattern}/global/networks/)?{_RESOURCE}")
 _SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}}/subnetworks/)?{_RESOURCE}")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
-#: Of most kinds, such as kube-root-ca.crt.
+#: Name of an object of most kinds, such as kube-root-ca.crt.
 OBJECT_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 LABEL_KEY = re.compile(r"([a-z0-9]([-a-z0-9.]*[a-z0-9])?/)?[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 LABEL_VALUE = re.compile(r"([A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?)?")
 IMAGE = re.compile(r"[A-Za-z0-9][-A-Za-z0-9._:/@]{0,510}")
 HTTP_URL = re.compile(r"https?://(\[[0-9A-Fa-f:.]+\]|[-A-Za-z0-9.]{1,253})(:[0-9]{1,5})?")
-#: The host of an address, a name or IPv4 as it is, IPv6 in brackets; a pattern to be part of others.
+#: Host of an address: a name, IPv4, or IPv6 in brackets. Part of other patterns.
 HOST = r"(?:[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45}\])"
-#: An extended resource: a domain and a name.
+#: Name of an extended resource: a domain and a name.
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
-#: A name, or its beginning and "*".
+#: A name, or a prefix of names and "*".
 NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
-#: maxRunDuration of flex-start nodes (GKE's autoscaler).
+#: Bounds of maxRunDuration of flex-start nodes (GKE's autoscaler).
 SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: In a list of amounts: every name that is not in it.
+#: In a list of amounts, stands for every name that is not in it.
 OTHERS = "*"
-#: Instead of a list of what is allowed: nothing.
+#: Value of a list that allows nothing.
 NONE = "none"
-#: Where Google's OAuth scopes begin.
+#: Prefix of Google's OAuth scopes.
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
-#: Larger than any count of chips or pools.
+#: Maximum of counts, more than any number of chips or pools.
 MOST = 10_000_000
 HIGHEST_PORT = 65535
-#: Go's longest duration: 2^63 nanoseconds, 292 years.
+#: Maximum duration in Go: 2^63 nanoseconds, 292 years.
 _LONGEST_SECONDS = 2**63 * 1e-9
 
 
 class SecretValueError(ValueError):
-    """What is wrong with a value that must not be shown, since it may hold a password."""
+    """The value is invalid and must not be shown, because it may contain a password."""
 
 
 def go_duration_seconds(text: str) -> float:
@@ -75,7 +75,7 @@ def go_duration_seconds(text: str) -> float:
 
 
 def duration_from(least_seconds: int, reason: str) -> Callable[[str], float]:
-    """Read a duration that is not shorter than so many seconds; the reason says why."""
+    """Return a reader of durations with a minimum. The reason is the error message for shorter ones."""
 
     def read(text: str) -> float:
         seconds = go_duration_seconds(text)
@@ -87,7 +87,7 @@ def duration_from(least_seconds: int, reason: str) -> Callable[[str], float]:
 
 
 def go_bool(text: str) -> bool:
-    """Read a truth value as Go's strconv.ParseBool does."""
+    """Read a Boolean as Go's strconv.ParseBool does."""
     if text in ("1", "t", "T", "true", "TRUE", "True"):
         return True
     if text in ("0", "f", "F", "false", "FALSE", "False"):
@@ -96,7 +96,7 @@ def go_bool(text: str) -> bool:
 
 
 def parse_networks(text: str) -> tuple[Network, ...]:
-    """Read "vpc1:subnet1, vpc2:subnet2"; raise ValueError with what is wrong."""
+    """Read "vpc1:subnet1, vpc2:subnet2". Raises ValueError with the mistake."""
     networks = []
     for part in comma_items(text, what="networks", most=bounds.NETWORKS):
         network, separator, subnetwork = (piece.strip() for piece in part.partition(":"))
@@ -110,7 +110,7 @@ def parse_networks(text: str) -> tuple[Network, ...]:
 
 
 def matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
-    """Read a text that a pattern describes."""
+    """Return a reader of texts that match a pattern."""
 
     def read(text: str) -> str:
         if not pattern.fullmatch(text):
@@ -121,7 +121,7 @@ def matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
 
 
 def list_of(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
-    """Read a comma list of texts that a pattern describes."""
+    """Return a reader of comma-separated texts that match a pattern."""
 
     def read(text: str) -> tuple[str, ...]:
         for item in comma_items(text):
@@ -133,7 +133,7 @@ def list_of(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:
-    """Read a whole number within bounds."""
+    """Return a reader of integers from `least` to `most`."""
 
     def read(text: str) -> int:
         if not text.isascii() or not text.isdigit() or not least <= int(text) <= most:
@@ -144,7 +144,7 @@ def whole_number(least: int, most: int) -> Callable[[str], int]:
 
 
 def power_of_two(most: int) -> Callable[[str], int]:
-    """Read a power of two from 1 to `most`."""
+    """Return a reader of powers of two from 1 to `most`."""
 
     def read(text: str) -> int:
         number = whole_number(1, most)(text)
@@ -156,7 +156,7 @@ def power_of_two(most: int) -> Callable[[str], int]:
 
 
 def number_up_to(most: int) -> Callable[[str], int]:
-    """Read a whole number from 1; a larger one than `most` counts as that."""
+    """Return a reader of integers from 1, which replaces larger numbers by `most`."""
 
     def read(text: str) -> int:
         return most if is_more_than(text, most) else whole_number(1, most)(text)
@@ -165,13 +165,13 @@ def number_up_to(most: int) -> Callable[[str], int]:
 
 
 def is_more_than(text: str, most: int) -> bool:
-    """Whether a text is a whole number above a bound, however many digits it has."""
+    """Whether a text is an integer greater than `most`, with any number of digits."""
     digits = text.lstrip("0") if text.isascii() and text.isdigit() else ""
     return len(digits) > len(str(most)) or (bool(digits) and int(digits) > most)
 
 
 def choice(*values: str) -> Callable[[str], str]:
-    """Read one of a few words, in letters of either case."""
+    """Return a reader of one of these words, in upper or lower case."""
 
     def read(text: str) -> str:
         if text.lower() not in values:
@@ -181,14 +181,14 @@ def choice(*values: str) -> Callable[[str], str]:
     return read
 
 
-#: Who supplies the capacity: GKE's node pools, or TPUNodeGroups on clusters that run on Compute Engine without GKE.
+#: Providers of capacity: GKE's node pools, or TPUNodeGroups in clusters on Compute Engine without GKE.
 GKE, GCE = "gke", "gce"
-#: Its name, or a path to it.
+#: Name of a subnetwork, or path to it.
 SUBNETWORK = re.compile(r"[A-Za-z0-9:/._~-]{1,500}")
 provider = choice(GKE, GCE)
 
 
-#: Scheme, host and port alone: a path, a query or user information is not matched.
+#: Matches only scheme, host and port, without user information, path and query.
 _ENDPOINT = re.compile(
     r"(?P<scheme>https?)://(\[(?P<v6>[0-9a-f:.]+)\]|(?P<host>[a-z0-9]([-a-z0-9.]*[a-z0-9])?))(:(?P<port>[0-9]{1,5}))?/?",
     re.IGNORECASE,
@@ -196,7 +196,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the address of another GKE; the problem never repeats the text, which may hold a password."""
+    """Read the address of another GKE. Errors do not contain the text, because it may contain a password."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
@@ -214,7 +214,7 @@ def endpoint(text: str) -> str:
 
 
 def is_loopback(host: str) -> bool:
-    """Tell whether a host name or address can only be this machine."""
+    """Return whether a host name or address can only be this machine."""
     if host.lower() == "localhost":
         return True
     import ipaddress  # noqa: PLC0415 - only for another GKE than Google's
@@ -226,7 +226,7 @@ def is_loopback(host: str) -> bool:
 
 
 def label(text: str) -> tuple[str, str] | None:
-    """Read a label, key and value."""
+    """Read a label as key and value; None if empty."""
     if not text:
         return None
     key, separator, value = text.partition("=")
@@ -236,13 +236,13 @@ def label(text: str) -> tuple[str, str] | None:
 
 
 def auto_upgrade(text: str) -> bool | None:
-    """Read whether node pools are upgraded by GKE; None: as the cluster's release channel demands."""
+    """Read whether GKE upgrades node pools; None if the cluster's release channel decides."""
     if text == "auto":
         return None
     if text in ("on", "off"):
         return text == "on"
     try:
-        # YAML takes a bare on or off for a truth value.
+        # YAML reads on and off without quotes as Booleans.
         return go_bool(text)
     except ValueError:
         raise ValueError("is not one of auto, on, off") from None
@@ -265,7 +265,7 @@ def by_name(
     value: Callable[[str], _T],
     check: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[str, _T], ...]:
-    """Read "a=1, b=2, *=3": values by name, of items in a `form`; `check` raises ValueError for an unknown name."""
+    """Read "a=1, b=2, *=3" as values by name, with items in a `form`. `check` raises ValueError for unknown names."""
     found: dict[str, _T] = {}
     for item in comma_items(text):
         name, separator, written = (piece.strip() for piece in item.partition("="))
@@ -285,13 +285,13 @@ def by_name(
 def amounts(
     pattern: re.Pattern[str], meaning: str, check: Callable[[str], None] = lambda _: None
 ) -> Callable[[str], tuple[tuple[str, int], ...]]:
-    """Read whole numbers by name."""
+    """Return a reader of integers by name."""
     form = f'{meaning} (or "*" for all others), "=" and a number'
     return lambda text: by_name(text, form, pattern, whole_number(0, MOST), check)
 
 
 def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
-    """Read a comma list of what is allowed; the one word "none" allows nothing."""
+    """Return a reader of comma-separated allowed items; the word "none" allows nothing."""
 
     def read(text: str) -> tuple[str, ...]:
         return () if text.strip() == NONE else list_of(pattern, meaning)(text)
@@ -299,7 +299,7 @@ def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str
     return read
 
 
-#: Of a price: so many millionths of the currency are one.
+#: Number of millionths in one unit of the currency.
 MILLIONTHS = 1_000_000
 ACCELERATOR = re.compile(r"[a-z][-a-z0-9]{0,62}")
 PRICE = re.compile(r"[0-9]{1,6}(\.[0-9]{1,6})?")
@@ -314,36 +314,36 @@ _KINDS = tuple(kind.value for kind in CapacityKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of a chip for an hour, in millionths of the currency, which is shown beside amounts.
+    """Prices of a chip per hour, in millionths of the currency, whose name is shown next to amounts.
 
-    As in "tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3, currency=USD" the closest entry counts:
-    accelerator and capacity type, the accelerator alone, any accelerator with the capacity type, anything.
+    In "tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3, currency=USD" the most specific entry
+    counts: accelerator and capacity type, only the accelerator, any accelerator with the capacity type, anything.
     """
 
-    #: Accelerator label, capacity type, price; `*` stands for any accelerator, an empty type for any.
+    #: Accelerator label, capacity type, price; `*` means any accelerator, an empty type any type.
     entries: tuple[tuple[str, str, int], ...] = ()
-    #: Such as USD; empty where no entry says it.
+    #: Name of the currency, such as USD; empty if not set.
     currency: str = ""
 
     def __bool__(self) -> bool:
         return bool(self.entries)
 
     def per_hour(self, accelerator: str, capacity: CapacityKind, chips: int) -> float | None:
-        """Return what chips cost an hour, in the currency; None where no entry names them."""
+        """Return the price of chips per hour in the currency; None if no entry matches."""
         by_name = {(name, kind): price for name, kind, price in self.entries}
         closest = ((accelerator, capacity.value), (accelerator, ""), (OTHERS, capacity.value), (OTHERS, ""))
         return next((by_name[key] * chips / MILLIONTHS for key in closest if key in by_name), None)
 
 
 def cost_in_words(per_hour: float, currency: str) -> str:
-    """Return what an hour costs, such as "10.80 USD an hour"."""
+    """Return a price per hour as text, such as "10.80 USD an hour"."""
     return f"{per_hour:,.2f}{f' {currency}' if currency else ''} an hour"
 
 
 def check_accelerator(name: str) -> None:
-    """Raise ValueError, with the nearest names, where there is no such accelerator."""
+    """Raise ValueError, with similar names, if the accelerator does not exist."""
     if GENERATION_LABEL.fullmatch(name):
-        # Settings are read before the cluster, which may list newer generations.
+        # Settings are read before the cluster, whose MachineConfigs may list newer generations.
         return
     try:
         tpu.find_accelerator(name)
@@ -352,7 +352,7 @@ def check_accelerator(name: str) -> None:
 
 
 def parse_prices(text: str) -> Prices:
-    """Read a comma list of prices; raise ValueError with what is wrong."""
+    """Read a comma-separated list of prices. Raises ValueError with the mistake."""
     currency = _CURRENCY.search(text)
     found = by_name(_CURRENCY.sub("", text, count=1), _FORM, _NAME, _millionths, _check)
     entries = tuple((*_parts(name), price) for name, price in found)

@@ -1,4 +1,4 @@
-"""Every option of the controller of node groups."""
+"""Options of the controller of node groups."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def _address(text: str) -> str:
 
 
 def _image(text: str) -> str:
-    """Read an image; the one word "none" means no container."""
+    """Read an image; "none" means no container, and is returned as an empty text."""
     return "" if text == forms.NONE else forms.matching(_IMAGE, 'an image, or "none"')(text)
 
 
@@ -50,7 +50,7 @@ _option = partial(option, Group.NODE_GROUPS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeGroupSettings:
-    """The effective settings of the controller of node groups."""
+    """Effective settings of the controller of node groups."""
 
     project_id: str = required(
         Group.NODE_GROUPS,

@@ -1,4 +1,4 @@
-"""What an option is, how options are read, and the options that every process of ours in the cluster has."""
+"""Declaration and reading of options, and options that all processes in the cluster share."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from provisioner.settings import forms
 
 _T = TypeVar("_T")
 
-#: Of CONCURRENCY.
+#: Maximum of CONCURRENCY.
 MOST_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """What an option is about: a section of docs/settings.md, in this order."""
+    """Subject of an option, which is a section of docs/settings.md. The sections have this order."""
 
     REQUIRED = "Required"
     WORKLOADS = "Workloads"
@@ -35,12 +35,12 @@ class Group(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
-    """One environment variable, and the field of the effective settings that it sets."""
+    """Environment variable, and the field of the effective settings that it sets."""
 
     variable: str
     group: Group
     read: Callable[[str], Any]
-    #: In the environment's form; None: required.
+    #: Default in the form of the environment; None if the option is required.
     default: str | None
     description: str
     field: str = ""
@@ -53,7 +53,7 @@ def required(group: Group, variable: str, read: Callable[[str], Any], descriptio
 
 
 def option(group: Group, variable: str, read: Callable[[str], Any], default: Any, description: str) -> Any:
-    """Declare a field with a default: a text in the environment's form, or the value where no text stands for it."""
+    """Declare a field whose default is a text in the environment's form, or a value that no text represents."""
     text = default if isinstance(default, str) else ""
     value = read(text) if text else default
     made = Option(variable=variable, group=group, read=read, default=text, description=description)
@@ -61,14 +61,14 @@ def option(group: Group, variable: str, read: Callable[[str], Any], default: Any
 
 
 def options_of(settings: type) -> tuple[Option, ...]:
-    """List the options that a dataclass declares; fields without one are the same for all."""
+    """Return the options that a dataclass declares. Fields without an option are constants."""
     return tuple(
         replace(each.metadata["option"], field=each.name) for each in fields(settings) if "option" in each.metadata
     )
 
 
 class SettingsError(UserError, ValueError):
-    """Some settings are missing or invalid; the message lists every problem and how to fix it."""
+    """Some settings are missing or invalid. The message lists every problem and its remedy."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         self.problems = tuple(problems)
@@ -84,9 +84,9 @@ def read(
     inferred: Mapping[str, str] | None = None,
     contradictions: Callable[[Mapping[str, Any]], Iterable[str]] = lambda _: (),
 ) -> _T:
-    """Read a dataclass of settings, with `inferred` values for unset variables; SettingsError has all problems.
+    """Read a dataclass of settings, with `inferred` values for unset variables. Raises SettingsError with all problems.
 
-    `contradictions` says what is wrong with values together; it is given those that could be read, by field.
+    `contradictions` returns problems of combinations; its argument has the readable values by field.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -108,11 +108,11 @@ def read(
 
 
 def readable(effective: Any) -> dict[str, object]:
-    """Return effective settings by variable, as the log shows them: without those that are empty."""
+    """Return the effective settings by variable for the log, without empty ones."""
     found: dict[str, object] = {}
     for each in options_of(type(effective)):
         value = getattr(effective, each.field)
-        # An empty list that is no default ("none") says much.
+        # An empty list that is not the default ("none") is shown.
         if value in ("", None) or (value == () and each.default == ""):
             continue
         if isinstance(value, tuple):
@@ -127,13 +127,13 @@ def served_namespaces(group: Group, description: str) -> Any:
 
 
 def pod_namespace(group: Group, description: str) -> Any:
-    """Declare POD_NAMESPACE, which the manifests take from the pod itself."""
+    """Declare POD_NAMESPACE, which the manifests set from the pod."""
     read = forms.matching(forms.NAMESPACE, "a namespace name")
     return option(group, "POD_NAMESPACE", read, constants.DEFAULT_NAMESPACE, description)
 
 
 def pod_name(group: Group, process: str) -> Any:
-    """Declare POD_NAME of a process that descriptions call so; the manifests take it from the pod itself."""
+    """Declare POD_NAME, which the manifests set from the pod. `process` names the process in the description."""
     description = f"The {process}'s identity in the Lease. Empty: host name and process."
     return option(group, "POD_NAME", str, "", description)
 

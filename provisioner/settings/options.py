@@ -1,4 +1,4 @@
-"""Every option of the controller; names and meanings of the first two groups are those of the Go provisioner."""
+"""Options of the controller of slices. Names and meanings in the first two groups are those of the Go provisioner."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ _IMAGE_FORM = '"ACCELERATOR=IMAGE" (or "*" for all others), such as "tpu7x=proje
 
 
 def parse_images(text: str) -> tuple[tuple[str, str], ...]:
-    """Read boot images by accelerator label; raise ValueError with what is wrong."""
+    """Read boot images by accelerator label. Raises ValueError with the mistake."""
     image = forms.matching(IMAGE, f"an image; the form is {_IMAGE_FORM}")
     return forms.by_name(text, f"of the form {_IMAGE_FORM}", ACCELERATOR, image, check_accelerator)
 
@@ -47,7 +47,7 @@ _environment = partial(option, Group.ENVIRONMENT)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The effective settings. Of limits None stands for no limit."""
+    """Effective settings. A limit of None means no limit."""
 
     project_id: str = _required(
         "GCP_PROJECT_ID",
@@ -277,7 +277,7 @@ class Settings:
         "",
         "The customer-managed encryption key of the boot disks, as a full resource name.",
     )
-    #: None: as the cluster's release channel demands.
+    #: None if the cluster's release channel decides.
     auto_upgrade: bool | None = _nodes(
         "NODEPOOL_AUTO_UPGRADE",
         forms.auto_upgrade,
@@ -305,7 +305,7 @@ class Settings:
         "none or compact: COMPACT placement of single-host pools, as the Go provisioner sends it.",
     )
 
-    #: Empty: its own.
+    #: Empty for the provisioner's own namespace.
     node_group_namespace: str = _compute_engine(
         "NODE_GROUP_NAMESPACE",
         forms.matching(forms.NAMESPACE, "a namespace name"),
@@ -319,7 +319,7 @@ class Settings:
         'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, '
         'tpu7x=projects/p/global/images/b"; * is every other accelerator. Required.',
     )
-    #: None: that of the image.
+    #: None for the size of the image.
     node_disk_gb: int | None = _compute_engine(
         "NODE_GROUP_DISK_GB",
         forms.whole_number(10, 65_536),
@@ -427,29 +427,29 @@ class Settings:
 
     @property
     def on_gce(self) -> bool:
-        """Whether capacity comes from TPUNodeGroups, and not from GKE."""
+        """Whether capacity comes from TPUNodeGroups instead of GKE."""
         return self.provider == GCE
 
     @property
     def node_groups_in(self) -> str:
-        """The namespace of the TPUNodeGroups."""
+        """Namespace of the TPUNodeGroups."""
         return self.node_group_namespace or self.own_namespace
 
     @property
     def node_selector(self) -> str:
-        """What selects nodes beside the label of their pool, which on Compute Engine any tenant's kubelet can have."""
+        """Selector in addition to the label of a pool, which on Compute Engine any tenant's kubelet can set."""
         return f",{constants.TRUSTED_GROUP_NAMESPACE}={self.node_groups_in}" if self.on_gce else ""
 
     @property
     def cluster_name(self) -> ClusterName:
-        """The full name of the cluster."""
+        """Full name of the cluster."""
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings with auto-upgrade fixed for a cluster on this release channel, or on none (empty)."""
+        """Return the settings with auto-upgrade determined by the cluster's release channel, empty if it has none."""
         if self.auto_upgrade is not None:
             return self
-        # Upgraded in name alone: the exclusion comes with it.
+        # Enabled in name only: a maintenance exclusion prevents upgrades until the end of support.
         return replace(self, auto_upgrade=bool(release_channel))
 
 

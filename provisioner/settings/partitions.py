@@ -1,4 +1,4 @@
-"""Every option of the controller of IPU partitions."""
+"""Options of the controller of IPU partitions."""
 
 from __future__ import annotations
 
@@ -22,25 +22,25 @@ from provisioner.settings.option import (
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
-#: In the limits: those that are not named.
+#: In the limits, stands for all namespaces that are not named.
 _ANY_NAMESPACE = "*"
-#: IPUs of one partition, at most, for the webhook as well.
+#: Maximum number of IPUs of a partition, also in the webhook.
 LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
 _SERVER_FORM = "HOST, HOST:PORT or HOST:PORT:LABEL=VALUE"
 
 
 class Server(NamedTuple):
-    """A V-IPU server; IPv6 addresses are without brackets."""
+    """V-IPU server. IPv6 addresses are without brackets."""
 
     host: str
     port: int
-    #: Label and value of the nodes that reach its IPUs; None: all nodes do.
+    #: Label and value of the nodes that reach the server's IPUs; None if all nodes do.
     node_selector: tuple[str, str] | None = None
 
     @property
     def address(self) -> str:
-        """Names it: HOST:PORT, in brackets where the host is an IPv6 address."""
+        """HOST:PORT as an identifier, with brackets around an IPv6 address."""
         return f"[{self.host}]:{self.port}" if ":" in self.host else f"{self.host}:{self.port}"
 
 
@@ -69,7 +69,7 @@ _option = partial(option, Group.PARTITIONS)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionSettings:
-    """The effective settings of the controller of partitions."""
+    """Effective settings of the controller of partitions."""
 
     servers: tuple[Server, ...] = required(
         Group.PARTITIONS,
@@ -131,24 +131,24 @@ class PartitionSettings:
     own_name: str = pod_name(Group.PARTITIONS, "controller")
     log_level: str = log_level(Group.PARTITIONS)
 
-    # --- the same for all
+    # --- constants
 
-    #: A server is read so often while something is under way or waits, and otherwise.
+    #: Intervals in seconds between reads of a server: while an operation is in progress or a pod waits, and otherwise.
     busy_read_seconds: float = 5.0
     idle_read_seconds: float = 60.0
-    #: Past the end of its grace a pod that is being deleted keeps its partition for so long.
+    #: Time in seconds for which a pod keeps its partition after its deletion grace period.
     past_grace_seconds: float = 30.0
-    #: What a pod may take, besides its deadline and its grace, until it runs and until its partition is removed.
+    #: Time in seconds that a pod may need, in addition to its deadline and grace period, to start and to be removed.
     backfill_allowance_seconds: float = 120.0
-    #: A partition that no pod uses and that is not active after so long is recreated, or given up where it is absent.
+    #: Seconds after which an unused partition that is not active is recreated, or given up if it does not exist.
     stuck_seconds: float = 900.0
-    #: A pod that is refused although enough IPUs are free holds up others for so long, where no deadlines tell more.
+    #: Seconds for which a pod that is rejected despite enough free IPUs delays others, if no deadlines are known.
     crowded_seconds: float = 3600.0
-    #: Partitions made and removed at once on one server.
+    #: Maximum number of concurrent creates and removes on one server.
     most_changes_per_server: int = 4
 
     def limit_of(self, namespace: str) -> int | None:
-        """Return the IPUs that the pods of a namespace may have at once; None: as many as there are."""
+        """Return the IPUs that the pods of a namespace may have at the same time; None if not limited."""
         limits = dict(self.namespace_limits)
         return limits.get(namespace, limits.get(_ANY_NAMESPACE))
 

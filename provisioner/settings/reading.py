@@ -1,4 +1,4 @@
-"""From the environment to the effective settings, and what in them does not do what whoever set it thinks."""
+"""Reads the effective settings from environment variables, and lists settings with unexpected effects. Pure."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from provisioner.settings.forms import (
 from provisioner.settings.option import MOST_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
-#: Of these OAuth scopes a node needs one to pull private images.
+#: OAuth scopes of which a node needs one to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
-#: What is not told of clusters without GKE: kubeadm's own name for them.
+#: Cluster name for clusters without GKE, which is kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: What machines would go without, unseen.
+#: Options that only GKE supports. PROVIDER=gce rejects them, because TPUNodeGroups would ignore them silently.
 _ON_GKE_ALONE = (
     "node_secondary_disk",
     "node_additional_networks",
@@ -30,10 +30,10 @@ _ON_GKE_ALONE = (
 )
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
-#: Names that differ by a letter or two are as similar as this.
+#: Minimum similarity of an unknown variable to an option: names that differ by one or two letters.
 _NEAR = 0.92
 _NO_SLICES = "Slice resources are not supported"
-#: Variables of Go releases that have no counterpart, by name or by the beginning of the name.
+#: Variables of the Go provisioner that have no counterpart, by name or prefix.
 _OF_THE_GO_PROVISIONER = {
     "ENABLE_SLICE_CONTROLLER": _NO_SLICES,
     "ENABLE_WEBHOOKS": "webhooks are a process of their own (docs/webhook.md)",
@@ -51,7 +51,7 @@ def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str]
 
 
 def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
-    """Return what only GKE's clusters have, for a cluster without GKE: a place, and a name for logs and metrics."""
+    """Return cluster name and location for a cluster without GKE, which logs and metrics need."""
     if environment.get("PROVIDER", "").strip().lower() != GCE:
         return {}
     zone = environment.get("GCP_ZONE", "").strip() or inferred.get("GCP_ZONE", "")
@@ -86,7 +86,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def warnings_about(settings: Settings) -> tuple[str, ...]:
-    """List what a pod author may do under these settings that the administrator should know of."""
+    """Return warnings about settings that allow authors of pods more than the administrator may expect."""
     open_doors = [
         variable
         for variable, allowed in (
@@ -116,12 +116,12 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
 
 
 def warnings_about_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """List variables that are not read although they look like options, and values that count as others."""
+    """Return warnings about unknown variables that look like options, and about replaced values."""
     return tuple(_warnings(environment))
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
-    """Return the options that are set, as text, with what was inferred or found out since; no other variable."""
+    """Return the options that are set, with inferred and discovered values, as text, and no other variables."""
     found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
     found |= {
         "GCP_PROJECT_ID": effective.project_id,
@@ -150,7 +150,7 @@ def _is(name: str, key: str) -> bool:
 
 
 def _nearest(name: str) -> str:
-    """Return the option that a name was probably meant to be; empty for none."""
+    """Return the option that is most similar to an unknown name; empty if no option is similar."""
     import difflib  # noqa: PLC0415 - only for mistakes
 
     return next(iter(difflib.get_close_matches(name, _NAMES, n=1, cutoff=_NEAR)), "")

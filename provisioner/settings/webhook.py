@@ -1,4 +1,4 @@
-"""Every option of the webhook server."""
+"""Options of the webhook server."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _option = partial(option, Group.WEBHOOK)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WebhookSettings:
-    """The effective settings of the webhook server."""
+    """Effective settings of the webhook server."""
 
     injection: str = _option(
         "INJECT",

@@ -1,6 +1,6 @@
-"""The kinds of workloads, a file each: where their objects live, what these and their pods say, read from raw JSON.
+"""Kinds of workloads, one file each: their API, and the readers of their objects and pods from raw JSON.
 
-`KINDS` lists all, `kinds_served` those that the settings ask for.
+`KINDS` has all kinds; `kinds_served` returns those that the settings select.
 """
 
 from provisioner.model.workloads import WorkloadKind
@@ -12,7 +12,7 @@ from provisioner.workloads.kind import Kind
 from provisioner.workloads.leaderworkerset import LEADER_WORKER_SET
 from provisioner.workloads.raycluster import RAY_CLUSTER
 
-#: By their kind. Plain Jobs come last: pods of other kinds may be pods of Jobs too.
+#: Descriptions by kind. Plain Jobs come last, because pods of other kinds may also belong to a Job.
 KINDS = {
     each.kind: each
     for each in (JOBSET, LEADER_WORKER_SET, RAY_CLUSTER, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)
@@ -20,7 +20,7 @@ KINDS = {
 
 
 def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
-    """Return the kinds that the settings ask for."""
+    """Return the kinds that the settings select."""
     return {kind: each for kind, each in KINDS.items() if each.served(settings)}
 
 

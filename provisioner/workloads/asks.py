@@ -1,6 +1,6 @@
-"""ProvisioningRequests and CapacityBuffers of the autoscaling.x-k8s.io API: they ask for slices, and have no pods.
+"""Reads ProvisioningRequests and CapacityBuffers (API autoscaling.x-k8s.io), which request slices and have no pods.
 
-Those of other classes and strategies are left to other controllers.
+Objects of other classes and strategies are left to other controllers.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind
 from provisioner.workloads.kind import Kind, begin, template_of
 
-#: In the order in which they tell of an end.
+#: Terminal states by condition; the first true condition counts.
 _ENDS = {
     constants.FAILED: "Failed",
     constants.CAPACITY_REVOKED: "Failed",
     constants.BOOKING_EXPIRED: "Completed",
 }
-#: The API allows as many.
+#: Maximum number of podSets in the API.
 _POD_SETS = 32
-#: The detail of a request's status that names its node pools.
+#: Key of the node pools in a request's status.
 NODE_POOLS = "node-pools"
 
 
 def parse_provisioning_request(raw: object) -> Workload | None:
-    """Read a ProvisioningRequest of our class; None for one of another."""
+    """Read a ProvisioningRequest of the provisioner's class; None for other classes."""
     spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
     if spec.get("provisioningClassName") != constants.PROVISIONING_CLASS:
         return None
@@ -48,7 +48,7 @@ def parse_provisioning_request(raw: object) -> Workload | None:
 
 
 def parse_capacity_buffer(raw: object) -> Workload | None:
-    """Read a CapacityBuffer of our strategy; None for one of another."""
+    """Read a CapacityBuffer of the provisioner's strategy; None for other strategies."""
     spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
     if spec.get("provisioningStrategy") != constants.BUFFER_STRATEGY:
         return None
@@ -71,13 +71,13 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
 
 
 def parse_pod_template(raw: object) -> Requirements:
-    """Read what the pods of a PodTemplate ask for."""
+    """Read the requirements of a PodTemplate's pods."""
     namespace, name, _ = fields.identity("PodTemplate", fields.mapping(fields.mapping(raw).get("metadata")))
     what = f"PodTemplate {namespace}/{name}"
     return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())
 
 
-#: No age is read of a template: the first ones that are listed are kept.
+#: The creation time of templates is not read, so the first listed ones are kept in full.
 BOUND_OF_TEMPLATES: NamespaceBound[Requirements] = NamespaceBound(
     plural="PodTemplates", max_bytes=bounds.NAMESPACE_WORKLOADS, reduce=podspec.reduced, rank=lambda _: 0.0
 )

@@ -1,6 +1,6 @@
-"""Plain Jobs, served only with the annotation that asks for it: the one group of a Job has the Job's own name.
+"""Reads plain Jobs, which are served only with an annotation. The only group of a Job has the Job's name.
 
-Nothing is kept of other Jobs: a cluster may have tens of thousands.
+Nothing is kept of other Jobs, because a cluster may have tens of thousands.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 
 def parse_job(raw: object) -> Workload | None:
-    """Read a Job of API version v1; None for one that does not ask to be served, or is of a JobSet."""
+    """Read a Job of API version v1; None if its annotation is missing or it is part of a JobSet."""
     metadata, spec = (fields.mapping(fields.mapping(raw).get(part)) for part in ("metadata", "spec"))
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     if not asks or constants.JOBSET_NAME in fields.mapping(metadata.get("labels")):
@@ -46,14 +46,14 @@ def parse_job(raw: object) -> Workload | None:
     problem = reader.problem
     if not problem and template.chips > 0:
         problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
-    # The Job controller deletes all pods of one that is suspended, and of one without parallelism.
+    # The Job controller deletes all pods of a Job that is suspended or has a parallelism of 0.
     return replace(found, groups=(group,), suspended=found.suspended or parallelism == 0, problem=problem)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read of which Job a pod is, by the controller reference alone, and its completion index.
+    """Read the Job of a pod from its controller reference, and its completion index.
 
-    One that only its label calls a Job's is of no group: it may outlive a Job that was deleted without its pods.
+    A pod that only has a Job's label has no group: it may remain from a Job that was deleted without its pods.
     """
     owner = controller_of(metadata, JOB)
     if owner is None or not (owner.name and owner.uid):
@@ -86,6 +86,6 @@ PLAIN_JOB = Kind(
     templates="template",
     claim_of=claim_of,
     optional=True,
-    # Of which a cluster may have very many.
+    # A cluster may have very many Jobs.
     served=lambda settings: settings.serve_jobs,
 )

@@ -1,4 +1,4 @@
-"""JobSets and their pods: each child Job is a group, its leader the pod with completion index 0."""
+"""Reads JobSets and their pods. Each child Job is a group, whose leader is the pod with completion index 0."""
 
 from __future__ import annotations
 
@@ -19,23 +19,23 @@ from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked
 #: API version and kind, as in owner references.
 JOBSET_TYPE = (WorkloadKind.JOBSET.api_version, WorkloadKind.JOBSET.value)
 _LABELS = "jobset.sigs.k8s.io/"
-#: That of replicated jobs without groupName.
+#: Group of replicated jobs without groupName.
 DEFAULT_GROUP = "default"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReplicatedJob:
-    """A replicated job of a JobSet, and what its controller counts over all of them."""
+    """Replicated job of a JobSet, with the totals that JobSet's controller computes."""
 
     name: str
     replicas: int
     namespace: str
     jobset: str
     jobset_uid: str
-    #: Child Jobs of the replicated jobs before this one, and of all.
+    #: Number of child Jobs of the replicated jobs before this one, and of all.
     before: int
     all_replicas: int
-    #: The same within its group.
+    #: Group, and the same numbers within the group.
     group: str
     before_in_group: int
     group_replicas: int
@@ -45,7 +45,7 @@ class ReplicatedJob:
         return f"{self.jobset}-{self.name}-{number}"
 
     def marks(self, number: int) -> dict[str, str]:
-        """Return what JobSet 0.11 writes on a child Job and its pods, as labels and as annotations."""
+        """Return the labels, which are also annotations, that JobSet 0.11 sets on a child Job and its pods."""
         return {
             constants.JOBSET_NAME: self.jobset,
             constants.JOBSET_UID: self.jobset_uid,
@@ -63,7 +63,7 @@ class ReplicatedJob:
 
 
 def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
-    """List the replicated jobs of a JobSet in their order."""
+    """Return the replicated jobs of a JobSet in their order."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     entries = fields.mappings(spec.get("replicatedJobs"))
     groups = [fields.name(each.get("groupName")) or DEFAULT_GROUP for each in entries]
@@ -93,9 +93,9 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 
 
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return by name of a replicated job those that have ended when it starts, which JobSet wants to be listed first.
+    """Return, by name of a replicated job, those that have ended when it starts. JobSet requires them to come first.
 
-    A job that needs another one ready starts after all that has ended before that one, too.
+    A job that needs another one ready starts after all jobs that ended before that one.
     """
     ended: dict[str, frozenset[str]] = {}
     for each in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:
@@ -144,11 +144,11 @@ def parse_jobset(raw: object) -> Workload:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read what a pod says of its JobSet, by labels or annotations, and of its Job, by the controller reference."""
+    """Read the JobSet of a pod from labels or annotations, and its Job from the controller reference."""
     name = marked(metadata, constants.JOBSET_NAME)
     if not name:
         return None
-    # The labels say the same, but whoever makes a pod writes its labels.
+    # Labels also name the Job, but the author of a pod can set them.
     job = controller_of(metadata, JOB)
     return Claim(
         kind=WorkloadKind.JOBSET,

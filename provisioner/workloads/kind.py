@@ -1,6 +1,6 @@
-"""What every kind of workloads is described by, and what objects of all kinds have in common.
+"""Description of a kind of workloads, and readers of the fields that all kinds have.
 
-What controls an object is read from its owner references alone: controllers go by these, not by labels.
+The controller of an object is read only from its owner references, as by controllers, not from labels.
 """
 
 from __future__ import annotations
@@ -17,73 +17,73 @@ from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 
-#: What a decision needs of a workload that is rejected for having too many labels.
+#: Keys that decisions need even if a workload is rejected for too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
-#: Seconds by which a finished object counts as younger, more than any two objects differ: unfinished ones come first.
+#: Rank offset in seconds of finished objects, larger than any age, so that unfinished ones are kept first.
 _FINISHED_LAST = 1e12
-#: By the condition of Jobs, and of JobSets.
+#: Terminal states by the conditions of Jobs and JobSets.
 _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed": "Failed"}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """What a pod says of the workload that it belongs to; the group is told by its controller reference alone."""
+    """The workload and group of a pod, by its metadata. The group is only from its controller reference."""
 
     kind: WorkloadKind
     name: str
-    #: Empty where the pods of the kind, or of the installed release, do not carry it.
+    #: UID of the workload; empty if pods of the kind, or of the installed release, do not have it.
     uid: str = ""
-    #: The group of pods that it is one of; empty where nothing controls it.
+    #: Name of the pod's group; empty if the pod has no controller.
     group_name: str = ""
-    #: Its place in the group; 0 is the leader.
+    #: Index in the group, 0 for the leader; None if unknown.
     index: int | None = None
-    #: Pods of the group; 0 where the workload alone tells it.
+    #: Number of pods in the group; 0 if only the workload has it.
     group_size: int = 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Kind:
-    """Where the objects of a kind live, and how they and their pods are read."""
+    """API of a kind, and the readers of its objects and pods."""
 
     kind: WorkloadKind
-    #: Plural, as in the address of a collection.
+    #: Plural in paths of the API.
     resource: str
-    #: As people call several of them.
+    #: Plural in messages.
     plural: str
-    #: Reads an object; None for one that is not to be served. Raises MalformedObject.
+    #: Reads an object; None if it is not served. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
-    #: The label that all its pods carry; its value is the name of the workload. Empty for a kind without pods.
+    #: Label of all its pods with the name of the workload as value; empty for a kind without pods.
     pod_label: str = ""
-    #: The field of a specification that has the templates of pods; empty for none.
+    #: Field of the specification with pod templates; empty if none.
     templates: str = ""
-    #: Reads a pod's claim from the pod's metadata; None for a pod of no workload of the kind.
+    #: Reads a pod's claim from its metadata; None if the pod belongs to no workload of the kind.
     claim_of: Callable[[dict[str, Any]], Claim | None] = lambda _metadata: None
-    #: The page on how to install it; empty for a kind that every API server has.
+    #: Web page about the installation; empty for a kind that every API server has.
     installation: str = ""
-    #: A label selector for what else holds of all its objects and pods.
+    #: Label selector that all its objects and pods match as well; empty if none.
     selector: str = ""
-    #: Where the API server does not know it, or does not let us read it, all other kinds are served as ever.
+    #: Whether other kinds are served if the API server does not know this one, or does not allow reading it.
     optional: bool = False
     served: Callable[[Settings], bool] = lambda _settings: True
 
     @property
     def root(self) -> str:
-        """The address of its API, such as /apis/jobset.x-k8s.io/v1alpha2."""
+        """Path of the API, such as /apis/jobset.x-k8s.io/v1alpha2."""
         return f"/apis/{self.kind.api_version}"
 
     @property
     def api_group(self) -> str:
-        """The group of its API, as RBAC names it."""
+        """Group of the API, as in RBAC rules."""
         return self.kind.api_version.partition("/")[0]
 
     @property
     def pod_selector(self) -> str:
-        """The label selector of its pods."""
+        """Label selector of the pods."""
         return ",".join(filter(None, (self.pod_label, self.selector)))
 
     @property
     def install_hint(self) -> str:
-        """Say what to do where the API server does not know the kind."""
+        """Advice to users if the API server does not know the kind."""
         if not self.installation:
             return ""
         remedy = (
@@ -92,26 +92,26 @@ class Kind:
         return f"the {self.kind} CRD is not installed: {remedy}"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on its objects in one namespace; `labels` are also kept of objects beyond the bound."""
+        """Return the bound on the kind's objects in one namespace. Reduced objects keep also `labels`."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
             max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
             reduce=lambda each, problem: reduced(each, problem, labels),
-            # Finished objects need nothing, and many users never delete them.
+            # Finished objects need no resources, and many users never delete them.
             rank=lambda each: each.created_at.timestamp() + each.finished * _FINISHED_LAST,
         )
 
     def without_templates(self, raw: dict[str, Any]) -> dict[str, Any]:
-        """Leave out of an object what says nothing of whether it lives, and may be malformed all the same."""
+        """Return an object without pod templates, which do not affect its lifetime and may be malformed."""
         spec = fields.mapping(raw.get("spec"))
         return {**raw, "spec": {key: value for key, value in spec.items() if key != self.templates}}
 
 
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
-    """Read what objects of all kinds have, groups and problems left out; and return what reads the rest of it.
+    """Read the fields that all kinds have, except groups and problems; return also the reader for the others.
 
-    `controller` is the usual one of this cluster. MalformedObject where an identity is missing.
+    `controller` is the usual one of this cluster. Raises MalformedObject if the identity is incomplete.
     """
     metadata, spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
@@ -124,7 +124,7 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
         name=name,
         uid=WorkloadUid(uid),
         suspended=spec.get("suspend") is True,
-        # Releases of JobSet before terminalState only have conditions.
+        # Older releases of JobSet have conditions and no terminalState.
         terminal_state=fields.name(status.get("terminalState")) or _terminal_state(conditions),
         deleting=metadata.get("deletionTimestamp") is not None,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
@@ -142,14 +142,14 @@ def _terminal_state(conditions: dict[str, dict[str, Any]]) -> str:
 
 
 def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:
-    """Read a template of pods."""
+    """Read the requirements in a pod template."""
     template = fields.mapping(raw)
     spec, metadata = fields.mapping(template.get("spec")), fields.mapping(template.get("metadata"))
     return podspec.requirements(what, spec, metadata, reader=reader)
 
 
 def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") -> str:
-    """Say what there is too much of, empty for nothing; groups without chips are no work. `part` is a named group."""
+    """Return the message about an exceeded limit, empty if none. Groups without chips do not count."""
     with_chips = [group for group in groups if group.template.chips]
     for group in with_chips:
         where = f"{part} {bounds.cut(group.name)}: " if group.name else ""
@@ -170,7 +170,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
 
 
 def reduced(workload: Workload, problem: str, labels: Collection[str] = ()) -> Workload:
-    """Return the identity and state of a workload, with one group that decides whether it is served."""
+    """Return the identity and state of a workload, and one group, which decides whether it is served."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(
@@ -188,12 +188,12 @@ STATEFUL_SET = ("apps/v1", "StatefulSet")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Owner:
-    """An object's controller."""
+    """Controller of an object."""
 
     api_version: str
     kind: str
     name: str
-    #: Empty where the reference does not say; an API server requires it.
+    #: UID in the reference, which API servers require; empty if absent.
     uid: str
 
     @property
@@ -203,19 +203,19 @@ class Owner:
 
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:
-    """Return a label's value, or that of an annotation where there is no such label: JobSet sets both."""
+    """Return the value of a label, or of the annotation with the same key, because JobSet sets both."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     return fields.name(labels.get(key)) or fields.name(annotations.get(key))
 
 
 def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
-    """Return all that is `marked`."""
+    """Return the results of `marked` for all keys."""
     parts = (fields.mapping(metadata.get(each)) for each in ("annotations", "labels"))
     return {key: value for part in parts for key, raw in part.items() if (value := fields.name(raw))}
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:
-    """Return an object's controller; None where there is none, or none of the kind (API version and kind)."""
+    """Return an object's controller, None if it has none, or none of the kind (API version and kind)."""
     for reference in fields.mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is not True:
             continue

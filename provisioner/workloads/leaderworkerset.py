@@ -1,11 +1,11 @@
-"""LeaderWorkerSets and their pods.
+"""Reads LeaderWorkerSets and their pods.
 
 A group is a leader pod `<set>-<group>` and its workers `<set>-<group>-<worker>`. The StatefulSet `<set>` controls the
 leaders, and a StatefulSet with the name of the leader, which the leader controls, the workers:
 
     LeaderWorkerSet a -> StatefulSet a -> Pod a-0 -> StatefulSet a-0 -> Pod a-0-1
 
-Names stay over restarts, UIDs change. tests/data/leaderworkerset has what the controller makes, and when.
+Restarts change UIDs, but not names. tests/data/leaderworkerset has recordings of the controller.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from provisioner.workloads.kind import STATEFUL_SET, Claim, Kind, begin, control
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 
-#: Digits of maxSurge as a percentage: the API takes at most 100 %.
+#: Maximum digits of maxSurge as a percentage, because the API allows at most 100 %.
 _PERCENT_DIGITS = 3
 
 
 def parse_leaderworkerset(raw: object) -> Workload:
-    """Read a LeaderWorkerSet of API version v1: each of its groups is a slice. It never ends, nor is it suspended."""
+    """Read a LeaderWorkerSet of API version v1. Each group is a slice. Sets do not end and are not suspended."""
     found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
     what = f"{KIND} {found.namespace}/{found.name}"
     spec = fields.mapping(fields.mapping(raw).get("spec"))
@@ -43,7 +43,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
         replicas=replicas,
         surge=_surge(spec, replicas),
         parallelism=size,
-        # A leader without chips starts nothing; what its workers ask for tells that the set is work all the same.
+        # If the leader has no chips, the worker template shows that the set has TPU work.
         template=leader if leader.chips > 0 or size == 1 else worker,
     )
     problem = (
@@ -56,9 +56,9 @@ def parse_leaderworkerset(raw: object) -> Workload:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a pod's place by its controller reference and names, which a template cannot set.
+    """Read a pod's group and index from its controller reference and names, which a template cannot set.
 
-    It carries no UID of its set: whoever may create pods in a namespace can claim a place in a set of that namespace.
+    The pod does not contain the UID of its set, so any user who may create pods in the namespace can forge a claim.
     """
     set_name = fields.name(fields.mapping(metadata.get("labels")).get(constants.LWS_NAME))
     owner = controller_of(metadata, STATEFUL_SET) if set_name else None
@@ -70,17 +70,17 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     if owner.name == set_name:
         group, worker = ordinal, 0
     else:
-        # The name alone does not tell: a-1-1 is a worker of a, and a leader of a-1.
+        # The name is ambiguous: a-1-1 is a worker of set a, or a leader of set a-1.
         found = _ordinal(owner.name, set_name)
         if found is None or ordinal == 0:
             return None
         group, worker = found, ordinal
-    # Of the group when the pod was created: other groups may have another size.
+    # Size when the pod was created; newer groups may have another size.
     size = fields.index(fields.name(fields.mapping(metadata.get("annotations")).get(constants.LWS_SIZE))) or 0
     return Claim(
         kind=WorkloadKind.LEADER_WORKER_SET,
         name=set_name,
-        # The leader pod's name, and that of the StatefulSet of its workers.
+        # Name of the leader pod, and of the StatefulSet of its workers.
         group_name=f"{set_name}-{group}",
         index=worker,
         group_size=size if size <= bounds.PARALLELISM else 0,
@@ -106,7 +106,7 @@ def _several_slices(leader: Requirements, worker: Requirements, *, size: int, su
 
 
 def _shares_pools(template: dict[str, Any]) -> str:
-    """Say that a DisaggregatedSet wants several groups on one node pool, by the affinity that it gives their pods."""
+    """Return a message if a DisaggregatedSet places several groups on one node pool, which its pod affinity shows."""
     affinity = fields.mapping(fields.mapping(fields.mapping(template.get("spec")).get("affinity")).get("podAffinity"))
     for term in fields.mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
         rules = fields.mappings(fields.mapping(term.get("labelSelector")).get("matchExpressions"))
@@ -120,7 +120,7 @@ def _shares_pools(template: dict[str, Any]) -> str:
 
 
 def _surge(spec: dict[str, Any], replicas: int) -> int:
-    """Read maxSurge, a number or a percentage of the replicas that is rounded up; never more than the replicas."""
+    """Read maxSurge, a number or a percentage of the replicas that is rounded up, limited to the replicas."""
     strategy = fields.mapping(spec.get("rolloutStrategy"))
     raw = fields.mapping(strategy.get("rollingUpdateConfiguration")).get("maxSurge")
     if isinstance(raw, str):
@@ -131,7 +131,7 @@ def _surge(spec: dict[str, Any], replicas: int) -> int:
 
 
 def _ordinal(name: str, parent: str) -> int | None:
-    """Return the ordinal with which a StatefulSet extends its own name; None where the name is not made so."""
+    """Return the number that a StatefulSet appended to its name; None if the name has another form."""
     prefix, _, digits = name.rpartition("-")
     ordinal = fields.index(digits)
     return ordinal if prefix == parent and ordinal is not None and str(ordinal) == digits else None

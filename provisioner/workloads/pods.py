@@ -1,6 +1,6 @@
-"""Pods of workloads, of whichever kind, read whatever JSON comes in; and live reads for the moment before a delete.
+"""Reads pods of workloads of all kinds, from caches and live before a delete.
 
-What cannot be read live raises MalformedObject.
+A live read raises MalformedObject if an object is unreadable.
 """
 
 from __future__ import annotations
@@ -24,13 +24,13 @@ from provisioner.workloads.kind import Claim, controller_of
 
 #: API version and kind, as in owner references.
 _DAEMON_SET = ("apps/v1", "DaemonSet")
-#: A pod is of the first kind that it may be of. Pods of LeaderWorkerSets are told by what controls them, whatever else
-#: their labels say.
+#: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they are recognized by the pod's
+#: controller, regardless of its labels.
 _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
 def parse_pod(raw: object) -> Pod | None:
-    """Read a pod; None unless it belongs to a workload and asks for chips."""
+    """Read a pod; None unless it belongs to a workload and requests chips."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
     claim = claim_of(metadata)
     if claim is None:
@@ -38,7 +38,7 @@ def parse_pod(raw: object) -> Pod | None:
     spec = fields.mapping(fields.mapping(raw).get("spec"))
     namespace, name, uid = fields.identity("pod", metadata)
     what = f"pod {namespace}/{name}"
-    # First, because most pods of a cluster ask for none.
+    # Checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
         return None
     requirements = podspec.requirements(what, spec, metadata)
@@ -54,7 +54,7 @@ def parse_pod(raw: object) -> Pod | None:
                 since = fields.parse_timestamp(condition.get("lastTransitionTime")) or created_at
                 words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
         gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
-        # The scheduler does not look at a gang before enough of its pods are there, and writes no condition.
+        # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
         if gated := bool(gang) and not _is_scheduled(status):
             since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
     return Pod(
@@ -81,7 +81,7 @@ def parse_pod(raw: object) -> Pod | None:
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
-    """Return the bound on the pods of one namespace; `labels` are also kept of pods beyond the bound."""
+    """Return the bound on the pods of one namespace. `labels` are also kept of reduced pods."""
     return NamespaceBound(
         plural="pods",
         max_bytes=bounds.NAMESPACE_PODS,
@@ -97,12 +97,12 @@ def _is_scheduled(status: dict[str, Any]) -> bool:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Return what a pod says of its workload, of the first kind that it is of; None where it is of none."""
+    """Return the claim of a pod by the first kind that matches; None if no kind matches."""
     return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
 
 
 def key_of(namespace: str, claim: Claim) -> GroupKey:
-    """Return the key of the group that a pod is one of; empty where it is of none."""
+    """Return the key of a pod's group; empty if it has none."""
     return group_key(namespace, claim.group_name) if claim.group_name else GroupKey("")
 
 
@@ -111,37 +111,36 @@ def key_of(namespace: str, claim: Claim) -> GroupKey:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundPod:
-    """Any pod on a node, whoever made it."""
+    """A pod on a node, of any owner."""
 
     namespace: str
     name: str
     uid: str
-    #: What it says of its workload; None where it is of none.
+    #: Kind of the workload that the pod names; None if it names none.
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
-    #: Of the group that controls it; empty where none does.
+    #: Key of the group that controls it; empty if none.
     group_key: GroupKey
-    #: Whether it has chips or ResourceClaims, whose devices are not read. Claims of DaemonSets, as for monitoring, are
-    #: no work.
+    #: Whether it has chips, or ResourceClaims of any devices, except claims of DaemonSets, such as for monitoring.
     has_devices: bool
     finished: bool
-    #: deletionTimestamp: the moment at which the grace ends; None while nobody deletes it.
+    #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.
     deletion_deadline: datetime | None
 
     def keeps_node(self, now: datetime) -> bool:
-        """Whether it uses chips of its node: past its grace it only exists because the node does not answer."""
+        """Whether the pod uses chips of its node. After its grace period, it only waits for an unreachable node."""
         ended = self.deletion_deadline is not None and self.deletion_deadline <= now
         return self.has_devices and not self.finished and not ended
 
 
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
-    """Read a workload, without its templates; None where it does not exist.
+    """Read a workload, without its templates; None if it does not exist.
 
-    Its name may be cut to what a label holds, which those of objects without pods exceed: these are found by their UID.
+    The name may be cut to the length of a label value if the kind has no pods, so those objects are found by their UID.
 
-    Templates that cannot be read are no reason to keep a pool for ever. A cluster without the kind answers 404 too, but
-    without a Status object that says NotFound: that is raised, because it says nothing about this workload.
+    Unreadable templates must not keep a pool indefinitely. A cluster without the kind also responds 404, but without a
+    Status object with NotFound. That error is raised, because the workload may exist.
     """
     described = KINDS[kind]
     if uid and not kind.has_pods:
@@ -164,7 +163,7 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 
 
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str) -> list[Pod]:
-    """List the pods that ask for chips and whose labels name a workload, finished ones too."""
+    """Return the pods with chips whose labels name a workload, including finished ones."""
     if not kind.has_pods:
         return []
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}

@@ -1,8 +1,8 @@
-"""RayClusters of KubeRay: a slice is one replica of a worker group, with a pod for each of its hosts.
+"""Reads RayClusters of KubeRay. A slice is one replica of a worker group, with a pod for each host.
 
-RayJobs and RayServices make RayClusters, and end them. KubeRay numbers replicas and their hosts by labels from release
-1.6 on, in 1.5 with its feature gate RayMultiHostIndexing: a replica that is made anew, because a host was lost, has
-another name and the number that became free, so that it is the same slice. Pods without the labels are served by nobody
+RayJobs and RayServices create RayClusters, and end them. KubeRay labels replicas and their hosts with numbers since
+release 1.6, or in 1.5 with the feature gate RayMultiHostIndexing. A replica that is recreated after the loss of a host
+has another name and the number that became free, so it is the same slice. Pods without these labels are not served
 (`planning.plan.notices_of_workloads`).
 """
 
@@ -19,7 +19,7 @@ from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked
 
 #: API version and kind, as in owner references.
 RAY_CLUSTER_TYPE = (WorkloadKind.RAY_CLUSTER.api_version, WorkloadKind.RAY_CLUSTER.value)
-#: What makes RayClusters, and the field with the specification of the cluster.
+#: Kinds that create RayClusters, and their field with the specification of the cluster.
 MAKERS = {"RayJob": "rayClusterSpec", "RayService": "rayClusterConfig"}
 
 
@@ -46,7 +46,7 @@ def parse_raycluster(raw: object) -> Workload:
 
 
 def replicas_of(entry: dict[str, Any]) -> int:
-    """Return how many replicas a worker group is to have: within its bounds, none while it is suspended."""
+    """Return the desired number of replicas of a worker group, within its minimum and maximum; 0 if suspended."""
     if entry.get("suspend") is True:
         return 0
     least, most = fields.count(entry.get("minReplicas"), default=0), entry.get("maxReplicas")
@@ -55,13 +55,13 @@ def replicas_of(entry: dict[str, Any]) -> int:
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Read a worker pod's place by its controller reference and KubeRay's labels."""
+    """Read a worker pod's group and index from its controller reference and KubeRay's labels."""
     owner = controller_of(metadata, RAY_CLUSTER_TYPE)
     if owner is None or not (owner.name and owner.uid):
         return None
     group = marked(metadata, constants.RAY_GROUP)
     replica = fields.index(marked(metadata, constants.RAY_REPLICA_INDEX))
-    # A group of single hosts has no numbers of hosts.
+    # Groups of single hosts have no host index.
     host = fields.index(marked(metadata, constants.RAY_HOST_INDEX) or "0")
     return Claim(
         kind=WorkloadKind.RAY_CLUSTER,

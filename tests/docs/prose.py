@@ -25,7 +25,7 @@ _SPECIAL = r"(?:None|empty|nothing|zero|0|False|True|infinite)"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """One way of writing that readers have to decode."""
+    """A rule about wording that is hard to read."""
 
     name: str
     advice: str
@@ -122,7 +122,7 @@ _NO_PROSE = re.compile(r"(?:noqa|type:|fmt:|pragma|shellcheck|!/)|[-=]{2}")
 
 
 class Passage(NamedTuple):
-    """Some prose in a Python file."""
+    """A passage of prose in a Python file."""
 
     path: Path
     line: int

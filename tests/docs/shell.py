@@ -1,4 +1,4 @@
-"""The commands that the documentation shows: fenced blocks of bash, and commands in the running text."""
+"""Commands in the documentation: fenced blocks of bash, and commands in the text."""
 
 from __future__ import annotations
 
@@ -12,20 +12,20 @@ from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
 PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy" / "charts").rglob("*.md")])
-#: Programs whose commands are checked in the running text, too.
+#: Programs whose commands are checked in the text as well.
 _INLINE = re.compile(r"(kubectl|make|tpu-(provisioner|rehearsal)|(\S+/)?bin/(tpu-\w+|python)|python -m) \S")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _SEPARATORS = frozenset({"&&", "||", "|", ";", "&", "(", ")", "\n", ";;"})
 _KEYWORDS = frozenset({"if", "then", "else", "fi", "for", "do", "done", "while", "until", "!", "{", "}"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-#: What a command reads from the lines after it.
+#: Input of a command in the lines after it.
 _HERE_DOCUMENT = re.compile(r"(?ms)(<<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[^\n]*\n).*?^\s*(?P=end)$")
 _OPTIONAL = re.compile(r"[][]")
 
 
 @dataclass(frozen=True, slots=True)
 class Shown:
-    """A piece of shell on a page."""
+    """Shell code on a page."""
 
     page: str
     line: int
@@ -34,12 +34,12 @@ class Shown:
 
     @property
     def place(self) -> str:
-        """Where to look for it."""
+        """Page and line."""
         return f"{self.page}:{self.line}"
 
 
 def shown() -> list[Shown]:
-    """List what the pages show, in order."""
+    """Return the shell code of all pages, in order."""
     return [each for page in PAGES for each in _shown_on(page)]
 
 
@@ -55,9 +55,9 @@ def _shown_on(page: Path) -> Iterator[Shown]:
 
 
 def commands(text: str) -> Iterator[list[str]]:
-    """Yield the simple commands of a piece of shell: words without assignments, redirections and quotes.
+    """Yield the simple commands in shell code: words without assignments, redirections and quotes.
 
-    Those in `$(...)` outside of quotes are commands of their own.
+    Commands in `$(...)` outside of quotes are separate commands.
     """
     text = _HERE_DOCUMENT.sub(r"\1", text)
     lexer = shlex.shlex(text.replace("\\\n", " ").replace("\n", " ; "), posix=True, punctuation_chars=True)
@@ -78,7 +78,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def _without_comments(lexer: shlex.shlex) -> Iterator[str]:
-    # shlex reads comments to the end of the line, and the lines are one by now.
+    # shlex reads comments to the end of the line, and the lines have been joined.
     lexer.commenters = ""
     comment = False
     for token in lexer:
@@ -88,7 +88,7 @@ def _without_comments(lexer: shlex.shlex) -> Iterator[str]:
 
 
 def programs(words: list[str]) -> Iterator[list[str]]:
-    """Yield a command, and those that it starts: after `--`, and of time."""
+    """Yield a command and the commands that it starts: after `--`, and of time."""
     yield words
     if words[0] == "time" and words[1:]:
         yield from programs(words[1:])
@@ -97,5 +97,5 @@ def programs(words: list[str]) -> Iterator[list[str]]:
 
 
 def plain(words: list[str]) -> list[str]:
-    """Leave out the brackets around what is optional."""
+    """Remove the brackets around optional words."""
     return [word for word in (_OPTIONAL.sub("", each) for each in words) if word]

@@ -1,4 +1,4 @@
-"""docs/security.md names every bound."""
+"""docs/security.md contains every limit in bounds.py."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES
 from provisioner.model import bounds
 
 
-def test_the_page_has_each_bound() -> None:
-    """A bound that changes has to change there."""
+def test_page_has_each_limit() -> None:
+    """If a limit is changed, the page must be changed also."""
     text = Path("docs/security.md").read_text(encoding="utf-8")
     section = text.partition("## Bounds on what users write")[2].partition("\n## ")[0]
     numbers = [value for name, value in vars(bounds).items() if name.isupper()]

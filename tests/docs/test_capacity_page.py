@@ -1,4 +1,4 @@
-"""docs/capacity.md says what the code says: settings, annotations, choices, and the words that pods are told."""
+"""docs/capacity.md is consistent with the code: settings, annotations, choices, and messages to users."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.world import World
 _PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _OPTIONS = {option.variable: option for option in OPTIONS}
-#: The settings that the page is about.
+#: Settings that the page describes.
 _FIRST, _LAST = "ZONES", "PAUSE_CREATION"
 
 
 def _refusal(**limit: Any) -> str:
-    """Return what a pod is told whose slice a limit leaves no room for."""
+    """Return the message to a pod whose slice exceeds a limit."""
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
     world.step()
     (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
@@ -37,7 +37,7 @@ def _refusal(**limit: Any) -> str:
 
 
 def _refusal_of_buffer(**limit: Any) -> str:
-    """Return the message of the Event on a CapacityBuffer of team-a that a limit leaves no room for."""
+    """Return the message of the Event on a CapacityBuffer of team-a that exceeds a limit."""
     raw = raw_buffer(replicas=2)
     world = Asking(**limit)
     world.templates = {("team-a", "template"): TEMPLATE}
@@ -51,8 +51,8 @@ def _numberless(words: str) -> str:
     return re.sub(r"\d+", "N", re.sub(r"; place \d+ of \d+ in the line", "", words))
 
 
-def test_the_page_names_every_setting_of_its_matter() -> None:
-    """Whoever adds a choice, a limit or a list says so on the page."""
+def test_page_names_every_setting_of_its_subject() -> None:
+    """A new choice, limit or list must be described on the page."""
     names = list(_OPTIONS)
     wanted = names[names.index(_FIRST) : names.index(_LAST) + 1]
 
@@ -73,20 +73,20 @@ def test_the_page_names_every_setting_of_its_matter() -> None:
         pytest.param(_refusal(pause_creation=True), id="PAUSE_CREATION"),
     ],
 )
-def test_the_words_of_limits(words: str) -> None:
-    """The page has them as pods are told, but for the numbers and the place in the line."""
+def test_page_has_the_messages_of_limits(words: str) -> None:
+    """The messages are the same except for numbers and the position in the queue."""
     assert f"`{_numberless(words)}`" in _numberless(_PAGE)
 
 
 @pytest.mark.parametrize("variable", CHECKS)
-def test_the_words_of_lists(variable: str) -> None:
-    """The page has the first part of them, with a name of its own; the second says what to do."""
+def test_page_has_the_messages_of_lists(variable: str) -> None:
+    """The page has the first part with an example; the second part is the remedy."""
     check, name = CHECKS[variable]
     words = re.escape(check(name, written({variable: "none"})).partition(";")[0])
     assert re.search(f"`{words.replace(re.escape(name), '[^`]+')}`", _PAGE)
 
 
-def test_the_buffer_of_the_page_is_the_example() -> None:
+def test_buffer_of_the_page_is_the_example() -> None:
     (text,) = (each for each in re.findall(r"(?s)```yaml\n(.*?)```", _PAGE) if constants.BUFFER_STRATEGY in each)
     template, buffer = yaml.safe_load_all((_EXAMPLES / "capacity-buffer" / "buffer.yaml").read_text("utf-8"))
 
@@ -94,8 +94,8 @@ def test_the_buffer_of_the_page_is_the_example() -> None:
     assert buffer["spec"]["podTemplateRef"] == {"name": template["metadata"]["name"]}
 
 
-def test_the_numbers_of_the_page() -> None:
-    """Waits are those of the code."""
+def test_numbers_of_the_page_are_those_of_the_code() -> None:
+    """The page contains the waits in the code."""
     stockout, quota = DELAYS[FailureKind.STOCKOUT], DELAYS[FailureKind.QUOTA]
     text = " ".join(_PAGE.split())
 

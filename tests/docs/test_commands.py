@@ -1,6 +1,6 @@
-"""Commands that the documentation shows are commands: they parse, and what they name exists.
+"""Commands in the documentation are valid: they parse, and their targets exist.
 
-What install.md and upgrade.md show is run, too (`tests/deploy/test_install_page.py`, `test_upgrade.py`).
+Commands in install.md and upgrade.md are also run (`tests/deploy/test_install_page.py`, `test_upgrade.py`).
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ _VARIABLES = frozenset(re.findall(r"\$[({]?([A-Z_]+)", _MAKEFILES))
 _OURS = {"tpu-provisioner": make_frame, "tpu-rehearsal": make_rehearsal_frame}
 
 
-def test_each_block_is_shell() -> None:
-    """Bash reads all of them, and runs none."""
+def test_each_block_is_valid_shell() -> None:
+    """Bash parses all blocks without running them."""
     blocks = [each for each in _SHOWN if each.fenced]
     functions = "\n".join(f"block{number}() {{\n{each.text}\n}}" for number, each in enumerate(blocks))
 
@@ -37,13 +37,13 @@ def test_each_block_is_shell() -> None:
 
 
 def _check_ours(words: list[str]) -> None:
-    """Parse a command line and do nothing; raise click.UsageError or SystemExit where it is wrong."""
+    """Parse a command line without running it. Raises click.UsageError or SystemExit if it is invalid."""
     arguments = shell.plain(words[1:])
     frame = _OURS.get(PurePath(words[0]).name, make_frame)()
     with click.Context(frame, info_name=words[0]) as context, contextlib.suppress(click.exceptions.Exit):
         name, command, rest = frame.resolve_command(context, arguments)
         assert command is not None
-        # Its name alone only mentions a command.
+        # A command's name without arguments may only be a mention.
         with contextlib.suppress(*[] if rest else [click.MissingParameter]):
             command.make_context(name, rest, parent=context)
 
@@ -55,7 +55,7 @@ def _check_make(words: list[str]) -> None:
 
 
 def _check_kubectl(words: list[str]) -> None:
-    # Its plugin `tpu` has our own commands.
+    # The plugin `tpu` of kubectl has the provisioner's commands.
     if words[1:2] == ["tpu"]:
         _check_ours(words[1:])
 
@@ -80,8 +80,8 @@ def _check(words: list[str]) -> None:
 @pytest.mark.parametrize(
     "words", [pytest.param(words, id=f"{each.place} {' '.join(words)}"[:120]) for each, words in _EACH]
 )
-def test_what_a_command_names_exists(words: list[str]) -> None:
-    """Our own commands parse, by their own parser; targets and variables of make and modules of Python exist."""
+def test_targets_of_commands_exist(words: list[str]) -> None:
+    """The provisioner's commands parse, and targets and variables of make and modules of Python exist."""
     _check(words)
 
 
@@ -97,7 +97,7 @@ def test_what_a_command_names_exists(words: list[str]) -> None:
         "python -m tests.simulaton",
     ],
 )
-def test_a_wrong_command_is_found(line: str) -> None:
-    """Otherwise the test above would pass whatever the pages show."""
+def test_wrong_command_is_found(line: str) -> None:
+    """Otherwise, the test above would pass for any pages."""
     with pytest.raises((AssertionError, click.UsageError)):
         _check(line.split())

@@ -1,7 +1,7 @@
-"""docs/commands.md: each example is run, and its output is what the page shows.
+"""Runs the examples in docs/commands.md and compares their output with the page.
 
-Commands that talk to the controller, the cluster or GKE are run against worlds of the tests. `COMMANDS_PAGE=write` in
-the environment writes what was printed into the page, for a look at what has changed.
+Commands that need the controller, the cluster or GKE run against worlds of the tests. With `COMMANDS_PAGE=write` in the
+environment, the output is written to the page, to see the changes.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from tests.support.settings import settings
 from tests.support.wire_server import Answer, WireServer
 from tests.support.world import World, failure
 
-#: Some examples start Python, with all of Google's libraries.
+#: Some examples start Python with all of Google's libraries.
 pytestmark = pytest.mark.timeout(60)
 
 PAGE = ROOT / "docs" / "commands.md"
@@ -39,7 +39,7 @@ __all__ = ["world"]
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run as the page does: in the repository, without settings in the environment."""
+    """Run a command as on the page: in the repository, without settings in the environment."""
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -54,7 +54,7 @@ def ours(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
 
 @contextmanager
 def controller() -> Iterator[str]:
-    """Serve the board of a provisioner: one JobSet runs, and there is no capacity for another one."""
+    """Serve the board of a provisioner with a running JobSet and one without capacity."""
     server = WireServer()
     stage = World(make_jobset("train"), settings_=settings(max_chips=64))
     stage.live(4)
@@ -71,7 +71,7 @@ def controller() -> Iterator[str]:
 
 
 def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[], str]) -> str:
-    """Run an example; return what it prints."""
+    """Run an example; return its output."""
     program, *words = shlex.split(command)
     assert program == "tpu-provisioner"
     match words[0]:
@@ -85,10 +85,10 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[
 
 
 @pytest.mark.parametrize(("command", "output"), EXAMPLES, ids=[command for command, _ in EXAMPLES])
-def test_an_example_prints_what_the_page_shows(
+def test_example_prints_the_output_on_the_page(
     command: str, output: str, capsys: pytest.CaptureFixture[str], world: object
 ) -> None:
-    """To the letter."""
+    """The output must be equal to the page."""
 
     def person() -> str:
         world.run_to_use()  # type: ignore[attr-defined]
@@ -109,7 +109,7 @@ def test_an_example_prints_what_the_page_shows(
 
 
 def test_every_command_has_a_section_with_an_example() -> None:
-    """In the order of `--help`, whose line the table has."""
+    """The sections are in the order of `--help`, and the table has its lines."""
     text = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"(?m)^## `([a-z-]+)`$", text)
     assert sections == [*COMMANDS]
@@ -118,15 +118,15 @@ def test_every_command_has_a_section_with_an_example() -> None:
         assert f"tpu-provisioner {name}" in text.partition(f"\n## `{name}`")[2].partition("\n## ")[0]
 
 
-def test_the_page_on_rehearsals_names_every_command() -> None:
-    """Each in a row of its table."""
+def test_page_on_rehearsals_names_every_command() -> None:
+    """The table has a row for each command."""
     text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (.+?) \|", text)
     named = {name for row in rows for name in re.findall(r"(?:make|tpu-rehearsal) ([a-z-]+)", row)}
     assert named == {*REHEARSAL_COMMANDS}
 
 
-def test_the_exit_codes_are_those_of_the_code() -> None:
-    """One table for all commands."""
+def test_exit_codes_on_the_page_are_those_of_the_code() -> None:
+    """The table of exit codes applies to all commands."""
     rows = re.findall(r"(?m)^\| (\d+) \| ", PAGE.read_text(encoding="utf-8").partition("## Exit codes")[2])
     assert rows == [str(int(code)) for code in ExitCode]

@@ -1,4 +1,4 @@
-"""The pictures of docs are what their texts say, and the one of the architecture names what is there."""
+"""The pictures in docs are consistent with the code."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,8 @@ _ROOT = Path(__file__).parents[2]
 _PACKAGE = _ROOT / "provisioner"
 
 
-def test_every_file_and_folder_in_the_picture_is_there() -> None:
-    """A picture that names what was moved is worse than none."""
+def test_every_path_in_the_picture_exists() -> None:
+    """The picture of the architecture must not contain moved files."""
     words = " ".join(ET.parse(_ROOT / "docs" / "architecture.svg").getroot().itertext())
     named = re.findall(r"[a-z_]+/(?:[a-z_]+(?:/|\.py))?", words)
     assert len(named) >= 10
@@ -19,8 +19,8 @@ def test_every_file_and_folder_in_the_picture_is_there() -> None:
         assert (_PACKAGE / name).exists() or (_PACKAGE / "slices" / name).exists(), name
 
 
-def test_the_life_of_a_slice_is_that_of_the_code() -> None:
-    """Each phase is drawn."""
+def test_phases_in_the_picture_are_those_of_the_code() -> None:
+    """The picture contains each phase."""
     text = (_ROOT / "docs" / "slice-life.txt").read_text(encoding="utf-8")
     drawn = set(re.findall(r"(?m)^(?:box|step) +(\w+)", text))
     assert drawn == {phase.value for phase in Phase} | {"pending"}

@@ -1,4 +1,4 @@
-"""Pages and pictures that are made from the code are what the code makes now: whoever changes it runs `make docs`."""
+"""Generated pages and pictures are up to date; `make docs` generates them."""
 
 import os
 import runpy
@@ -25,11 +25,11 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
         ("settings_table.py", "settings.md"),
     ],
 )
-def test_a_page_is_what_the_code_makes(maker: str, page: str) -> None:
-    """Every type, metric, field and option is on its page, and nothing else."""
+def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
+    """Every type, metric, field and option is on its page."""
     made = subprocess.run(
         [sys.executable, str(_ROOT / "docs" / maker)],
-        # Of this checkout, whatever the virtual environment has installed.
+        # The code of this checkout, not of an installed package.
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         check=True,
         capture_output=True,
@@ -39,8 +39,8 @@ def test_a_page_is_what_the_code_makes(maker: str, page: str) -> None:
 
 
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
-def test_a_picture_is_what_its_text_makes(source: Path) -> None:
-    """And it is on a page."""
+def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
+    """The picture is generated from its text."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
     assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
     pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))

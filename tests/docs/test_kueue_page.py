@@ -1,4 +1,4 @@
-"""docs/kueue.md and examples/kueue: what Kueue makes of them leads to the pools, conditions and details of the page."""
+"""Kueue's objects for docs/kueue.md and examples/kueue cause the pools, conditions and details on the page."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ def _only(kind: str) -> dict[str, Any]:
 
 
 def _asked(name: str, flavor: str = "v6e", **annotations: str) -> tuple[Asking, int]:
-    """Return a world with the request that Kueue makes for a JobSet, and the number of pods it is for."""
+    """Return a world with Kueue's request for a JobSet, and the number of pods in the request."""
     jobset: dict[str, Any] = yaml.safe_load((_ROOT / "examples" / "kueue" / f"{name}.yaml").read_text("utf-8"))
     (job,) = jobset["spec"]["replicatedJobs"]
     template, spec = job["template"]["spec"]["template"], _FLAVORS[flavor]
@@ -47,7 +47,7 @@ def _asked(name: str, flavor: str = "v6e", **annotations: str) -> tuple[Asking, 
     return world, pods
 
 
-def test_the_page_shows_what_the_example_has() -> None:
+def test_page_contains_the_example() -> None:
     config = _only("ProvisioningRequestConfig")
     assert _BLOCKS[0] == [_only("AdmissionCheck"), config]
     assert config["spec"]["provisioningClassName"] == constants.PROVISIONING_CLASS
@@ -59,7 +59,7 @@ def test_the_page_shows_what_the_example_has() -> None:
     assert [each for each in files if not (_ROOT / each).is_file()] == []
 
 
-def test_the_choices_of_the_page_are_those_of_a_request() -> None:
+def test_choices_of_the_page_are_those_of_a_request() -> None:
     (annotations,) = (
         each["metadata"]["annotations"]
         for block in _BLOCKS
@@ -73,8 +73,8 @@ def test_the_choices_of_the_page_are_those_of_a_request() -> None:
 
 
 @pytest.mark.parametrize(("name", "pods", "slices"), [("two-slices", 8, 2), ("one-slice", 2, 1)])
-def test_the_details_of_the_page_are_those_of_a_request(name: str, pods: int, slices: int) -> None:
-    """Of the JobSets of the example; and what the page pins pods by is on the nodes."""
+def test_details_of_the_page_are_those_of_a_request(name: str, pods: int, slices: int) -> None:
+    """The JobSets are those of the example, and nodes have the labels that the page selects."""
     world, asked = _asked(name)
     assert (asked, len(world.created)) == (pods, slices)
     world.finish_creates()
@@ -90,7 +90,7 @@ def test_the_details_of_the_page_are_those_of_a_request(name: str, pods: int, sl
     assert {node.labels[update["key"]] for node in world.nodes.values()} == {uid}
 
 
-def test_the_conditions_and_the_booking_of_the_page() -> None:
+def test_conditions_and_booking_of_the_page_are_those_of_the_code() -> None:
     named = re.findall(r"(?m)^\| `([A-Z]\w+)`", _PAGE)
     ours = (constants.ACCEPTED, constants.PROVISIONED, constants.FAILED, constants.BOOKING_EXPIRED)
     assert {*named} == {*ours, constants.CAPACITY_REVOKED}

@@ -1,4 +1,4 @@
-"""What the pages name in backticks is there: settings, keys of annotations and labels, tests, files."""
+"""Names in backticks on the pages exist: settings, keys of annotations and labels, tests, files."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CODE = "".join(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".yaml", ".mk", ".sh")
 )
-#: Of V-IPU, of GKE alone, and of a shell on a page.
+#: Names of V-IPU, of GKE, and of a shell on a page.
 _FOREIGN = {"PS_ACTIVE", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_TOPOLOGY_ALT", "TPU_TOPOLOGY_WRAP", "NEW_TAG"}
 _SLICES = ROOT / "provisioner" / "slices"
 _FOLDERS = (ROOT, ROOT / "provisioner", _SLICES)
@@ -23,19 +23,19 @@ _PATH = re.compile(r"`((?:[a-z_]+/)+[\w.-]*)`")
 
 
 def _named(pattern: str) -> set[tuple[str, str]]:
-    """Return what pages name, each with its page."""
+    """Return the names on the pages that match a pattern, each with its page."""
     return {(page, word) for page, text in _TEXTS.items() for word in re.findall(pattern, text)}
 
 
 def test_every_name_in_capitals_is_in_the_code() -> None:
-    """With an underscore it is a setting, a variable or a value."""
+    """A name with an underscore is a setting, a variable or a value."""
     named = _named(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`")
     assert len(named) > 50
     assert [each for each in named if each[1] not in _FOREIGN and each[1] not in _CODE] == []
 
 
 def test_every_key_is_in_the_code() -> None:
-    """Of annotations, labels and taints."""
+    """Keys are those of annotations, labels and taints."""
     known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
     named = _named(r"`((?:[a-z-]+\.)+(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])")
     assert len(named) > 20
@@ -43,7 +43,7 @@ def test_every_key_is_in_the_code() -> None:
 
 
 def test_every_test_exists() -> None:
-    """Whoever renames a test says so on the page."""
+    """A renamed test must be renamed on the pages."""
     sources = "".join(path.read_text("utf-8") for path in (ROOT / "tests").rglob("*.py"))
     there = set(re.findall(r"(?m)^(?:    )?def (test_\w+)\(", sources))
     named = _named(r"`(test_\w+)`")
@@ -51,8 +51,8 @@ def test_every_test_exists() -> None:
     assert [each for each in named if each[1] not in there] == []
 
 
-def test_every_path_is_there() -> None:
-    """Whole, within the package, or within the product; what begins with no folder of these is none."""
+def test_every_path_on_a_page_exists() -> None:
+    """A path is relative to the repository, the package or the product; other texts with a slash are ignored."""
     named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
     assert len(named) > 50
     assert [each for each in named if not any((top / each[1]).exists() for top in _FOLDERS)] == []

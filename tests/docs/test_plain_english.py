@@ -1,4 +1,4 @@
-"""Texts that people are shown are plain English: pages, help, settings, Events, conditions, log lines, web pages."""
+"""Texts for users are plain English: pages, help, settings, Events, conditions, log lines, web pages."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.shell import PAGES, ROOT
 
-#: What is not plain, as a regular expression, and what to write. Add what reviews find.
+#: Odd wording as a regular expression, and its replacement. Add the findings of reviews.
 _WORDS = {
     r"told": "is reported, knows, is unknown",
     r"anew": "again; recreate",
@@ -42,13 +42,13 @@ _ODD = re.compile("|".join(rf"(?<!\w)({each})(?!\w)" for each in _WORDS), re.IGN
 _ODD_HEADING = re.compile(r"(?m)^#.*(?:\band back|\bwhat is wrong is told)$", re.IGNORECASE)
 _NAMES = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
 _SCRIPT_TEXT = re.compile(r"(?m)^\s*(?://|/?\*).*$|\"([^\"\n]*)\"|`([^`]*)`")
-#: Simulators are left out: they speak as Google does.
+#: Simulators are left out, because their texts are Google's.
 _FOLDERS = ("provisioner", "rehearsal/commands", "rehearsal/demos", "rehearsal/localcluster", "generators", "docs")
 _CODE = [path for folder in _FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in (".py", ".js", ".html")]
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the texts in a tree, without docstrings but for those of commands, which are their help."""
+    """Yield the texts in a tree, without docstrings except those of commands, which are help texts."""
     match node:
         case ast.JoinedStr(values=values):
             yield "".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in values)
@@ -64,14 +64,14 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def _shown(path: Path) -> list[str]:
     text = path.read_text("utf-8")
     if path.suffix == ".py":
-        # To parse all takes seconds; few have an odd word, mostly in comments.
+        # Parsing all files would take seconds; few contain an odd word, mostly in comments.
         return [*_texts(ast.parse(text))] if _ODD.search(re.sub(r"\"\s+f?\"", "", text)) else []
     return ["".join(each) for each in _SCRIPT_TEXT.findall(text)] if path.suffix == ".js" else [_NAMES.sub("", text)]
 
 
 @pytest.mark.timeout(20)  # Parses a hundred files.
 def test_no_text_has_an_odd_phrase() -> None:
-    """Each has a plain one in its place."""
+    """The message contains the replacement."""
     advice = dict(enumerate(_WORDS.items(), 1))
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [(path, text) for path in (*pages, *_CODE) for text in _shown(path)]

@@ -11,7 +11,7 @@ from tests.docs.prose import Passage, hits
 from tests.docs.shell import ROOT
 
 _FOLDERS = ("provisioner", "tests", "rehearsal", "generators", "benchmarks", "docs")
-#: Passages that still have to be rewritten, by folder. Lower a number as soon as the test says so; never raise one.
+#: Number of remaining odd passages by folder. Lower a number when the test fails; do not raise one.
 _ALLOWANCE: dict[str, int] = {}
 
 

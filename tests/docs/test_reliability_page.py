@@ -8,7 +8,7 @@ _PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 _REALITY = (_ROOT / "docs" / "reality.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
-#: Where the faults of GKE, of Kubernetes and of the provisioner itself are tested end to end.
+#: Tests of faults of GKE, of Kubernetes and of the provisioner, end to end.
 _OF_FAULTS = ("crashes", "guards", "leaders")
 
 
@@ -19,15 +19,15 @@ def _tests_in(*files: Path) -> set[str]:
 
 
 def test_every_assumption_names_a_test() -> None:
-    """One row, one subject; the last cell names what holds it. That it exists: test_names.py."""
+    """Each row has one subject, and its last cell names a test. test_names.py checks that the test exists."""
     rows = [line for line in _REALITY.splitlines() if line.startswith("| ") and not line.startswith("| subject |")]
     assert rows
     for row in rows:
         assert _TEST.findall(row.rstrip(" |").rpartition(" | ")[2]), row
 
 
-def test_the_page_names_every_end_to_end_test_of_a_fault() -> None:
-    """Whoever adds one says which promise it holds."""
+def test_page_names_every_end_to_end_test_of_a_fault() -> None:
+    """A new test must be listed with the promise that it checks."""
     written = _tests_in(*(_ROOT / "tests" / "e2e" / f"test_{name}.py" for name in _OF_FAULTS))
 
     assert written

@@ -1,4 +1,4 @@
-"""The proof that a rewrite of comments and docstrings leaves the code as it was."""
+"""The proof that a commit changes only comments and docstrings."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The documentation's site is built without a complaint: each link and anchor leads somewhere, each page is found."""
+"""The documentation's site builds without warnings: each link and anchor exists, and each page is in the navigation."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import pytest
 
 from tests.docs.shell import PAGES, ROOT
 
-#: As `make site` does.
+#: Options of `make site`.
 _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--keep-going", "-c")
 
 
 @pytest.mark.timeout(60)  # Starts Sphinx, which takes three seconds on a machine that does nothing else.
-def test_the_pages_make_a_site(tmp_path: Path) -> None:
-    """Each link and anchor leads somewhere, and the navigation to each page. As `make site`, but nothing is drawn."""
+def test_pages_are_a_valid_site(tmp_path: Path) -> None:
+    """Links, anchors and navigation are checked as in `make site`, without drawing."""
     cache = tmp_path / "cache"
     made = subprocess.run(
         [*_BUILD, str(ROOT / "docs"), "-b", "dummy", "-d", str(cache), str(ROOT), str(tmp_path / "site")],
@@ -25,7 +25,7 @@ def test_the_pages_make_a_site(tmp_path: Path) -> None:
         text=True,
     )
 
-    # Warnings of Sphinx go to its standard error.
+    # Sphinx writes warnings to standard error.
     assert made.stderr == ""
     assert made.returncode == 0
     cached = {page.relative_to(cache).as_posix() for page in cache.rglob("*.doctree")}

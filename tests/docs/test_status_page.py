@@ -15,8 +15,8 @@ _GLOSSARY = (_ROOT / "docs" / "glossary.md").read_text("utf-8")
 _FOLDER = _ROOT / "docs" / "pictures"
 
 
-def test_each_picture_is_there_and_shown() -> None:
-    """None is missing, left over, forgotten by the page, or large."""
+def test_each_picture_exists_and_is_on_the_page() -> None:
+    """No picture is missing, unused or too large."""
     names = {f"{name}.webp" for name, *_ in [*PICTURES, (LARGE,)]}
     assert {path.name for path in _FOLDER.iterdir()} == names
     assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names
@@ -24,8 +24,8 @@ def test_each_picture_is_there_and_shown() -> None:
         assert (_FOLDER / name).stat().st_size <= MOST_BYTES
 
 
-def test_each_state_is_explained_in_the_words_of_the_page() -> None:
-    """The table lists the states in the page's order, with its words and the phases of the metrics."""
+def test_states_have_the_same_text_on_both_pages() -> None:
+    """The table has the page's order of states, its texts, and the phases of the metrics."""
     script = (_ROOT / "provisioner" / "slices" / "page" / "states.js").read_text("utf-8")
     words, helps = (
         dict(re.findall(r'^  (\w+): "([^"]+)",$', part.partition("};")[0], re.MULTILINE))

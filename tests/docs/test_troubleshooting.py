@@ -1,4 +1,4 @@
-"""Whatever the controller may say has an entry in the documentation: its cause, and what to do."""
+"""All messages of the controller have an entry in the documentation, with cause and remedy."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.preflight import Status
 from tests.docs import vocabulary
 
-#: The first of them parses the controller's code, which takes seconds on a busy machine.
+#: The first test parses the controller's code, which takes seconds on a busy machine.
 pytestmark = pytest.mark.timeout(30)
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
-#: States of pods, which Kubernetes words.
+#: States of pods, in the terms of Kubernetes.
 _OF_KUBERNETES = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "OOMKilled"})
 _EVENTS, _SYMPTOMS = "events.md", "troubleshooting.md"
 _READINESS, _LOG = "## `/readyz` fails", "## Warnings and errors in the log"
@@ -29,7 +29,7 @@ def _entries() -> dict[str, str]:
 
 
 def _rows(section: str) -> dict[str, str]:
-    """Return what the tables of a section name in their first column, and the rest of the row."""
+    """Return the names in the first column of a section's tables, with the rest of the row."""
     text = (_DOCS / _SYMPTOMS).read_text("utf-8").partition(f"{section}\n")[2].partition("\n## ")[0]
     rows = re.findall(r"(?m)^\| (`.+?`) \| (.+) \|$", text)
     found = [(name, rest) for names, rest in rows for name in re.findall(r"`([^`]+)`", names) if name != "event"]
@@ -39,13 +39,13 @@ def _rows(section: str) -> dict[str, str]:
 
 
 def _unmatched(patterns: set[str], names: set[str]) -> tuple[list[str], list[str]]:
-    """Return what has no entry, and the entries of what is not there."""
+    """Return the patterns without an entry, and the entries without a pattern."""
     without = sorted(each for each in patterns if not any(re.fullmatch(each, name) for name in names))
     return without, sorted(name for name in names if not any(re.fullmatch(each, name) for each in patterns))
 
 
-def test_each_entry_says_cause_and_what_to_do() -> None:
-    """Somebody reads it at night."""
+def test_each_entry_has_cause_and_remedy() -> None:
+    """Administrators need the cause and the remedy during an incident."""
     for name, body in _entries().items():
         leads = re.findall(r"(?m)^- (Cause|Look|Do)\b", body)
         assert leads in (["Cause", "Do"], ["Cause", "Look", "Do"]), name
@@ -55,7 +55,7 @@ def test_each_entry_says_cause_and_what_to_do() -> None:
 
 
 def test_each_reason_of_an_event_has_an_entry() -> None:
-    """And no entry is of a reason that is no more."""
+    """An entry must not be about a reason that no longer exists."""
     assert vocabulary.literal_reasons() == set()
     table = (_DOCS / _EVENTS).read_text("utf-8").partition("## Events that need no action")[2].partition("\n## ")[0]
     rows = re.findall(r"`([A-Z]\w+)`", " ".join(re.findall(r"(?m)^\| (.+?) \| ", table)))
@@ -63,13 +63,13 @@ def test_each_reason_of_an_event_has_an_entry() -> None:
 
 
 def test_each_reason_of_a_delete_is_explained() -> None:
-    """They end the message of an Event."""
+    """The reasons are at the end of the message of an Event."""
     said = {reason.value.replace("_", " ") for reason in DeleteReason}
     assert set(re.findall(r"(?m)^  \| `([a-z ]+)` \|", _entries()["NodePoolDeletionStarted"])) == said
 
 
 def test_each_warning_and_error_of_the_log_has_an_entry() -> None:
-    """And no entry is of a line that is no more."""
+    """An entry must not be about a log line that no longer exists."""
     names = {*_rows(_LOG)}
     assert _unmatched(vocabulary.log_events(), names) == ([], [])
     assert {name for name in names if name.startswith("check.")} == {
@@ -79,19 +79,19 @@ def test_each_warning_and_error_of_the_log_has_an_entry() -> None:
 
 
 def _unsaid(quote: str) -> list[str]:
-    """Return what the code does not say of a quotation; dots and words in capitals stand for what differs."""
+    """Return the parts of a quotation that are not in the code; dots and words in capitals are placeholders."""
     pieces = [piece.strip() for piece in re.split(r"\.\.\.|\b[A-Z]{1,9}\b(?:/[A-Z]+)?", quote) if piece.strip(" :")]
     return [piece for piece in pieces if piece not in vocabulary.words()]
 
 
-def test_each_line_of_readyz_and_healthz_is_said_by_the_code() -> None:
-    """No entry is of a line that is no more."""
+def test_each_line_of_readyz_and_healthz_is_in_the_code() -> None:
+    """An entry must not be about a line that no longer exists."""
     assert [name for name in _rows(_READINESS) if _unsaid(name)] == []
 
 
 @pytest.mark.parametrize("page", [_EVENTS, _SYMPTOMS])
-def test_what_is_quoted_is_said_by_the_code(page: str) -> None:
-    """Quotations at the beginning of items and rows; three dots and words in capitals stand for what differs."""
+def test_each_quotation_is_in_the_code(page: str) -> None:
+    """Quotations are at the start of items and rows; three dots and words in capitals are placeholders."""
     text = (_DOCS / page).read_text("utf-8").partition(_READINESS)[0]
     quoted = [
         quote
@@ -103,7 +103,7 @@ def test_what_is_quoted_is_said_by_the_code(page: str) -> None:
         assert _unsaid(quote) == [], quote
 
 
-def test_the_collectors_find_what_is_known_to_be_there() -> None:
-    """A collector that finds nothing would make every page complete."""
+def test_collectors_find_known_names() -> None:
+    """If a collector found nothing, every page would appear complete."""
     assert len(vocabulary.event_reasons()) >= 17
     assert {"watch\\.failed", "round\\.crashed", "check\\..+"} <= vocabulary.log_events()

@@ -1,4 +1,4 @@
-"""The tables of docs/upgrade.md name reasons of Events, messages and metrics that exist."""
+"""The tables of docs/upgrade.md contain existing reasons of Events, messages and metrics."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from tests.support.controller import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
 _TABLES = _PAGE.partition("### What is different")[2].partition("### Migrate")[0]
-#: Both cells of each row: the Go provisioner's, and ours.
+#: Cells of each row, for the Go provisioner and for this provisioner.
 _ROWS = re.findall(r"(?m)^\| (.+) \| (.+) \|$", _TABLES)
 
 
 def test_reasons_of_events_are_those_of_the_code() -> None:
-    """Whoever renames or adds one says so."""
+    """A renamed or new reason must be changed on the page."""
     named = set(re.findall(r"`([A-Z][a-z]+[A-Za-z]*[a-z])`", _TABLES))
     reasons = reasons_of_slices()
     assert named & reasons == reasons
@@ -23,7 +23,7 @@ def test_reasons_of_events_are_those_of_the_code() -> None:
 
 
 def test_messages_of_events_are_those_of_the_code() -> None:
-    """The page quotes what is told in the life of a pool, and when somebody else deletes one."""
+    """The page quotes the messages for a pool's life, and for a delete by another client."""
     life, lost = World(), World()
     pools = [world.run_to_use() for world in (life, lost)]
     life.complete()

@@ -1,4 +1,4 @@
-"""What the controller's code may say to people, read from its source: log lines, reasons."""
+"""Texts that the controller shows to users, read from its source: log lines and reasons."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.partitions.planning import events as partition_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 _LEVELS = frozenset({"warning", "error", "exception", "critical"})
-#: In place of what is filled in.
+#: Replaces inserted values.
 _GAP = "\0"
 
 
@@ -29,12 +29,12 @@ def _tree(file: str) -> ast.Module:
 
 
 def _trees(having: str = "") -> Iterator[ast.Module]:
-    """Yield the trees of the files whose text has something: to parse and walk through all takes a second or two."""
+    """Yield the trees of the files that contain a text, because parsing all files takes a second or two."""
     return (_tree(file) for file, text in _sources().items() if having in text)
 
 
 def pattern_of(node: ast.expr) -> str | None:
-    """Return the regular expression of a text; None for what is no text with words of its own."""
+    """Return a regular expression for a text; None if the expression contains no constant text."""
     match node:
         case ast.Constant(value=str(text)):
             return re.escape(text)
@@ -46,7 +46,7 @@ def pattern_of(node: ast.expr) -> str | None:
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the patterns of all texts in an expression, parts of texts left out."""
+    """Yield the patterns of all texts in an expression, except parts of texts."""
     if isinstance(node, ast.expr) and (pattern := pattern_of(node)) is not None:
         yield pattern
         return
@@ -56,7 +56,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def log_events() -> set[str]:
-    """Patterns of the events that are logged as a warning or an error, directly or by an alias of the method."""
+    """Patterns of events that are logged as a warning or an error, directly or by an alias of the method."""
     found: set[str] = set()
     for tree in _trees("_log."):
         for function in ast.walk(tree):
@@ -84,7 +84,7 @@ def _is_loud(node: ast.AST) -> bool:
         isinstance(node, ast.Attribute)
         and node.attr in _LEVELS
         and isinstance(node.value, ast.Name)
-        # The second is bound to the object of its lines.
+        # The second one is bound to the object of its lines.
         and node.value.id in ("_log", "log")
     )
 
@@ -94,7 +94,7 @@ def _is_one_of(node: ast.AST, names: set[str]) -> bool:
 
 
 def reasons_of_slices() -> set[str]:
-    """List the reasons of Events on slices: constants of two words or more, each with a capital, but no conditions."""
+    """Return the reasons of Events on slices: constants of at least two capitalized words, except conditions."""
     conditions = {constants.BOOKING_EXPIRED, constants.CAPACITY_REVOKED, constants.READY_FOR_PROVISIONING}
     return {
         value
@@ -104,7 +104,7 @@ def reasons_of_slices() -> set[str]:
 
 
 def event_reasons() -> set[str]:
-    """List the reasons of Events, also those of other products."""
+    """Return the reasons of Events of all products."""
     of_others = {
         value
         for module in (node_group_events, partition_events)
@@ -115,7 +115,7 @@ def event_reasons() -> set[str]:
 
 
 def literal_reasons() -> set[str]:
-    """List reasons of Events that are no constants: there must be none, or nobody would find them."""
+    """Return reasons of Events that are literals. None are allowed, because the tests would not find them."""
     return {
         ast.unparse(keyword.value)
         for tree in _trees('reason="')
@@ -131,7 +131,7 @@ def literal_reasons() -> set[str]:
 
 @functools.cache
 def words() -> str:
-    """Return all texts of the code, a gap where something is filled in; those with underscores with spaces, too."""
+    """Return all texts in the code, with gaps for inserted values; identifiers also with spaces for underscores."""
     lines = []
     for tree in _trees():
         for node in ast.walk(tree):

@@ -1,4 +1,4 @@
-"""KubeApi on the wire: what it sends, what it makes of answers, and that nothing foreign leaks."""
+"""KubeApi against a server on the wire: requests, responses, and the conversion of all errors."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ PODS = "/api/v1/pods"
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    """Give a server that answers what it is told."""
+    """Give a server with configurable responses."""
     with running() as started:
         yield started
 
@@ -44,15 +44,14 @@ def api(server: WireServer, tmp_path: Path) -> KubeApi:
     return connect(str(write_kubeconfig(tmp_path / "config", server.url, user={"token": "secret"})))
 
 
-def test_connections_are_kept_alive_and_nothing_is_repeated_by_the_library(api: KubeApi) -> None:
-    """A watch behind a proxy that drops idle connections silently would stay open for ever."""
+def test_connections_have_keep_alive_and_no_automatic_retries(api: KubeApi) -> None:
+    """Without keep-alive, a watch behind a proxy that silently drops idle connections would stay open indefinitely."""
     options = api._pool.connection_pool_kw
     assert (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1) in options["socket_options"]
     assert options["retries"].total is False
 
 
-def test_a_request_carries_credentials_and_a_name(server: WireServer, api: KubeApi) -> None:
-    """The token, the user agent and the query arrive."""
+def test_request_has_credentials_user_agent_and_query(server: WireServer, api: KubeApi) -> None:
     server.answer(f"GET {PODS}/x", as_json({"kind": "Pod"}))
     assert api.get(f"{PODS}/x", {"a": "b c,d=e"}) == {"kind": "Pod"}
     (request,) = server.requests
@@ -74,29 +73,29 @@ _METADATA = "application/json;as=PartialObjectMetadata;g=meta.k8s.io;v=v1,applic
         (lambda api: api.apply("/p", {"x": 1}, manager="m"), "PATCH", "apply-patch+yaml", _METADATA),
     ],
 )
-def test_a_write_sends_its_body_with_the_right_type(
+def test_write_has_its_body_and_content_type(
     server: WireServer, api: KubeApi, call: Any, method: str, content_type: str, accept: str
 ) -> None:
-    """By the content type the API server decides what a patch means; of a patched object nobody reads more."""
+    """The content type determines the meaning of a patch. Only the metadata of a patched object are read."""
     server.answer(f"{method} /p", as_json({"ok": True}))
     assert call(api) == {"ok": True}
     (request,) = server.requests
     assert (request.json, request.headers["content-type"]) == ({"x": 1}, f"application/{content_type}")
     assert request.headers["accept"] == accept
-    # Else an object that somebody edited would be refused for ever.
+    # Without force, an object that a user edited could never be applied again.
     assert request.query == ({"fieldManager": "m", "force": "true"} if "apply" in content_type else {})
 
 
-def test_a_delete_can_be_bound_to_a_uid(server: WireServer, api: KubeApi) -> None:
-    """A namesake must not be deleted."""
+def test_delete_with_uid_has_a_precondition(server: WireServer, api: KubeApi) -> None:
+    """An object that was recreated under the same name must not be deleted."""
     server.answer("DELETE /p", as_json({}))
     api.delete("/p", uid="u1")
     assert server.requests[0].json["preconditions"] == {"uid": "u1"}
 
 
 @pytest.mark.parametrize("method", ["get", "post", "put", "patch", "delete"])
-def test_no_call_is_sent_twice(server: WireServer, api: KubeApi, method: str) -> None:
-    """Only the caller knows whether a repetition is safe; 503 and Retry-After must not change that."""
+def test_call_is_not_repeated_after_503(server: WireServer, api: KubeApi, method: str) -> None:
+    """Only the caller knows whether a repetition is safe, even after a 503 with Retry-After."""
     server.answer(f"{method.upper()} /p", Answer(status=503, headers={"retry-after": "0"}))
     arguments = () if method in ("get", "delete") else ({},)
     with pytest.raises(errors.Unavailable):
@@ -104,8 +103,8 @@ def test_no_call_is_sent_twice(server: WireServer, api: KubeApi, method: str) ->
     assert len(server.requests) == 1
 
 
-def test_a_read_alone_is_repeated_where_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
-    """Those that were kept break when an API server is replaced: pods that are created next need their owners read."""
+def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, api: KubeApi) -> None:
+    """Kept connections break when an API server is replaced, and admission must read the owners of pods then."""
     for method in ("GET", "POST"):
         server.answer(f"{method} /p", DROP, as_json({"ok": True}))
     assert api.get("/p") == {"ok": True}
@@ -114,8 +113,8 @@ def test_a_read_alone_is_repeated_where_its_connection_breaks(server: WireServer
     assert [each.method for each in server.requests] == ["GET", "GET", "POST"]
 
 
-def test_both_attempts_of_a_read_have_the_time_of_one(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A delete that follows must not come when the lease has ended."""
+def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A delete after a read must not be sent after the lease has ended."""
     allowed: list[Any] = []
 
     def request(*_: Any, timeout: urllib3.Timeout, **__: Any) -> None:
@@ -129,8 +128,8 @@ def test_both_attempts_of_a_read_have_the_time_of_one(api: KubeApi, monkeypatch:
     assert allowed == pytest.approx([0.9, 0.2])
 
 
-def test_a_redirect_is_not_followed(server: WireServer, api: KubeApi) -> None:
-    """The token must not go to another address."""
+def test_redirect_is_an_error(server: WireServer, api: KubeApi) -> None:
+    """The token must not be sent to another address."""
     server.answer("GET /p", Answer(status=302, headers={"location": "/elsewhere"}))
     with pytest.raises(errors.Unavailable):
         api.get("/p")
@@ -151,10 +150,10 @@ def test_a_redirect_is_not_followed(server: WireServer, api: KubeApi) -> None:
     ],
 )
 @pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
-def test_each_status_has_its_error(
+def test_each_status_raises_its_error(
     server: WireServer, api: KubeApi, status: int, want: type[errors.ClusterError], *, as_stream: bool
 ) -> None:
-    """Exactly this class, with the API's own words, cut."""
+    """The error has exactly this class, and the API's message, cut to its maximum length."""
     server.answer("GET /p", as_json({"kind": "Status", "message": "m" * 300, "reason": "R"}, status=status))
     with pytest.raises(want) as caught:
         api.stream("/p", {}, timeouts=SHORT) if as_stream else api.get("/p")
@@ -172,10 +171,10 @@ def test_each_status_has_its_error(
         pytest.param({}, {"details": "x"}, 0.0, id="nothing useful"),
     ],
 )
-def test_the_pause_that_a_server_asks_for_is_kept(
+def test_pause_requested_by_the_server_is_in_the_error(
     server: WireServer, api: KubeApi, headers: dict[str, str], body: Any, want: float
 ) -> None:
-    """From the header or the Status object."""
+    """The pause is in the header or in the Status object."""
     server.answer("GET /p", as_json(body, status=429, headers=headers))
     with pytest.raises(errors.TooManyRequests) as caught:
         api.get("/p")
@@ -183,8 +182,8 @@ def test_the_pause_that_a_server_asks_for_is_kept(
 
 
 @pytest.mark.parametrize("body", [b"", b"<html>", b"[1]", b"\xff\xfe{", b'{"a":' + b"[" * 100_000], ids=range(5))
-def test_an_answer_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
-    """Proxies answer all kinds of things with 200; a refusal without JSON keeps its class."""
+def test_response_that_is_no_object_is_malformed(server: WireServer, api: KubeApi, body: bytes) -> None:
+    """Proxies respond 200 with bodies of any kind. An error status without JSON keeps its class."""
     server.answer("GET /p", Answer(body=body), Answer(status=403, body=body))
     with pytest.raises(errors.Malformed) as caught:
         api.get("/p")
@@ -203,15 +202,15 @@ def test_an_answer_that_is_no_object_is_malformed(server: WireServer, api: KubeA
         {"items": [], "metadata": {"resourceVersion": "1", "continue": 7}},
     ],
 )
-def test_a_list_that_is_none_is_malformed(server: WireServer, api: KubeApi, body: Any) -> None:
-    """An answer without items must never read as "there is nothing": pools are deleted for less."""
+def test_list_without_items_or_metadata_is_malformed(server: WireServer, api: KubeApi, body: Any) -> None:
+    """A response without items must not count as an empty list, because node pools would be deleted."""
     server.answer("GET /p", as_json(body))
     with pytest.raises(errors.Malformed):
         api.list_page("/p")
 
 
-def test_pages_are_asked_for_and_read(server: WireServer, api: KubeApi) -> None:
-    """Limit and continue go out, items and token come back; Go's null means empty."""
+def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api: KubeApi) -> None:
+    """Go encodes an empty list as null."""
     server.answer("GET /p", as_json({"items": None, "metadata": {"resourceVersion": "9", "continue": "t"}}))
     page = api.list_page("/p", {"labelSelector": "a"}, limit=2, continue_token="s")
     assert (page.items, page.resource_version, page.continue_token) == ([], "9", "t")
@@ -219,16 +218,16 @@ def test_pages_are_asked_for_and_read(server: WireServer, api: KubeApi) -> None:
     assert server.requests[0].headers["accept"] == "application/json"
 
 
-def test_metadata_alone_can_be_asked_for(server: WireServer, api: KubeApi) -> None:
-    """A server that does not know how may send all of it."""
+def test_list_of_metadata_has_its_accept_header(server: WireServer, api: KubeApi) -> None:
+    """The header also accepts whole objects, for servers that cannot convert them."""
     server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
     api.list_page("/p", metadata_only=True)
     accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
     assert server.requests[0].headers["accept"] == accepted
 
 
-def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: WireServer, api: KubeApi) -> None:
-    """A chunk is no line: one may hold several, or a part."""
+def test_lines_are_yielded_before_the_stream_ends_regardless_of_chunks(server: WireServer, api: KubeApi) -> None:
+    """A chunk may contain several lines, or a part of one."""
     server.answer("GET /p", Answer(lines=[b'{"a"', b':1}\n{"b":2}\n\n{"c', b'":3}\n', HANG]))
     got = []
     with api.stream("/p", {}, timeouts=Timeouts(read_seconds=5)) as stream:
@@ -239,7 +238,7 @@ def test_lines_arrive_while_the_stream_is_open_however_they_are_cut(server: Wire
     assert got == [b'{"a":1}', b'{"b":2}', b'{"c":3}']
 
 
-def test_a_stream_that_ends_is_just_over(server: WireServer, api: KubeApi) -> None:
+def test_stream_that_the_server_ends_raises_no_error(server: WireServer, api: KubeApi) -> None:
     """The server ends each watch after timeoutSeconds."""
     server.answer("GET /p", Answer(lines=[{"a": 1}]))
     with api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -255,10 +254,10 @@ def test_a_stream_that_ends_is_just_over(server: WireServer, api: KubeApi) -> No
         pytest.param([b'{"a":1}\n', HANG], "nothing was received for 0.3 s", id="hung"),
     ],
 )
-def test_a_stream_that_breaks_is_unavailable_after_its_whole_lines(
+def test_stream_that_breaks_yields_its_whole_lines_and_raises_unavailable(
     server: WireServer, api: KubeApi, lines: list[Any], words: str
 ) -> None:
-    """What arrived whole counts; half a line never does."""
+    """Complete lines count, and an incomplete one never does."""
     server.answer("GET /p", Answer(lines=lines))
     got = []
     with pytest.raises(errors.Unavailable, match=words), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -267,8 +266,8 @@ def test_a_stream_that_breaks_is_unavailable_after_its_whole_lines(
         assert next(iter(stream)) == b'{"a":1}'
 
 
-def test_closing_a_stream_wakes_its_reader_at_once(server: WireServer, api: KubeApi) -> None:
-    """A process that must end can't wait out a read time-out."""
+def test_close_of_a_stream_wakes_its_reader_immediately(server: WireServer, api: KubeApi) -> None:
+    """A process that must end cannot wait for a read time-out."""
     server.answer("GET /p", Answer(lines=[{"a": 1}, HANG]))
     stream = api.stream("/p", {}, timeouts=Timeouts(read_seconds=60))
     first, outcome = threading.Event(), []
@@ -289,8 +288,8 @@ def test_closing_a_stream_wakes_its_reader_at_once(server: WireServer, api: Kube
     assert time.monotonic() - began < 1
 
 
-def test_an_endless_line_is_refused(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Nothing that a server sends may fill the memory."""
+def test_line_without_end_is_malformed(server: WireServer, api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A server must not be able to fill the memory."""
     monkeypatch.setattr(wire, "MAX_LINE_BYTES", 1000)
     server.answer("GET /p", Answer(lines=[b"x" * 600] * 4))
     with pytest.raises(errors.Malformed), api.stream("/p", {}, timeouts=SHORT) as stream:
@@ -315,8 +314,8 @@ def _refused_port() -> int:
     ],
 )
 @pytest.mark.parametrize("as_stream", [False, True], ids=["call", "stream"])
-def test_no_foreign_exception_leaks(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
-    """Whatever urllib3, ssl and http.client raise becomes Unavailable, with its cause."""
+def test_transport_error_becomes_unavailable(server: WireServer, tmp_path: Path, url: str, *, as_stream: bool) -> None:
+    """All errors of urllib3, ssl and http.client become Unavailable, with the original as the cause."""
     with socket.create_server(("127.0.0.1", 0)) as listener:
         replies = {"garbage": b"what?\r\n\r\n", "closing": b""}
         if url in replies:
@@ -348,20 +347,20 @@ def test_no_foreign_exception_leaks(server: WireServer, tmp_path: Path, url: str
         gc.disable()
         held, has_cause, status = fail()
         gc.enable()
-    # A failure that refers to itself would keep what its caller has until garbage is looked for.
+    # A failure that refers to itself would keep the caller's variables until the next garbage collection.
     assert (held(), has_cause, status) == (None, True, 0)
 
 
-def test_a_refused_connection_is_called_refused(tmp_path: Path) -> None:
-    """And no time-out."""
+def test_error_of_a_refused_connection_contains_its_reason(tmp_path: Path) -> None:
+    """urllib3 classifies a refused connection as a time-out."""
     server = f"http://127.0.0.1:{_refused_port()}"
     with pytest.raises(errors.Unavailable) as caught:
         connect(str(write_kubeconfig(tmp_path / "config", server))).get("/api")
     assert str(caught.value) == f"GET /api: {server} can't be reached: Connection refused"
 
 
-def test_credentials_that_cannot_be_refreshed_are_unavailable(server: WireServer, api: KubeApi) -> None:
-    """Exec plugins and token files fail in their own ways."""
+def test_failed_refresh_of_credentials_is_unavailable(server: WireServer, api: KubeApi) -> None:
+    """Exec plugins and token files raise any exception."""
 
     def broken(configuration: object) -> None:
         raise KeyError("token")
@@ -372,8 +371,8 @@ def test_credentials_that_cannot_be_refreshed_are_unavailable(server: WireServer
     assert server.requests == []
 
 
-def test_a_refreshed_token_is_used(server: WireServer, api: KubeApi) -> None:
-    """Tokens live for an hour; the process lives longer. A line end in the file does no harm."""
+def test_refreshed_token_is_sent(server: WireServer, api: KubeApi) -> None:
+    """Tokens are valid for an hour, less than the process runs. A line end in the file is ignored."""
     server.answer("GET /p", as_json({}))
 
     def refresh(configuration: Any) -> None:
@@ -404,8 +403,8 @@ def _ca_pem() -> bytes:
         ),
     ],
 )
-def test_the_trusted_certificates_are_told(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
-    """The proof that kubeconfig and GKE cluster are one rests on them."""
+def test_client_knows_its_trusted_certificates(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
+    """The proof that the kubeconfig and GCP_CLUSTER are the same cluster uses them."""
     (tmp_path / "ca.pem").write_bytes(_ca_pem())
     values = {"DATA": base64.b64encode(_ca_pem()).decode(), "FILE": str(tmp_path / "ca.pem")}
     settings = {key: values.get(value, value) if isinstance(value, str) else value for key, value in cluster.items()}
@@ -439,8 +438,8 @@ def test_the_trusted_certificates_are_told(tmp_path: Path, cluster: dict[str, An
         ),
     ],
 )
-def test_what_is_wrong_with_a_kubeconfig(tmp_path: Path, content: bytes | None, words: str) -> None:
-    """The file is named, and no word of Python is in the message."""
+def test_error_of_an_invalid_kubeconfig_contains_the_mistake(tmp_path: Path, content: bytes | None, words: str) -> None:
+    """The message contains the path of the file, and no terms of Python."""
     path = tmp_path / "config"
     if content is not None:
         path.write_bytes(content)
@@ -452,8 +451,8 @@ def test_what_is_wrong_with_a_kubeconfig(tmp_path: Path, content: bytes | None, 
     assert not _PYTHON.search(message.replace(str(tmp_path), ""))
 
 
-def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """No kubeconfig is given, and the pod has a service account."""
+def test_service_account_is_used_inside_a_cluster(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The pod has a service account and no kubeconfig."""
     (tmp_path / "token").write_text("abc\n")
     (tmp_path / "ca.crt").write_bytes(_ca_pem())
     base = "kubernetes.config.incluster_config."
@@ -468,8 +467,7 @@ def test_the_pods_own_account_is_used_inside_a_cluster(tmp_path: Path, monkeypat
         connect(environ=environ)
 
 
-def test_a_kubeconfig_wins_over_the_pods_own_account(tmp_path: Path) -> None:
-    """Whoever names one means it."""
+def test_kubeconfig_takes_precedence_over_the_service_account(tmp_path: Path) -> None:
     path = write_kubeconfig(tmp_path / "config", "https://k8s.example")
     inside = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
     for api in (
@@ -479,8 +477,8 @@ def test_a_kubeconfig_wins_over_the_pods_own_account(tmp_path: Path) -> None:
         assert api.context_name == "here"
 
 
-def test_a_page_that_is_too_large_is_given_up(server: WireServer, api: KubeApi) -> None:
-    """Announced or not; a single object may have more bytes, and the connection is not used again."""
+def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
+    """Also if Content-Length is missing. A single object may be larger. The connection is not reused."""
     body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
     server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
     for _ in range(2):
@@ -490,8 +488,7 @@ def test_a_page_that_is_too_large_is_given_up(server: WireServer, api: KubeApi) 
     assert (len(page.items), page.size_bytes) == (1, len(body))
 
 
-def test_an_answer_beyond_all_bounds_is_given_up(server: WireServer, api: KubeApi) -> None:
-    """Whatever it is."""
+def test_response_above_the_general_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
     server.answer("GET /p/x", Answer(lines=[b"x" * (ANSWER_BYTES // 16)] * 17))
     with pytest.raises(errors.TooLarge, match="GET /p/x: the answer has more than 16,777,216 bytes"):
         api.get("/p/x")

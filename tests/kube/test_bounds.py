@@ -1,4 +1,4 @@
-"""What is read has bounds: of an object, of a record, and of a page of a list."""
+"""Limits on the size of an object, of its record, and of a page of a list."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ from tests.support.kube import FakeKube
 from tests.support.objects import raw_jobset, raw_node, raw_pod
 
 HUGE = 300_000
-#: Functions called for each byte of an object: a container of 40 bytes has six amounts to look for.
+#: Maximum function calls per byte of an object: a container of 40 bytes has six amounts to read.
 CALLS_PER_BYTE = 1.5
 
 
 def requirements_of(*, labels: Any = None, annotations: Any = None, **spec: Any) -> Requirements:
-    """Return what is kept of a pod."""
+    """Return the requirements that are read of a pod."""
     raw = raw_pod()
     raw["spec"] |= spec
     raw["metadata"]["labels"] |= labels or {}
@@ -48,7 +48,7 @@ def expression(*values: str) -> dict[str, Any]:
 
 
 def many(count: int) -> dict[str, str]:
-    """Return so many labels."""
+    """Return `count` labels."""
     return {f"k{index}": "v" for index in range(count)}
 
 
@@ -85,8 +85,8 @@ def many(count: int) -> dict[str, str]:
         pytest.param({"annotations": {"other": "x" * HUGE}}, "", id="an annotation that nobody reads"),
     ],
 )
-def test_what_a_pod_may_ask_for_has_bounds(fields: dict[str, Any], problem: str) -> None:
-    """The message names what it is, how much there is and how much is read."""
+def test_pod_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -> None:
+    """The message contains the field, its size and the limit."""
     found = requirements_of(**fields).problem
     assert found.startswith(problem) or (problem and problem in found)
     assert bool(found) is bool(problem)
@@ -96,7 +96,7 @@ def test_what_a_pod_may_ask_for_has_bounds(fields: dict[str, Any], problem: str)
 def jobset_of(
     *, replicas: int = 1, parallelism: Any = 1, count: int = 1, chips: int = 4, name: str = "", **template: Any
 ) -> Workload:
-    """Return what is kept of a JobSet."""
+    """Return the record of a JobSet."""
     raw = raw_jobset()
     (job,) = raw["spec"]["replicatedJobs"]
     job["replicas"] = replicas
@@ -133,15 +133,15 @@ def jobset_of(
         ),
     ],
 )
-def test_what_a_jobset_may_ask_for_has_bounds(fields: dict[str, Any], problem: str) -> None:
-    """Child Jobs without chips are no work here, however many there are."""
+def test_jobset_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -> None:
+    """The number of child Jobs without chips is not limited, because they are not served."""
     found = jobset_of(**fields).problem
     assert problem in found
     assert bool(found) is bool(problem)
 
 
-def test_of_labels_that_are_too_many_those_that_decide_are_kept() -> None:
-    """Who wants no pools gets none, and who wants one is told."""
+def test_pod_with_too_many_labels_keeps_the_ones_for_decisions() -> None:
+    """A pod that disables provisioning gets no pool, and other pods get an Event about the problem."""
     found = requirements_of(
         labels={**many(1000), constants.DISABLE: "true"},
         nodeSelector={**many(1000), constants.TPU_TOPOLOGY: "2x2x2", constants.TPU_ACCELERATOR: "a"},
@@ -150,8 +150,8 @@ def test_of_labels_that_are_too_many_those_that_decide_are_kept() -> None:
     assert found.node_selector == {constants.TPU_TOPOLOGY: "2x2x2", constants.TPU_ACCELERATOR: "a"}
 
 
-def test_the_schedulers_words_are_cut() -> None:
-    """They name every node that does not fit."""
+def test_message_of_the_scheduler_is_cut() -> None:
+    """The message names every node that does not fit."""
     raw = raw_pod()
     raw["status"]["conditions"][-1]["message"] = "0/3 nodes are available: " + "x" * HUGE
     pod = parse_pod(raw)
@@ -160,8 +160,8 @@ def test_the_schedulers_words_are_cut() -> None:
     assert pod.unschedulable_message.endswith("x…")
 
 
-def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> None:
-    """Only administrators write them."""
+def test_labels_and_taints_of_a_node_are_limited() -> None:
+    """Only administrators write them, so the rest is ignored without a problem."""
     raw = raw_node()
     raw["metadata"]["labels"] |= many(1000)
     raw["spec"]["taints"] = [{"key": f"k{index}", "effect": "NoSchedule"} for index in range(1000)]
@@ -182,8 +182,8 @@ def test_labels_and_taints_of_a_node_are_kept_as_far_as_a_node_needs_any() -> No
     ],
     ids=["one long text", "selectors", "tolerations", "values", "containers"],
 )
-def test_a_record_is_small_however_large_its_object_is(spec: dict[str, Any]) -> None:
-    """A thousand objects of 1.5 MB each cost what a thousand records cost, and are read in time of their length."""
+def test_record_is_small_if_its_object_is_large(spec: dict[str, Any]) -> None:
+    """1,000 objects of 1.5 MB need the memory of 1,000 records, and are read in linear time."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"][0]["template"]["spec"]["template"]["spec"] |= spec
     _, _, kept = measured(lambda: [parse_jobset(raw) for _ in range(10)])
@@ -196,7 +196,7 @@ MIB = 1024 * 1024
 
 
 class Sized(FakeKube):
-    """A collection of objects of given sizes, whose pages may be too large; notes what was asked for."""
+    """Server with a collection of objects of given sizes, whose pages may be too large. Records the requests."""
 
     def __init__(self, *sizes: int) -> None:
         super().__init__()
@@ -207,7 +207,7 @@ class Sized(FakeKube):
     def list_page(
         self, path: str, query: Any = None, *, limit: int = PAGE_SIZE, continue_token: str = "", **_: Any
     ) -> Page:
-        """Return the next objects, as far as they fit."""
+        """Return the next objects. Raises TooLarge if they exceed the limit."""
         start = int(continue_token or 0)
         self.asked.append((start, limit))
         size = sum(self.sizes[start : start + limit])
@@ -245,16 +245,15 @@ def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
         pytest.param([], 1, id="nothing"),
     ],
 )
-def test_every_object_is_read_once_in_pages_of_bounded_size(sizes: list[int], most_calls: int) -> None:
-    """Whatever their sizes, and in few more calls than needed."""
+def test_every_object_is_read_once_in_pages_of_limited_size(sizes: list[int], most_calls: int) -> None:
+    """The number of calls is close to the minimum."""
     kube = Sized(*sizes)
     assert read(kube) == list(range(len(sizes)))
     assert kube.largest <= max([PAGE_BYTES, *sizes])
     assert len(kube.asked) <= most_calls
 
 
-def test_an_object_beyond_all_bounds_is_an_error_and_no_endless_loop() -> None:
-    """The error names what was asked for."""
+def test_object_above_the_limit_raises_an_error_without_an_endless_loop() -> None:
     kube = Sized(1000, 17 * MIB)
     with pytest.raises(errors.TooLarge, match="GET /p: the answer has more than"):
         read(kube, most=2)

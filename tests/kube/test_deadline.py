@@ -1,4 +1,4 @@
-"""The deadline of a call on the wire: a server that sends byte by byte cannot extend the call."""
+"""Deadline of a call against a server on the wire: sending single bytes cannot extend the call."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from tests.support.kubeconfig import write_kubeconfig
 
 #: Serves one connection; the Event is set when the client has finished.
 Talk = Callable[[socket.socket, threading.Event], object]
-#: A call ends within the sum, 0.6 s.
+#: Each call ends within their sum, 0.6 s.
 TIMEOUTS = Timeouts(connect_seconds=0.2, read_seconds=0.4)
 #: Interval in seconds between two bytes: well below each single time-out.
 _INTERVAL_SECONDS = 0.05
@@ -70,7 +70,7 @@ def _running(tmp_path: Path, talk: Talk, *, tls: bool) -> Iterator[KubeApi]:
 
 
 def _dripping(whole: bytes, rest: bytes) -> Talk:
-    """Return a server that sends `whole` at once, and then `rest` byte by byte."""
+    """Return a server that sends `whole` immediately, and then `rest` byte by byte."""
 
     def talk(connection: socket.socket, finished: threading.Event) -> None:
         connection.recv(65536)
@@ -101,7 +101,7 @@ _BODY, _PART = b"x" * 1000, b"1" * 1000
     ],
 )
 def test_call_ends_at_its_deadline_while_bytes_arrive(tmp_path: Path, call: str, talk: Talk, *, tls: bool) -> None:
-    """Each byte begins the time-out of the socket again: eight such reads held all places of the webhook server."""
+    """Each byte restarts the socket's time-out. Eight such reads once blocked all places of the webhook server."""
     with _running(tmp_path, talk, tls=tls) as api:
         began = time.monotonic()
         with pytest.raises(errors.Unavailable, match=r"did not answer within 0.2 s \(connect\) or 0.4 s \(read\)"):

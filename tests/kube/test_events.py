@@ -1,4 +1,4 @@
-"""Events: their content, their aggregation, and that they are never in the way."""
+"""Events: their content, their aggregation, and that recording them does not block."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ EVENTS = "/api/v1/namespaces/team/events"
 
 
 class Harness:
-    """A recorder without its thread: a test writes and tidies, and moves the clock."""
+    """A recorder without its thread. Tests call its methods and advance the clock."""
 
     def __init__(self, *, capacity: int = 32768) -> None:
         self.kube = FakeKube()
@@ -41,7 +41,7 @@ class Harness:
         self.recorder.emit(ref, kind="Normal", reason="R", message=message)
 
     def written(self, count: int = 1000) -> list[str]:
-        """Write as much as may be written, `count` at most; return the uids, in order."""
+        """Write all Events that may be written, at most `count`; return their objects' UIDs in order."""
         before = len(self.kube.calls)
         for _ in range(count):
             if not self.recorder.write_next():
@@ -60,8 +60,7 @@ def harness() -> Harness:
     return Harness()
 
 
-def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
-    """Object, source, times, count, and a name that begins with the object's."""
+def test_event_has_all_fields_that_kubectl_shows(harness: Harness) -> None:
     harness.emit()
     (body,) = harness.kube.objects(EVENTS)
     about = {"apiVersion": "v1", "kind": "Pod", "namespace": "team", "name": "p-0", "uid": "u1"}
@@ -73,15 +72,15 @@ def test_an_event_has_all_that_kubectl_and_tools_show(harness: Harness) -> None:
     assert body["metadata"]["name"].startswith("p-0.")
 
 
-def test_an_event_on_a_node_goes_to_the_default_namespace(harness: Harness) -> None:
-    """The API wants it there, and no namespace on the object."""
+def test_event_of_a_node_is_in_the_default_namespace(harness: Harness) -> None:
+    """The API requires this, and no namespace in involvedObject."""
     harness.emit(ref=NODE)
     (body,) = harness.kube.objects("/api/v1/namespaces/default/events")
     assert "namespace" not in body["involvedObject"]
 
 
 def test_repeats_are_counted_and_written_every_five_minutes(harness: Harness) -> None:
-    """A loop that says the same each second costs two writes in five minutes."""
+    """A loop that records the same Event each second causes two writes in five minutes."""
     for _ in range(301):
         harness.emit()
         harness.clock.advance(1)
@@ -96,15 +95,14 @@ def test_repeats_are_counted_and_written_every_five_minutes(harness: Harness) ->
     [{}, {"message": "other"}, {"reason": "Other"}, {"kind": "Warning"}, {"ref": replace(POD, uid="u9")}],
     ids=["the same", "another message", "another reason", "another kind", "a namesake"],
 )
-def test_what_counts_as_a_repeat(harness: Harness, change: dict[str, Any]) -> None:
-    """Object uid, kind, reason and message."""
+def test_event_is_a_repeat_only_if_all_its_fields_are_equal(harness: Harness, change: dict[str, Any]) -> None:
     harness.emit()
     harness.emit(**change)
     assert harness.methods() == (["POST", "POST"] if change else ["POST"])
 
 
-def test_a_key_makes_changing_messages_one_event(harness: Harness) -> None:
-    """The newest words are shown."""
+def test_events_with_the_same_key_are_repeats(harness: Harness) -> None:
+    """The latest message is shown."""
     harness.emit("3 of 16 ready", key="progress")
     harness.emit("4 of 16 ready", key="progress")
     harness.clock.advance(300)
@@ -113,8 +111,8 @@ def test_a_key_makes_changing_messages_one_event(harness: Harness) -> None:
     assert (body["message"], body["count"]) == ("9 of 16 ready", 3)
 
 
-def test_an_event_that_is_over_is_written_anew(harness: Harness) -> None:
-    """After ten silent minutes, or where the API server, which keeps Events for an hour, has it no more."""
+def test_expired_event_is_created_again(harness: Harness) -> None:
+    """After 10 min without a repeat, or if the API server has deleted the Event, which it does after an hour."""
     harness.emit()
     harness.clock.advance(601)
     harness.recorder.tidy()
@@ -127,8 +125,8 @@ def test_an_event_that_is_over_is_written_anew(harness: Harness) -> None:
     assert harness.methods() == ["POST", "POST", "PATCH", "POST"]
 
 
-def test_one_object_cannot_storm(harness: Harness) -> None:
-    """Twenty-five at once, then one every five minutes; other objects are not touched."""
+def test_events_of_one_object_are_limited(harness: Harness) -> None:
+    """A burst of 25 Events, then one every five minutes. Other objects are not affected."""
     for number in range(40):
         harness.emit(f"message {number}")
     assert len(harness.methods()) == 25
@@ -141,8 +139,8 @@ def test_one_object_cannot_storm(harness: Harness) -> None:
     assert len(harness.methods()) == 27
 
 
-def test_long_texts_make_a_valid_event(harness: Harness) -> None:
-    """A message of at most 1,024 characters; a name of at most 253, and without a dot after a dash."""
+def test_event_with_long_texts_is_valid(harness: Harness) -> None:
+    """A message of at most 1,024 characters; a name of at most 253 without "-."."""
     harness.emit("x" * 1025, ref=replace(POD, name="a" * 235 + "-" + "b" * 17))
     (body,) = harness.kube.objects(EVENTS)
     assert body["message"] == "x" * 1023 + "…"
@@ -163,8 +161,8 @@ def test_long_texts_make_a_valid_event(harness: Harness) -> None:
         ),
     ],
 )
-def test_failures_never_reach_the_caller(harness: Harness, error: Exception, dropped: int) -> None:
-    """They are counted, and the next repeat is written."""
+def test_failed_write_does_not_reach_the_caller(harness: Harness, error: Exception, dropped: int) -> None:
+    """Failures are counted, and the next repeat is written."""
     harness.kube.fail("POST", "events", error)
     harness.emit()
     assert dropped == harness.recorder.dropped_total
@@ -172,8 +170,8 @@ def test_failures_never_reach_the_caller(harness: Harness, error: Exception, dro
     assert len(harness.kube.objects(EVENTS)) == 1
 
 
-def test_what_the_api_server_cannot_take_for_now_is_written_later_and_once() -> None:
-    """Also where the first try had its effect and lost its answer, and it was repeated meanwhile."""
+def test_event_whose_response_was_lost_is_written_once() -> None:
+    """The Event is repeated before the next attempt, which must not create a second Event."""
     harness = Harness()
     harness.kube.fail("POST", "events", errors.Unavailable("cut off"), after_effect=True)
     harness.record("a")
@@ -186,8 +184,8 @@ def test_what_the_api_server_cannot_take_for_now_is_written_later_and_once() -> 
     assert harness.recorder.dropped_total == 0
 
 
-def test_a_namespace_that_fails_is_left_alone_and_others_are_not() -> None:
-    """It is tried every five seconds for ten minutes or one more; then the Event is dropped."""
+def test_failing_namespace_does_not_delay_others() -> None:
+    """The write is retried every 5 s for 10 to 11 min; then the Event is dropped."""
     harness = Harness()
     harness.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=200)
     harness.record("bad")
@@ -204,8 +202,8 @@ def test_a_namespace_that_fails_is_left_alone_and_others_are_not() -> None:
     assert harness.recorder.dropped_total == 1
 
 
-def test_a_flood_in_one_namespace_holds_up_another_by_one_write() -> None:
-    """Namespaces take turns; within one the order is that of the Events."""
+def test_flood_in_one_namespace_delays_another_by_one_write() -> None:
+    """Namespaces alternate. Events of one namespace are written in order."""
     harness = Harness()
     for number in range(80):
         harness.record(f"flood-{number % 4}", message=f"{number}")
@@ -214,8 +212,8 @@ def test_a_flood_in_one_namespace_holds_up_another_by_one_write() -> None:
     assert harness.written(5) == ["flood-0", "b1", "c1", "flood-1", "flood-2"]
 
 
-def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixture[str]) -> None:
-    """Whoever has the most gives way; what a flood adds is dropped, counted, and told by one line a minute."""
+def test_full_table_drops_events_of_the_largest_namespace(capsys: pytest.CaptureFixture[str]) -> None:
+    """Dropped Events are counted, and reported once a minute."""
     harness = Harness(capacity=50)
     for _ in range(3):
         for number in range(200):
@@ -233,16 +231,16 @@ def test_the_table_is_shared_fairly_when_it_is_full(capsys: pytest.CaptureFixtur
     assert "'team': 470" in out
 
 
-def test_what_is_dropped_leaves_nothing_behind() -> None:
-    """Whoever may name any owner in any namespace takes no memory once the table is full."""
+def test_dropped_event_leaves_no_entry() -> None:
+    """Otherwise, names of any owners in any namespaces would take memory after the table is full."""
     harness = Harness(capacity=1)
     for number in range(10):
         harness.record(f"{number}", namespace=f"n-{number}")
     assert (len(harness.recorder._namespaces), len(harness.recorder._budgets)) == (1, 1)
 
 
-def test_writes_are_paced() -> None:
-    """A hundred at once, then twenty a second, whoever floods."""
+def test_rate_of_writes_is_limited() -> None:
+    """A burst of 100, then 20 per second."""
     harness = Harness()
     for number in range(1000):
         harness.record(str(number))
@@ -253,8 +251,8 @@ def test_writes_are_paced() -> None:
     assert len(harness.written()) == 40
 
 
-def test_what_is_over_is_forgotten() -> None:
-    """Nothing of a JobSet that went is kept for longer than two hours and a half."""
+def test_old_entries_are_removed() -> None:
+    """No entry of a deleted JobSet is kept for more than 2.5 hours."""
     harness = Harness()
     for number in range(30):
         harness.record("one", message=str(number))
@@ -266,8 +264,8 @@ def test_what_is_over_is_forgotten() -> None:
     assert harness.recorder._namespaces == {}
 
 
-def test_emit_never_waits() -> None:
-    """While a write hangs, Events are taken; stop takes no more."""
+def test_emit_does_not_block_while_a_write_hangs() -> None:
+    """The recorder accepts Events while a write hangs, and rejects them after `stop`."""
     harness = Harness()
     entered, leave = threading.Event(), threading.Event()
     real = harness.kube.post
@@ -293,8 +291,8 @@ def test_emit_never_waits() -> None:
     assert harness.recorder.flush(timeout_seconds=0)
 
 
-def test_an_event_is_of_now() -> None:
-    """By the machine's time of day, where no test gives another: tools sort by it."""
+def test_event_has_the_current_time() -> None:
+    """Tools sort Events by the machine's time, which is the default clock."""
     kube = FakeKube()
     recorder = EventRecorder(kube, instance="i")
     recorder.start()

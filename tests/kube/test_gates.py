@@ -1,4 +1,4 @@
-"""The way through a gate: what says no, cannot be asked or crashes keeps what is behind it."""
+"""Gates before a delete: an object is kept if a gate objects, cannot be read, or crashes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ TOO_LONG = "the API server takes too long to confirm that its nodes are cordoned
 
 
 def raising(error: Exception) -> Callable[[], None]:
-    """Return a gate at which this happens."""
+    """Return a gate that raises an error."""
 
     def pass_through() -> None:
         raise error
@@ -34,8 +34,7 @@ def raising(error: Exception) -> Callable[[], None]:
         pytest.param(ValueError("oh"), "the check failed: ValueError('oh')", id="a crash lets nothing through"),
     ],
 )
-def test_what_keeps(error: Exception, want: str) -> None:
-    """Whatever happens at the gate is a reason to keep what is behind it."""
+def test_failed_gate_returns_a_reason_to_keep(error: Exception, want: str) -> None:
     assert want == why_kept(raising(error), call="delete a")
 
 
@@ -47,8 +46,8 @@ def test_what_keeps(error: Exception, want: str) -> None:
         pytest.param((2.1, 2.1, 2.1, 0.0), TOO_LONG, id="three long looks are too many"),
     ],
 )
-def test_the_last_look(looks_seconds: tuple[float, ...], want: str | None) -> None:
-    """It is worth two seconds from when it is asked for."""
+def test_last_check_is_repeated_if_it_is_slow(looks_seconds: tuple[float, ...], want: str | None) -> None:
+    """A check is valid for two seconds from its start."""
     clock, looks = FakeClock(), iter(looks_seconds)
 
     def strangers() -> list[str]:
@@ -58,7 +57,7 @@ def test_the_last_look(looks_seconds: tuple[float, ...], want: str | None) -> No
     assert want == why_kept(lambda: look_last(strangers, clock), call="delete a")
 
 
-def test_a_stranger_in_the_last_look() -> None:
-    """A node that came meanwhile keeps the others, however long the look took."""
+def test_node_found_by_the_last_check_keeps_the_pool() -> None:
+    """Regardless of the duration of the check."""
     with pytest.raises(KeptError, match="node n has registered or was uncordoned meanwhile"):
         look_last(lambda: ["n", "m"], FakeClock())

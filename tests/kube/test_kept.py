@@ -48,7 +48,7 @@ def bound_of(max_bytes: int, max_objects: int | None = None) -> NamespaceBound[T
 
 
 def reduced_of(things: dict[str, Thing], order: Iterable[str], bound: NamespaceBound[Thing]) -> set[str]:
-    """Return the names of the things that are reduced when all have been added."""
+    """Return the names of the things that are reduced after all were added."""
     kept, reduced = Kept(bound), set[str]()
     for name in order:
         reduced |= {each for _, each in kept.add(("a", name), things[name])}
@@ -77,7 +77,7 @@ def test_namespaces_do_not_share_their_bound() -> None:
     assert not kept.has_room("a")
 
 
-def test_changes_of_a_record_cost_the_same_however_many_there_were() -> None:
+def test_cost_of_changes_to_a_record_does_not_grow() -> None:
     kept = Kept(bound_of(10**9))
 
     def change(times: int) -> None:
@@ -94,7 +94,7 @@ def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
     made: list[Workload] = []
     _, _, kept_bytes = measured(lambda: made.extend(parse_jobset(large_jobset(number)) for number in range(10)))
     computed = sum(size_of(each) for each in made)
-    # The cache of texts that records share has entries for the same texts.
+    # The cache of shared texts contains entries for the same texts.
     assert 0.6 * kept_bytes <= computed <= kept_bytes
 
 
@@ -152,8 +152,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
 
 
 @pytest.mark.timeout(20)  # tracemalloc slows it down.
-def test_jobsets_of_one_namespace_take_bounded_memory_and_leave_others_as_they_are(small: int) -> None:
-    """1,600 suspended JobSets within all other bounds took 754 MiB, and the container has 512 MiB."""
+def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
+    """1,600 suspended JobSets, each within its limits, took 754 MiB, and the container has 512 MiB."""
     kube = FakeKube()
     put(kube, raw_jobset("honest", namespace="research"), *(large_jobset(number) for number in range(100)))
     watches = watches_of(kube)
@@ -200,7 +200,7 @@ def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) 
     assert set(problems(watches).values()) == {""}
 
 
-def test_namespace_at_its_bound_is_not_listed_again_with_each_object_that_is_deleted(small: int) -> None:
+def test_deletes_in_a_namespace_at_its_bound_cause_no_new_list(small: int) -> None:
     kube = FakeKube()
     put(kube, *(large_jobset(number) for number in range(60)))
     watches = watches_of(kube)
@@ -213,7 +213,7 @@ def test_namespace_at_its_bound_is_not_listed_again_with_each_object_that_is_del
     assert [call.method for call in kube.calls[lists:]] == ["WATCH"]
 
 
-def test_jobset_that_is_added_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
+def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
     kube = FakeKube()
     some = [large_jobset(number) for number in range(27)]
     put(
@@ -231,7 +231,7 @@ def test_jobset_that_is_added_beyond_the_bound_reduces_the_youngest_records(smal
 
 
 def test_finished_jobsets_are_reduced_before_unfinished_ones(small: int) -> None:
-    """Many users never delete them."""
+    """Many users never delete finished JobSets."""
     kube = FakeKube()
     old = [large_jobset(number) | {"status": {"terminalState": "Completed"}} for number in range(40)]
     put(kube, *old, *(large_jobset(number) for number in range(40, 50)))
@@ -264,7 +264,7 @@ def test_pod_beyond_the_bound_keeps_its_place_and_its_marks() -> None:
 
 @pytest.mark.parametrize("make", [raw_request, raw_buffer])
 def test_requests_and_buffers_of_a_namespace_are_bounded_in_number(make: Any) -> None:
-    """A round looks at all requests and buffers."""
+    """Each round processes all requests and buffers, so their number limits its duration."""
     raw = make("first")
     kind = KINDS[WorkloadKind(raw["kind"])]
     kept = Kept(kind.bound(()))

@@ -1,4 +1,4 @@
-"""One leader: two electors, one fake API server, one clock that moves when told."""
+"""Two electors on a fake API server and a fake clock: at most one leads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ORIGINAL = f"{LEASES}/ecaf1259.google.com"
 
 
 class Candidate:
-    """An elector and what it told its process."""
+    """An elector and the calls of its callbacks."""
 
     def __init__(self, kube: FakeKube, clock: FakeClock, identity: str = "pod-a", **parts: Any) -> None:
         self.told: list[str] = []
@@ -39,7 +39,7 @@ class Candidate:
 
     @property
     def leads(self) -> bool:
-        """Whether it believes to lead."""
+        """Whether the elector considers itself the leader."""
         return self.elector.is_leader
 
     def step(self) -> Candidate:
@@ -61,14 +61,14 @@ def clock() -> FakeClock:
 
 
 def spec(kube: FakeKube, path: str = OURS) -> dict[str, Any]:
-    """Return what a Lease says."""
+    """Return the spec of a Lease."""
     lease = kube.object(path)
     assert lease is not None
     return dict(lease["spec"])
 
 
 def held_by(holder: str, **fields: Any) -> dict[str, Any]:
-    """Return a Lease of somebody."""
+    """Return a Lease with a holder."""
     return {
         "metadata": {"name": "x", "namespace": "system"},
         "spec": {
@@ -81,8 +81,8 @@ def held_by(holder: str, **fields: Any) -> dict[str, Any]:
     }
 
 
-def test_the_first_candidate_makes_the_lease(kube: FakeKube, clock: FakeClock) -> None:
-    """With everything that kubectl shows of a lease."""
+def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> None:
+    """The Lease has all fields that kubectl shows."""
     candidate = Candidate(kube, clock).step()
     assert (candidate.leads, candidate.told) == (True, ["started"])
     content = spec(kube)
@@ -93,8 +93,8 @@ def test_the_first_candidate_makes_the_lease(kube: FakeKube, clock: FakeClock) -
     assert content["acquireTime"] == content["renewTime"]
 
 
-def test_a_renewal_moves_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
-    """Transitions and acquireTime tell of changes of the holder."""
+def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
+    """Transitions and acquireTime change only with the holder."""
     candidate = Candidate(kube, clock).step()
     before = spec(kube)
     clock.advance(5)
@@ -105,8 +105,8 @@ def test_a_renewal_moves_only_the_renew_time(kube: FakeKube, clock: FakeClock) -
     assert candidate.told == ["started"]
 
 
-def test_two_processes_of_one_name_are_two(kube: FakeKube, clock: FakeClock) -> None:
-    """The suffix is random by default."""
+def test_processes_of_the_same_name_have_different_identities(kube: FakeKube, clock: FakeClock) -> None:
+    """The suffix of the identity is random by default."""
 
     def identity() -> str:
         return LeaseElector(
@@ -116,8 +116,8 @@ def test_two_processes_of_one_name_are_two(kube: FakeKube, clock: FakeClock) -> 
     assert identity() != identity()
 
 
-def test_controllers_of_other_things_have_leases_of_their_own(kube: FakeKube, clock: FakeClock) -> None:
-    """Neither waits for the other, and one alone looks at the Go original's."""
+def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock) -> None:
+    """Controllers with different leases do not wait for each other. Only one checks the Go provisioner's lease."""
     kube.put_object(ORIGINAL, held_by("go"))
     other = Candidate(kube, clock, "pod-b", leases=("other",)).step()
     assert other.leads
@@ -128,8 +128,8 @@ def test_controllers_of_other_things_have_leases_of_their_own(kube: FakeKube, cl
     assert Candidate(kube, clock, "pod-c", leases=("other",)).step().leads
 
 
-def test_remaining_time_counts_from_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
-    """A slow answer eats lease time; at the renew deadline nothing is left, though the thread hangs."""
+def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
+    """A slow response reduces the remaining time. It is 0 at the renewal deadline, even if the thread hangs."""
     candidate = Candidate(kube, clock)
     real = kube.post
 
@@ -146,8 +146,8 @@ def test_remaining_time_counts_from_before_the_request(kube: FakeKube, clock: Fa
     assert candidate.elector.remaining_seconds() == 0
 
 
-def test_another_holder_is_judged_by_our_clock_alone(kube: FakeKube, clock: FakeClock) -> None:
-    """Its renewTime may lie years off; unchanged for its duration is what counts."""
+def test_other_holder_expires_by_the_clock_of_this_process(kube: FakeKube, clock: FakeClock) -> None:
+    """Only the time for which the record is unchanged counts; renewTime may be wrong by years."""
     kube.put_object(OURS, held_by("other", renewTime="1999-01-01T00:00:00Z"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -175,8 +175,8 @@ def test_another_holder_is_judged_by_our_clock_alone(kube: FakeKube, clock: Fake
         pytest.param({"leaseDurationSeconds": 10**9}, id="an endless duration"),
     ],
 )
-def test_a_holder_with_a_senseless_duration_gets_ours(kube: FakeKube, clock: FakeClock, fields: dict[str, Any]) -> None:
-    """Neither taken at once, nor waited for for ever."""
+def test_invalid_duration_of_a_holder_is_replaced(kube: FakeKube, clock: FakeClock, fields: dict[str, Any]) -> None:
+    """The holder must not be replaced immediately, and must not block candidates indefinitely."""
     kube.put_object(OURS, held_by("other", **fields))
     candidate = Candidate(kube, clock).step()
     clock.advance(29)
@@ -193,8 +193,8 @@ def test_a_holder_with_a_senseless_duration_gets_ours(kube: FakeKube, clock: Fak
         pytest.param({"metadata": {}, "spec": None}, id="no spec"),
     ],
 )
-def test_a_free_lease_is_taken_at_once(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
-    """Its last holder released it."""
+def test_free_lease_is_acquired_immediately(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
+    """The last holder released it, or never set its fields."""
     kube.put_object(OURS, body)
     assert Candidate(kube, clock).step().leads
 
@@ -211,8 +211,8 @@ def test_a_free_lease_is_taken_at_once(kube: FakeKube, clock: FakeClock, body: d
         pytest.param(RuntimeError("a bug"), id="a bug"),
     ],
 )
-def test_failing_renewals_lose_the_lease_at_the_deadline(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
-    """Never a silent continued leadership; and the lease comes back when the trouble ends."""
+def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: FakeClock, error: Exception) -> None:
+    """The lease is acquired again when renewals succeed."""
     candidate = Candidate(kube, clock).step()
     kube.fail("*", "leases", error, times=10**6)
     for _ in range(3):
@@ -231,8 +231,8 @@ def test_failing_renewals_lose_the_lease_at_the_deadline(kube: FakeKube, clock: 
     assert candidate.elector.problem is None
 
 
-def test_a_renewal_that_crosses_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
-    """Sent in time, answered too late: in between, remaining time was zero; and the answer's delay counts."""
+def test_renewal_that_ends_after_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
+    """The request is sent in time and ends too late. The remaining time counts from the request."""
     candidate = Candidate(kube, clock).step()
     real = kube.put
 
@@ -248,8 +248,8 @@ def test_a_renewal_that_crosses_the_deadline_is_a_loss_first(kube: FakeKube, clo
     assert candidate.elector.remaining_seconds() == 27
 
 
-def test_a_lost_answer_is_found_to_be_ours(kube: FakeKube, clock: FakeClock) -> None:
-    """The write had its effect; the conflict that follows is with ourselves."""
+def test_write_whose_response_was_lost_is_recognized(kube: FakeKube, clock: FakeClock) -> None:
+    """The write took effect; the conflict of the next write is with the process itself."""
     candidate = Candidate(kube, clock)
     kube.fail("POST", "leases", errors.Unavailable("timed out"), after_effect=True)
     candidate.step()
@@ -265,8 +265,8 @@ def test_a_lost_answer_is_found_to_be_ours(kube: FakeKube, clock: FakeClock) -> 
     assert spec(kube)["leaseTransitions"] == 0
 
 
-def test_a_lease_that_another_took_is_lost_at_once(kube: FakeKube, clock: FakeClock) -> None:
-    """Somebody edited it; the conflict tells."""
+def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, clock: FakeClock) -> None:
+    """A user edited the lease, so the next write causes a conflict."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(OURS, held_by("thief"))
     candidate.step()
@@ -274,8 +274,8 @@ def test_a_lease_that_another_took_is_lost_at_once(kube: FakeKube, clock: FakeCl
     assert spec(kube)["holderIdentity"] == "thief"
 
 
-def test_a_lease_that_somebody_deleted_is_made_again(kube: FakeKube, clock: FakeClock) -> None:
-    """Leadership goes on."""
+def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> None:
+    """The leader keeps leading."""
     candidate = Candidate(kube, clock).step()
     kube.remove_object(OURS)
     clock.advance(5)
@@ -284,9 +284,9 @@ def test_a_lease_that_somebody_deleted_is_made_again(kube: FakeKube, clock: Fake
     assert spec(kube)["holderIdentity"] == candidate.elector.identity
 
 
-@pytest.mark.timeout(30)  # examples made by chance
-def test_never_two_leaders_whatever_fails() -> None:
-    """A thousand seconds with two candidates, cut off at random; whoever leads has the lease's time."""
+@pytest.mark.timeout(30)  # many random examples
+def test_two_candidates_never_lead_at_the_same_time() -> None:
+    """Candidates fail at random. The leader always has lease time left."""
     for seed in range(20):
         kube, clock, rng = FakeKube(), FakeClock(), random.Random(seed)
         candidates = [Candidate(kube, clock, f"pod-{number}") for number in range(2)]
@@ -302,7 +302,7 @@ def test_never_two_leaders_whatever_fails() -> None:
                     times=rng.randint(1, 3),
                     after_effect=rng.random() < 0.5,
                 )
-            # Each is starved now and then, for longer than a lease lives.
+            # Each candidate is sometimes not called for longer than the duration of the lease.
             favoured = candidates[moment // 50 % 2]
             (favoured if rng.random() < 0.95 else rng.choice(candidates)).step()
             leaders = [candidate for candidate in candidates if candidate.leads]
@@ -311,8 +311,8 @@ def test_never_two_leaders_whatever_fails() -> None:
         assert len(led) == 2, f"seed {seed}: the test must see both lead"
 
 
-def test_release_lets_a_successor_in_at_once(kube: FakeKube, clock: FakeClock) -> None:
-    """A rolling update does not wait half a minute."""
+def test_release_lets_a_successor_lead_immediately(kube: FakeKube, clock: FakeClock) -> None:
+    """A rolling update must not wait for the lease to expire."""
     first, second = Candidate(kube, clock, "a").step(), Candidate(kube, clock, "b").step()
     assert (first.leads, second.leads) == (True, False)
     first.elector.release()
@@ -322,8 +322,8 @@ def test_release_lets_a_successor_in_at_once(kube: FakeKube, clock: FakeClock) -
     assert spec(kube)["leaseTransitions"] == 1
 
 
-def test_release_never_touches_a_lease_of_another_and_never_raises(kube: FakeKube, clock: FakeClock) -> None:
-    """The write is conditional."""
+def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock: FakeClock) -> None:
+    """The write has a resourceVersion."""
     first = Candidate(kube, clock, "a").step()
     kube.put_object(OURS, held_by("thief"))
     first.elector.release()
@@ -342,10 +342,10 @@ def test_release_never_touches_a_lease_of_another_and_never_raises(kube: FakeKub
         ),
     ],
 )
-def test_what_is_missing_is_said_and_tried_again(
+def test_missing_namespace_or_permission_is_reported_and_retried(
     kube: FakeKube, clock: FakeClock, error: Exception, words: str
 ) -> None:
-    """The message says what to do."""
+    """The message describes the remedy."""
     kube.fail("POST", "leases", error)
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -356,8 +356,8 @@ def test_what_is_missing_is_said_and_tried_again(
 # --- the Go original's lease
 
 
-def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube, clock: FakeClock) -> None:
-    """Ours alone is not enough; both are renewed, and time left is the smaller."""
+def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube, clock: FakeClock) -> None:
+    """Both leases are renewed, and the smaller remaining time counts."""
     kube.put_object(ORIGINAL, held_by("go-pod"))
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -377,8 +377,8 @@ def test_a_live_original_is_waited_for_then_its_lease_is_held_too(kube: FakeKube
     assert (spec(kube, OURS)["holderIdentity"], spec(kube, ORIGINAL)["holderIdentity"]) == ("", "")
 
 
-def test_who_leads_is_known_to_those_who_wait(kube: FakeKube, clock: FakeClock) -> None:
-    """By the pod's name, without what tells two processes of it apart."""
+def test_followers_know_the_pod_of_the_leader(kube: FakeKube, clock: FakeClock) -> None:
+    """The name of the pod, without the suffix that distinguishes its processes."""
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert first.elector.leader == ""
     assert [each.step().elector.leader for each in (first, second)] == ["pod-a", "pod-a"]
@@ -387,24 +387,23 @@ def test_who_leads_is_known_to_those_who_wait(kube: FakeKube, clock: FakeClock) 
     assert [each.step().elector.leader for each in (second, Candidate(kube, clock, "pod-c"))] == ["pod-b", "pod-b"]
 
 
-def test_a_go_original_that_leads_is_told(kube: FakeKube, clock: FakeClock) -> None:
-    """Whoever holds ours waits for it; another one knows no more than that."""
+def test_leading_go_provisioner_is_known_to_the_holder(kube: FakeKube, clock: FakeClock) -> None:
+    """Other candidates know only the holder of the first lease."""
     kube.put_object(ORIGINAL, held_by("go-pod_9e2c7d1a-5d8e-4b6f-8a47-3f6f0c1f2a11"))
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert [each.step().elector.leader for each in (first, second)] == ["go-pod", "pod-a"]
 
 
 @pytest.mark.parametrize("holder", [None, 7, {"a": 1}, "x" * 100_000])
-def test_a_holder_that_is_no_name_harms_nobody(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
-    """It is text, and short."""
+def test_holder_that_is_no_name_is_a_short_text(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
     kube.put_object(OURS, held_by(holder))
     leader = Candidate(kube, clock).step().elector.leader
     assert isinstance(leader, str)
     assert len(leader) <= 253
 
 
-def test_an_original_that_appears_ends_our_leadership(kube: FakeKube, clock: FakeClock) -> None:
-    """Somebody scaled it up again: the two never run together for long."""
+def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, clock: FakeClock) -> None:
+    """A user scaled the Go provisioner up again. Both must not run at the same time for long."""
     candidate = Candidate(kube, clock).step()
     kube.put_object(ORIGINAL, held_by("go-pod"))
     clock.advance(5)
@@ -412,8 +411,8 @@ def test_an_original_that_appears_ends_our_leadership(kube: FakeKube, clock: Fak
     assert (candidate.leads, candidate.told) == (False, ["started", "lost"])
 
 
-def test_an_original_that_vanishes_is_not_missed(kube: FakeKube, clock: FakeClock) -> None:
-    """The migration is over."""
+def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube: FakeKube, clock: FakeClock) -> None:
+    """The migration to this provisioner is complete."""
     kube.put_object(ORIGINAL, held_by(""))
     candidate = Candidate(kube, clock).step()
     assert spec(kube, ORIGINAL)["holderIdentity"] == candidate.elector.identity
@@ -425,8 +424,8 @@ def test_an_original_that_vanishes_is_not_missed(kube: FakeKube, clock: FakeCloc
     assert kube.object(ORIGINAL) is None
 
 
-def test_an_original_that_cannot_be_read_is_not_taken_for_absent(kube: FakeKube, clock: FakeClock) -> None:
-    """Unknown is not free; what was known stays true until the deadline."""
+def test_unreadable_lease_of_the_go_provisioner_does_not_count_as_absent(kube: FakeKube, clock: FakeClock) -> None:
+    """An earlier confirmation remains valid until the deadline."""
     kube.fail("GET", "ecaf1259", errors.Unavailable("cut off"), times=10**6)
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads
@@ -439,8 +438,8 @@ def test_an_original_that_cannot_be_read_is_not_taken_for_absent(kube: FakeKube,
     assert not candidate.step().leads
 
 
-def test_the_original_is_only_held_by_whoever_holds_ours(kube: FakeKube, clock: FakeClock) -> None:
-    """Else two candidates could wait for each other for ever."""
+def test_lease_of_the_go_provisioner_is_held_only_with_the_own_lease(kube: FakeKube, clock: FakeClock) -> None:
+    """Otherwise, two candidates could wait for each other indefinitely."""
     kube.put_object(ORIGINAL, held_by(""))
     first, second = Candidate(kube, clock, "a"), Candidate(kube, clock, "b")
     kube.put_object(OURS, held_by(first.elector.identity))
@@ -452,8 +451,8 @@ def test_the_original_is_only_held_by_whoever_holds_ours(kube: FakeKube, clock: 
 # --- the thread
 
 
-def test_the_thread_renews_and_ends(kube: FakeKube) -> None:
-    """On the real clock; a pause ends with the thread."""
+def test_thread_renews_until_release(kube: FakeKube) -> None:
+    """The test uses the real clock. `release` ends the pause of the thread."""
     started = threading.Event()
     elector = LeaseElector(kube, namespace="system", identity="me", on_started=started.set, on_lost=lambda: None)
     elector.start()
@@ -467,7 +466,7 @@ def test_the_thread_renews_and_ends(kube: FakeKube) -> None:
 
 
 def test_pauses_are_jittered_and_end_at_the_deadline(kube: FakeKube, clock: FakeClock) -> None:
-    """A loss is noticed when it happens."""
+    """Leadership must end at the deadline, not after the next pause."""
     candidate = Candidate(kube, clock).step()
     pauses = {candidate.elector.pause_seconds() for _ in range(20)}
     assert len(pauses) > 1
@@ -476,8 +475,7 @@ def test_pauses_are_jittered_and_end_at_the_deadline(kube: FakeKube, clock: Fake
     assert candidate.elector.pause_seconds() == pytest.approx(1)
 
 
-def test_a_broken_listener_does_not_stop_renewals(kube: FakeKube, clock: FakeClock) -> None:
-    """Its bug is logged."""
+def test_error_of_a_listener_does_not_stop_renewals(kube: FakeKube, clock: FakeClock) -> None:
     candidate = Candidate(kube, clock)
 
     def broken() -> None:

@@ -104,7 +104,7 @@ class Harness:
         return {name: value for (_, name), value in self.watch.records().items()}
 
     def play(self, *lines: Any) -> float:
-        """Let one watch say these lines; return the pause that follows."""
+        """Process one watch with these lines; return the pause after it."""
         self.kube.script(THINGS, *lines)
         return self.watch.step()
 
@@ -115,7 +115,7 @@ class Harness:
 
 @contextmanager
 def quiet_watch(clock: FakeClock, seconds: float) -> Iterator[tuple[bytes, ...]]:
-    """Open a watch that says nothing and ends cleanly after some time."""
+    """Open a watch without events that ends regularly after some seconds."""
     clock.advance(seconds)
     yield ()
 
@@ -130,8 +130,8 @@ def harness() -> Harness:
     return started
 
 
-def test_a_list_in_pages_becomes_one_change() -> None:
-    """Readers see all of it or nothing of it."""
+def test_list_of_several_pages_is_one_change() -> None:
+    """Readers see the complete list or none of it."""
     harness = Harness(page_size=2)
     harness.put(*(thing(f"t{number}", number) for number in range(5)))
     assert (harness.watch.synced, harness.values()) == (False, {})
@@ -156,8 +156,8 @@ def _same_tens(before: int, after: int) -> bool:
         pytest.param([event("MODIFIED", thing("a", -1))], 1, {"b": 20}, id="one that is not wanted any more"),
     ],
 )
-def test_a_quiet_change_is_kept_and_not_told(lines: list[Any], changes: int, values: dict[str, int]) -> None:
-    """Readers see the newest record; nobody is woken for it."""
+def test_quiet_change_is_kept_without_notification(lines: list[Any], changes: int, values: dict[str, int]) -> None:
+    """Readers see the latest record, and the listener is not called."""
     harness = Harness(quiet=_same_tens)
     harness.put(thing("a", 1), thing("b", 20))
     harness.watch.step()
@@ -177,8 +177,8 @@ def test_a_quiet_change_is_kept_and_not_told(lines: list[Any], changes: int, val
         pytest.param([thing("a", 2), thing("b", 20), thing("c", 1)], 1, id="one that is new"),
     ],
 )
-def test_a_list_after_a_gap_tells_what_is_not_quiet(things: list[dict[str, Any]], changes: int) -> None:
-    """As events would have."""
+def test_list_after_a_gap_notifies_unless_all_changes_are_quiet(things: list[dict[str, Any]], changes: int) -> None:
+    """As with events."""
     harness = Harness(quiet=_same_tens)
     harness.put(thing("a", 1), thing("b", 20))
     harness.watch.step()
@@ -193,8 +193,8 @@ def test_a_list_after_a_gap_tells_what_is_not_quiet(things: list[dict[str, Any]]
     assert harness.values() == {raw["metadata"]["name"]: raw["value"] for raw in things}
 
 
-def test_a_list_that_expires_between_pages_starts_again() -> None:
-    """A continue token lives five minutes; half a list is none."""
+def test_list_that_expires_between_pages_starts_again() -> None:
+    """A continue token is valid for five minutes. An incomplete list has no effect."""
     harness = Harness(page_size=2)
     harness.put(*(thing(f"t{number}", number) for number in range(3)))
     first = harness.kube.list_page
@@ -207,7 +207,7 @@ def test_a_list_that_expires_between_pages_starts_again() -> None:
     harness.kube.list_page = compact_after_first  # type: ignore[method-assign]
     assert harness.watch.step() > 0
     assert (harness.watch.synced, harness.values()) == (False, {})
-    # What waits for the first answer goes on without it, and somebody can read why.
+    # Callers that wait for the first list can show the reason.
     assert "list of things takes longer than the API server keeps it: " in str(harness.watch.problem)
     harness.kube.list_page = first  # type: ignore[method-assign]
     harness.watch.step()
@@ -267,23 +267,23 @@ def test_a_list_that_expires_between_pages_starts_again() -> None:
 def test_events_change_the_records(
     harness: Harness, lines: list[Any], want: dict[str, int] | None, changes: int
 ) -> None:
-    """Literal sequences, and what is left of them."""
+    """The records after literal sequences of events."""
     harness.play(*lines)
     if want is not None:
         assert want == harness.values()
     assert changes == harness.changes
 
 
-def test_a_malformed_object_is_logged_once(harness: Harness) -> None:
-    """Each status update would repeat the line otherwise."""
+def test_malformed_object_is_logged_once(harness: Harness) -> None:
+    """Otherwise, each status update would repeat the log line."""
     with structlog.testing.capture_logs() as logs:
         harness.play(*[event("ADDED", thing("x", 13))] * 3)
         harness.play(event("ADDED", thing("x", 13)))
     assert [line["event"] for line in logs].count("watch.object_skipped") == 1
 
 
-def test_a_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
-    """Readers keep what they were given; nobody pays for a copy when nothing happened."""
+def test_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
+    """Readers may keep a snapshot. Without a change, no copy is made."""
     before = harness.watch.records()
     harness.play(bookmark("300"))
     assert harness.watch.records() is before
@@ -294,8 +294,8 @@ def test_a_snapshot_never_changes_and_is_reused(harness: Harness) -> None:
         before["n", "x"] = 1  # type: ignore[index]
 
 
-def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> None:
-    """One that is merely missing from the next list was not seen; what vanishes in a mass is told apart by that."""
+def test_only_a_deleted_event_counts_as_seen_deletion(harness: Harness) -> None:
+    """Objects that are only absent from the next list do not count, so that a mass deletion can be recognized."""
     harness.play(event("DELETED", thing("a", uid="uid-a")))
     harness.kube.remove_object(f"{THINGS}/b")
     harness.play(event("ERROR", {"code": 410, "reason": "Expired"}))
@@ -304,8 +304,8 @@ def test_only_a_deleted_event_counts_as_seen_to_be_deleted(harness: Harness) -> 
 
 
 @pytest.mark.parametrize("seen_by", ["an event", "a list"])
-def test_what_is_wanted_no_more_was_seen_to_go(harness: Harness, seen_by: str) -> None:
-    """Such as a Job that lost its annotation: it is there, so nobody has to wonder where it is."""
+def test_object_that_is_no_longer_wanted_counts_as_deleted(harness: Harness, seen_by: str) -> None:
+    """For example, a Job whose annotation was removed still exists, so its absence is explained."""
     if seen_by == "an event":
         harness.play(event("MODIFIED", thing("a", -1)))
     else:
@@ -316,8 +316,8 @@ def test_what_is_wanted_no_more_was_seen_to_go(harness: Harness, seen_by: str) -
     assert [harness.watch.seen_deleted(uid) for uid in ("uid-a", "uid-b")] == [True, False]
 
 
-def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) -> None:
-    """There may be any number of them; those that count must not be forgotten for them."""
+def test_deletions_of_unwanted_objects_are_not_recorded(harness: Harness) -> None:
+    """Many unwanted objects would otherwise displace the UIDs of wanted ones."""
     unwanted = [thing(f"other-{number}", -1, uid=f"uid-{number}") for number in range(3)]
     harness.play(*(event("ADDED", each) for each in unwanted), event("ADDED", thing("c", 13, uid="uid-malformed")))
     gone = (*unwanted, thing("a", uid="uid-a"), thing("c", 13, uid="uid-malformed"))
@@ -326,8 +326,8 @@ def test_deletions_of_what_is_not_wanted_are_not_remembered(harness: Harness) ->
     assert seen == ["uid-a", "uid-malformed"]
 
 
-def test_the_watch_continues_where_it_was(harness: Harness) -> None:
-    """From the list, then from each event and bookmark."""
+def test_watch_continues_from_the_last_version(harness: Harness) -> None:
+    """The version is that of the list, then of each event and bookmark."""
     listed = str(harness.kube._version)
     harness.play(event("ADDED", thing("c", version="500")))
     harness.play(bookmark("600"))
@@ -348,8 +348,8 @@ def test_the_watch_continues_where_it_was(harness: Harness) -> None:
         pytest.param(errors.Gone("too old", status=410), id="HTTP 410"),
     ],
 )
-def test_410_lists_anew_and_notices_what_vanished(harness: Harness, failure: Any) -> None:
-    """One change, whole: b is gone and c has come while nobody looked."""
+def test_list_after_410_shows_deleted_and_added_objects(harness: Harness, failure: Any) -> None:
+    """One change contains the deletion of b and the creation of c."""
     harness.kube.remove_object(f"{THINGS}/b")
     harness.put(thing("c", 3))
     if isinstance(failure, Exception):
@@ -362,8 +362,8 @@ def test_410_lists_anew_and_notices_what_vanished(harness: Harness, failure: Any
     assert (harness.values(), harness.changes) == ({"a": 1, "c": 3}, 1)
 
 
-def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -> None:
-    """The new state counts, and a list of thousands that did not change takes no memory anew."""
+def test_new_list_keeps_equal_records(harness: Harness) -> None:
+    """The new state counts, and equal records take no additional memory."""
     harness.watch._parse = lambda raw: (raw["value"],)  # type: ignore[assignment, return-value]
     harness.play(event("ERROR", {"code": 410}))
     harness.watch.step()
@@ -388,8 +388,8 @@ def test_a_relist_takes_what_changed_and_keeps_what_is_equal(harness: Harness) -
         pytest.param(b"{not json", id="a line that is no JSON"),
     ],
 )
-def test_a_broken_watch_goes_on_from_the_last_version(harness: Harness, failure: Any) -> None:
-    """A list of thousands is not repeated for a lost connection."""
+def test_broken_watch_continues_from_the_last_version(harness: Harness, failure: Any) -> None:
+    """A list of thousands of objects is not repeated after a lost connection."""
     assert harness.play(bookmark("555"), failure) > 0
     assert harness.watch.synced
     assert harness.watch.problem is not None
@@ -399,8 +399,8 @@ def test_a_broken_watch_goes_on_from_the_last_version(harness: Harness, failure:
     assert harness.watch.problem is None
 
 
-def test_a_version_that_the_server_never_accepts_leads_to_a_new_list(harness: Harness) -> None:
-    """After a restore of etcd our version lies in the future, and the refusal is a time-out, not a 410."""
+def test_version_that_the_server_never_accepts_causes_a_new_list(harness: Harness) -> None:
+    """After a restore of etcd, the version is in the future, and the server responds with a time-out, not with 410."""
     harness.kube.fail("WATCH", THINGS, errors.Unavailable("Too large resource version", status=504), times=3)
     for _ in range(3):
         harness.watch.step()
@@ -409,8 +409,8 @@ def test_a_version_that_the_server_never_accepts_leads_to_a_new_list(harness: Ha
     assert len(harness.queries("GET")) == 2
 
 
-def test_pauses_grow_stay_capped_and_end_with_a_success(harness: Harness) -> None:
-    """From a fifth of a second to thirty, jittered down to a half."""
+def test_pauses_grow_to_a_maximum_and_are_reset_by_a_success(harness: Harness) -> None:
+    """From 0.2 s to 30 s, reduced by jitter to at least a half."""
     harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=12)
     pauses = [harness.watch.step() for _ in range(12)]
     for number, pause in enumerate(pauses):
@@ -421,8 +421,8 @@ def test_pauses_grow_stay_capped_and_end_with_a_success(harness: Harness) -> Non
     assert harness.play(bookmark("1000"), errors.Unavailable("down")) <= 0.2
 
 
-def test_a_watch_that_ends_at_once_does_not_spin(harness: Harness) -> None:
-    """Empty answers are failures; an empty watch that lived is none."""
+def test_watch_that_ends_immediately_causes_a_pause(harness: Harness) -> None:
+    """A watch without events counts as failed only if it ends immediately."""
     assert [harness.play() > 0, harness.play() > 0.1] == [True, True]
     assert harness.watch.problem is not None
     harness.kube.stream = lambda *args, **kwargs: quiet_watch(harness.clock, 60)  # type: ignore[assignment, return-value]
@@ -430,21 +430,21 @@ def test_a_watch_that_ends_at_once_does_not_spin(harness: Harness) -> None:
     assert harness.watch.problem is None
 
 
-def test_a_watch_that_says_one_thing_and_ends_does_not_spin_either(harness: Harness) -> None:
-    """An event resets the pauses, yet not to zero."""
+def test_watch_that_ends_after_one_event_causes_a_pause(harness: Harness) -> None:
+    """An event resets the pauses, but not to zero."""
     assert all(harness.play(bookmark(str(300 + number))) >= 0.1 for number in range(5))
 
 
-def test_a_server_that_asks_for_a_pause_gets_it(harness: Harness) -> None:
-    """Retry-After of a 429, within reason."""
+def test_pause_requested_by_the_server_is_limited(harness: Harness) -> None:
+    """Retry-After of a 429, at most 60 s."""
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=20))
     assert harness.watch.step() >= 20
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=86400))
     assert harness.watch.step() == 60
 
 
-def test_silence_makes_stale(harness: Harness) -> None:
-    """Lists, events and bookmarks are contact; a hung watch is none."""
+def test_watch_without_contact_is_not_fresh(harness: Harness) -> None:
+    """Lists, events and bookmarks are contact. A hung watch is not."""
     assert harness.watch.fresh(max_silence_seconds=100)
     harness.clock.advance(101)
     assert not harness.watch.fresh(max_silence_seconds=100)
@@ -463,8 +463,8 @@ def test_silence_makes_stale(harness: Harness) -> None:
         pytest.param(20, False, id="ended early, by whomever"),
     ],
 )
-def test_a_quiet_watch_that_ran_its_time_is_contact(harness: Harness, seconds: int, *, want: bool) -> None:
-    """Real servers send no bookmark while nothing changes; a quiet cluster must not look like a hung one."""
+def test_quiet_watch_of_full_length_counts_as_contact(harness: Harness, seconds: int, *, want: bool) -> None:
+    """Real servers send no bookmark without changes, so a quiet cluster must not look like a hung watch."""
     harness.kube.stream = lambda *args, **kwargs: quiet_watch(harness.clock, seconds)  # type: ignore[assignment, return-value]
     for _ in range(5):
         assert harness.watch.step() == 0
@@ -472,8 +472,8 @@ def test_a_quiet_watch_that_ran_its_time_is_contact(harness: Harness, seconds: i
     assert len(harness.queries("GET")) == 1
 
 
-def test_a_slow_list_counts_from_its_start() -> None:
-    """What the first page says may be old when the last one arrives."""
+def test_slow_list_counts_as_contact_at_its_start() -> None:
+    """The first page may be outdated when the last one arrives."""
     harness = Harness()
     real = harness.kube.list_page
 
@@ -487,8 +487,8 @@ def test_a_slow_list_counts_from_its_start() -> None:
     assert not harness.watch.fresh(max_silence_seconds=60)
 
 
-def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
-    """Records stay, synced says no, and all is well again when it is back."""
+def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
+    """The watch is synced again when the kind is installed."""
     kube, changes = FakeKube(), []
     kube.put_object(f"{ROOT}/namespaces/default/jobsets/train", raw_jobset())
     clock = FakeClock()
@@ -520,8 +520,8 @@ def test_a_kind_that_disappears_is_not_an_empty_list() -> None:
 
 
 @pytest.mark.parametrize(("kind", "level"), [(JOBSET, "warning"), (LEADER_WORKER_SET, "info")])
-def test_a_kind_that_need_not_be_there_is_no_warning(kind: Kind, level: str) -> None:
-    """It is told once; whoever does not use the kind has nothing to do."""
+def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: str) -> None:
+    """Users without objects of the kind have nothing to do."""
     kube = FakeKube()
     kube.uninstall(f"{kind.root}/{kind.resource}")
     parts = make_watches(kube, settings(), lambda: None, kinds={kind.kind: kind}).workloads[kind.kind]
@@ -533,8 +533,8 @@ def test_a_kind_that_need_not_be_there_is_no_warning(kind: Kind, level: str) -> 
     assert f"the {kind.kind} CRD is not installed" in logs[0]["problem"]
 
 
-def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:
-    """The reader can write the rule from the message."""
+def test_missing_permission_is_reported_with_verb_and_resource(harness: Harness) -> None:
+    """The message contains all fields of the missing RBAC rule."""
     harness.kube.fail("WATCH", THINGS, errors.Forbidden("things is forbidden", status=403))
     assert 0 < harness.watch.step() <= 10
     assert not harness.watch.synced
@@ -546,8 +546,8 @@ def test_missing_permission_names_verb_and_resource(harness: Harness) -> None:
         assert words in str(harness.watch.problem)
 
 
-def test_a_bug_does_not_end_the_watch(harness: Harness) -> None:
-    """Neither in the transport nor in the listener."""
+def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
+    """The error is in the transport, and then in the listener."""
     harness.kube.fail("WATCH", THINGS, RuntimeError("a bug"))
     assert harness.watch.step() > 0
     harness.watch.step()
@@ -564,8 +564,8 @@ def test_a_bug_does_not_end_the_watch(harness: Harness) -> None:
 # --- threads and the ready-made watches
 
 
-def test_the_thread_waits_after_each_failure() -> None:
-    """A server that is away is asked again after the pause, not at once."""
+def test_thread_waits_after_each_failure() -> None:
+    """An unreachable server must not be called again immediately."""
     pauses: list[float] = []
     done = threading.Event()
 
@@ -585,8 +585,8 @@ def test_the_thread_waits_after_each_failure() -> None:
     assert all(0.1 * 2**number <= pause for number, pause in enumerate(pauses))
 
 
-def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
-    """The server filters; each namespace has a watch of its own; finished pods leave."""
+def test_pods_of_several_namespaces_are_combined() -> None:
+    """The server filters pods; each namespace has its own watch; finished pods are removed."""
     kube = FakeKube()
     for namespace in ("one", "two", "three"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
@@ -603,7 +603,7 @@ def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
         finished = raw_pod("p", namespace="one", status={"phase": "Succeeded"})
         kube.put_object("/api/v1/namespaces/one/pods/p", finished)
         assert woken.wait(5)
-        # Another part may have woken it before.
+        # A change in the other namespace may have set the event before.
         wait_for(lambda: set(pods.records()) == {("two", "p")})
         assert pods.fresh(max_silence_seconds=60)
         assert pods.problem is None
@@ -613,7 +613,7 @@ def test_pods_of_chosen_namespaces_come_through_one_face() -> None:
 
 
 def test_nodes_and_namespaces_have_their_selectors() -> None:
-    """Only our nodes; every namespace, with its labels."""
+    """Only nodes of the provisioner's pools, and all namespaces with their labels."""
     kube = FakeKube()
     kube.put_object("/api/v1/nodes/ours", raw_node("ours"))
     kube.put_object(
@@ -631,7 +631,7 @@ def test_nodes_and_namespaces_have_their_selectors() -> None:
 
 @pytest.fixture
 def server() -> Iterator[WireServer]:
-    """Give a server that answers what it is told."""
+    """Give a server with configurable responses."""
     with running() as started:
         yield started
 
@@ -641,8 +641,8 @@ def listing(*things: dict[str, Any], version: str = "10") -> Answer:
     return as_json({"items": list(things), "metadata": {"resourceVersion": version}})
 
 
-def test_stop_is_prompt_while_a_watch_is_silent(server: WireServer, tmp_path: Path) -> None:
-    """The stream is closed, not waited for."""
+def test_stop_ends_a_silent_watch_immediately(server: WireServer, tmp_path: Path) -> None:
+    """The stream is closed without waiting for its time-out."""
     server.answer(f"GET {THINGS}", listing())
     server.answer(f"WATCH {THINGS}", Answer(lines=[bookmark("11"), HANG]))
     watch: ListWatch[int] = ListWatch(

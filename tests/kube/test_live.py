@@ -1,4 +1,4 @@
-"""The live reads before a delete, and what we write to nodes: only what is ours, as the node is now."""
+"""Live reads before a delete, and writes to nodes, which change only the provisioner's own marks."""
 
 from __future__ import annotations
 
@@ -27,8 +27,8 @@ def kube() -> FakeKube:
     return FakeKube()
 
 
-def test_a_jobset_is_read_live_or_not_there(kube: FakeKube) -> None:
-    """Never from a cache: no resourceVersion is sent."""
+def test_jobset_is_read_live(kube: FakeKube) -> None:
+    """No resourceVersion is sent, so the response is not from a cache."""
     kube.put_object(JOBSET, raw_jobset())
     jobset = get_workload(kube, WorkloadKind.JOBSET, "default", "train")
     assert jobset is not None
@@ -37,8 +37,8 @@ def test_a_jobset_is_read_live_or_not_there(kube: FakeKube) -> None:
     assert all("resourceVersion" not in call.query for call in kube.calls)
 
 
-def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: FakeKube) -> None:
-    """An uninstalled CRD would otherwise delete every pool."""
+def test_missing_kind_raises_an_error_for_a_jobset(kube: FakeKube) -> None:
+    """Otherwise, removing the CRD would cause the deletion of every pool."""
     kube.put_object(JOBSET, raw_jobset())
     kube.uninstall("/apis/jobset.x-k8s.io/v1alpha2")
     with pytest.raises(errors.NotFound):
@@ -46,7 +46,7 @@ def test_a_kind_that_is_not_served_does_not_mean_that_a_jobset_is_gone(kube: Fak
 
 
 @pytest.mark.parametrize("name", ["req", "r" * 200, "r" * 62 + "-1"], ids=["short", "cut", "cut at a hyphen"])
-def test_a_request_is_found_whatever_of_its_name_a_label_holds(kube: FakeKube, name: str) -> None:
+def test_request_with_a_long_name_is_found_by_its_uid(kube: FakeKube, name: str) -> None:
     kube.put_object(f"/apis/autoscaling.x-k8s.io/v1/namespaces/default/provisioningrequests/{name}", raw_request(name))
     label, uid = name[:63].rstrip("-"), f"uid-of-{name}"
     found = get_workload(kube, WorkloadKind.PROVISIONING_REQUEST, "default", label, uid)
@@ -55,8 +55,8 @@ def test_a_request_is_found_whatever_of_its_name_a_label_holds(kube: FakeKube, n
     assert get_workload(kube, WorkloadKind.PROVISIONING_REQUEST, "default", label, "uid-of-another") is None
 
 
-def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
-    """Ours or not: the label is GKE's."""
+def test_nodes_of_a_pool_are_listed_by_the_label_of_gke(kube: FakeKube) -> None:
+    """Nodes count whether or not they have labels of the provisioner."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     kube.put_object("/api/v1/nodes/n2", raw_node("n2", pool="q"))
     kube.put_object("/api/v1/nodes/n3", raw_node("n3", pool="p"))
@@ -70,7 +70,8 @@ def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
     ]
     assert live.list_nodes_of_pool(kube, pool, Membership()) == here
     assert live.find_nodes_of_pool(kube, pool, 3, Membership()) == (here, frozenset())
-    # All nodes are listed: one has the prefix of the pool, another one tells nothing that GKE lists.
+    # Too few nodes have the label, so all nodes are listed: the name of one has the pool's prefix, and the pool in the
+    # label of another is not listed.
     membership = Membership(by_prefix={"gke-p-1f": pool}, listed={pool, PoolName("q")})
     kube.put_object("/api/v1/nodes/gke-p-1f-abcd", raw_node("gke-p-1f-abcd", pool="q"))
     kube.put_object("/api/v1/nodes/n5", raw_node("n5", pool="unknown"))
@@ -80,8 +81,8 @@ def test_nodes_of_a_pool_are_listed_by_gkes_label(kube: FakeKube) -> None:
     assert live.find_nodes_of_pool(kube, pool, 4, membership) == ([other, *here], frozenset({"n5"}))
 
 
-def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube) -> None:
-    """Any pod that asks for chips counts, not only JobSets'."""
+def test_unfinished_pods_of_a_node_are_listed_on_all_pages(kube: FakeKube) -> None:
+    """Any pod that requests chips counts, not only those of JobSets."""
     chips = {"nodeName": "n1", "containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}]}
     for number in range(600):
         name = f"p{number:03}"
@@ -113,15 +114,15 @@ def test_all_unfinished_pods_on_a_node_are_listed_over_all_pages(kube: FakeKube)
         pytest.param({"metadata": {"deletionTimestamp": 5}, "spec": {"nodeName": "n1"}}, id="deletion"),
     ],
 )
-def test_a_pod_that_nobody_can_count_stops_the_delete(kube: FakeKube, damage: dict[str, Any]) -> None:
-    """It is raised, not passed over."""
+def test_unreadable_pod_prevents_the_delete(kube: FakeKube, damage: dict[str, Any]) -> None:
+    """The error is raised, and the pod is not skipped."""
     kube.put_object("/api/v1/namespaces/default/pods/p", raw_pod("p", **damage))
     with pytest.raises(errors.Malformed, match="pod default/p"):
         list_pods_on_node(kube, "n1")
 
 
-def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube) -> None:
-    """Three times, then it fails."""
+def test_expired_list_is_repeated_twice(kube: FakeKube) -> None:
+    """The third failure is raised."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     gone = errors.Gone("too old", status=410)
     kube.fail("GET", "nodes", gone, times=2)
@@ -132,7 +133,7 @@ def test_a_list_that_expires_starts_again_and_never_returns_half(kube: FakeKube)
 
 
 def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
-    """In its namespace only."""
+    """Pods of other namespaces are not listed."""
     for namespace in ("one", "two"):
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
     pods = list_pods_of_workload(kube, WorkloadKind.JOBSET, "one", "train")
@@ -140,8 +141,8 @@ def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
     assert list_pods_of_workload(kube, WorkloadKind.JOBSET, "one", "other") == []
 
 
-def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:
-    """Only spec.unschedulable and our annotation change."""
+def test_cordon_is_recorded_and_undone(kube: FakeKube) -> None:
+    """Only spec.unschedulable and the provisioner's annotation change."""
     before = kube.put_object(NODE, raw_node("n1"))
     live.cordon(kube, "n1")
     raw = kube.object(NODE)
@@ -154,7 +155,7 @@ def test_a_cordon_is_noted_and_undone(kube: FakeKube) -> None:
     assert (raw["spec"], raw["metadata"]["annotations"]) == (before["spec"], {})
 
 
-def test_a_node_that_is_gone_needs_no_change(kube: FakeKube) -> None:
+def test_missing_node_causes_no_error(kube: FakeKube) -> None:
     """Other failures are raised."""
     live.cordon(kube, "n1")
     live.uncordon(kube, "n1")
@@ -164,22 +165,22 @@ def test_a_node_that_is_gone_needs_no_change(kube: FakeKube) -> None:
         live.cordon(kube, "n1")
 
 
-def test_an_empty_name_never_addresses_a_collection(kube: FakeKube) -> None:
-    """A PATCH or DELETE of a collection would hit everything."""
+def test_empty_name_is_rejected(kube: FakeKube) -> None:
+    """A PATCH or DELETE of a collection would affect all its objects."""
     with pytest.raises(ValueError, match="is not the name of an object"):
         live.cordon(kube, "")
 
 
-def test_a_cordon_that_is_not_ours_any_more_stays(kube: FakeKube) -> None:
-    """Ours was undone, then somebody closed the node by hand; a cache still shows ours."""
+def test_cordon_without_the_annotation_is_kept(kube: FakeKube) -> None:
+    """The provisioner's cordon was undone, and a user cordoned the node; a cache still has the annotation."""
     raw: dict[str, Any] = raw_node("n1")
     kube.put_object(NODE, {**raw, "spec": {**raw.get("spec", {}), "unschedulable": True}})
     live.uncordon(kube, "n1")
     assert [call.method for call in kube.calls] == ["GET"]
 
 
-def test_a_node_that_others_write_to_meanwhile_is_uncordoned_all_the_same(kube: FakeKube) -> None:
-    """To what was read, so that the API server refuses where somebody wrote in between; five times at most."""
+def test_uncordon_is_repeated_after_conflicts(kube: FakeKube) -> None:
+    """The patch has the resourceVersion of the read, so that it fails after another write; at most 5 attempts."""
     kube.put_object(NODE, raw_node("n1"))
     live.cordon(kube, "n1")
     closed = kube.object(NODE)
@@ -209,10 +210,10 @@ CHIPS = {"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}
         pytest.param(None, None, False, id="no taint at all"),
     ],
 )
-def test_our_taint_is_taken_off_and_no_other(
+def test_release_removes_only_the_taint_of_the_provisioner(
     kube: FakeKube, *, taints: list[dict[str, str]] | None, want: list[dict[str, str]] | None, changed: bool
 ) -> None:
-    """What it is not there for is not written at all."""
+    """Nodes without the taint are not written."""
     kube.put_object(NODE, {**raw_node("n1"), "spec": {"taints": taints} if taints else {}})
     live.release(kube, "n1")
     node = kube.object(NODE)
@@ -221,14 +222,12 @@ def test_our_taint_is_taken_off_and_no_other(
     assert [call.method for call in kube.calls] == (["GET", "PATCH"] if changed else ["GET"])
 
 
-def test_the_uid_of_a_cluster(kube: FakeKube) -> None:
-    """It is that of kube-system."""
+def test_uid_of_a_cluster_is_that_of_kube_system(kube: FakeKube) -> None:
     kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": "c-1"}})
     assert live.read_cluster_uid(kube, timeouts=DEFAULT_TIMEOUTS) == "c-1"
 
 
-def test_a_uid_that_is_none(kube: FakeKube) -> None:
-    """From such an answer nothing may be concluded."""
+def test_invalid_uid_raises_malformed(kube: FakeKube) -> None:
     kube.put_object("/api/v1/namespaces/kube-system", {"metadata": {"name": "kube-system", "uid": 7}})
     with pytest.raises(errors.Malformed, match="kube-system has no uid"):
         live.read_cluster_uid(kube, timeouts=DEFAULT_TIMEOUTS)

@@ -1,4 +1,4 @@
-"""What MachineConfigs say of TPUs; one that cannot be read costs itself alone."""
+"""TPUs in MachineConfigs. An unreadable MachineConfig affects no other one."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ def _parsed(raw: Any) -> tuple[tpu.Accelerator, ...]:
     return found
 
 
-def test_all_that_is_known_of_the_fields_is_read() -> None:
-    """Disks with the default first; what says nothing of disks boots as the newest generations do."""
+def test_all_known_fields_are_read() -> None:
+    """The default disk type is first. Without disk types, the machine type has those of the newest generations."""
     disks = {"types": ["hyperdisk-extreme", "hyperdisk-balanced"], "defaultType": "hyperdisk-balanced"}
     asked = raw_machine("tpu9x-rare-1t", "tpu9x", 1, "1x1", napDisabled=True, bootDiskConfig=disks)
     other = raw_machine("n9-standard-4", "nvidia-b900")
@@ -47,11 +47,11 @@ def test_all_that_is_known_of_the_fields_is_read() -> None:
         listed_topologies=("4x4", "4x8", "2x2", "1x1"),
         workload_policy=True,
     )
-    # Before tpu7 the label was another.
+    # Generations before tpu7 have labels of another form.
     assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
 
 
-def test_property_that_a_machine_type_does_not_set_is_the_one_of_its_family() -> None:
+def test_missing_property_of_a_machine_type_is_that_of_its_family() -> None:
     defaults = {
         "systemArchitecture": "ARM64",
         "bootDiskConfig": {"types": ["hyperdisk-ml", "hyperdisk-extreme"], "defaultType": "hyperdisk-extreme"},
@@ -79,7 +79,7 @@ def test_property_that_a_machine_type_does_not_set_is_the_one_of_its_family() ->
 
 
 @pytest.mark.parametrize(("mode", "used"), [("Legacy", False), ("WeightsOnly", False), ("PropertiesOnly", True)])
-def test_family_is_ignored_in_the_modes_in_which_the_autoscaler_ignores_it(mode: str, *, used: bool) -> None:
+def test_family_is_ignored_in_the_modes_that_the_autoscaler_ignores(mode: str, *, used: bool) -> None:
     assert (parse_machine_config(raw_machine_config(usagePolicy={"mode": mode})) is not None) is used
 
 
@@ -92,7 +92,7 @@ def test_family_is_ignored_in_the_modes_in_which_the_autoscaler_ignores_it(mode:
         {"spec": {"machineFamily": {}}},
     ],
 )
-def test_what_lists_no_tpus_is_nothing(raw: Any) -> None:
+def test_machine_config_without_tpus_is_none(raw: Any) -> None:
     assert parse_machine_config(raw) is None
 
 
@@ -136,7 +136,7 @@ _CHIPS = (*_MACHINE, "resources", "accelerator")
         _spoil(*_CHIPS, "tpuConfig", "singleHostTopology", value="2x4"),
     ],
 )
-def test_one_that_cannot_be_read_is_named(spoil: Callable[[Any], None]) -> None:
+def test_unreadable_machine_config_is_named_in_the_error(spoil: Callable[[Any], None]) -> None:
     raw = raw_machine_config()
     spoil(raw)
     with pytest.raises(MalformedObject, match=r"^MachineConfig tpu9x cannot be read: "):
@@ -144,7 +144,7 @@ def test_one_that_cannot_be_read_is_named(spoil: Callable[[Any], None]) -> None:
 
 
 @pytest.mark.usefixtures("catalogue")
-def test_a_contradiction_is_in_the_log() -> None:
+def test_contradiction_is_logged() -> None:
     machine = raw_machine("ct6e-standard-8t", "tpu-v6e-slice", 4)
     with capture_logs() as logs:
         extend_catalogue({("", "v6e"): _parsed(raw_machine_config("tpu-v6e-slice", machines=[machine]))}, {})
@@ -154,7 +154,7 @@ def test_a_contradiction_is_in_the_log() -> None:
 
 @pytest.mark.usefixtures("catalogue")
 def test_machine_type_is_kept_when_its_machine_config_is_deleted() -> None:
-    """An upgrade of the CRD recreates the objects, and requests in between were invalid."""
+    """An upgrade of the CRD recreates the objects. Requests that came in between were rejected as invalid."""
     listed = extend_catalogue({("", "tpu9x"): _parsed(raw_machine_config())}, {})
     assert extend_catalogue({}, listed) is listed
     both = extend_catalogue({("", "tpu8y"): _parsed(raw_machine_config("tpu8y"))}, listed)

@@ -1,4 +1,4 @@
-"""Raw JSON becomes narrow records: every rule by example, and anything at all by property."""
+"""Conversion of raw JSON to records: each rule by an example, and arbitrary JSON by a property."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import parse_pod
 from tests.support.objects import job_reference, pod_spec, raw_jobset, raw_node, raw_pod
 
-#: sha1 of "default/train-slice-0"
+#: SHA1 of "default/train-slice-0".
 JOB_KEY = "85d5b40df9777c538c56fd5da6a51702a106bc4b"
 
 
@@ -31,8 +31,7 @@ def _chips(amount: object) -> dict[str, Any]:
     return {"resources": {"requests": {"google.com/tpu": amount}}}
 
 
-def test_an_unschedulable_leader_is_read_whole() -> None:
-    """Every field of the record comes from its place."""
+def test_unschedulable_leader_is_read_completely() -> None:
     pod = parse_pod(raw_pod())
     assert pod is not None
     assert (pod.namespace, pod.name, pod.uid) == ("default", "train-slice-0-0-abcde", "uid-of-train-slice-0-0-abcde")
@@ -79,15 +78,15 @@ def test_an_unschedulable_leader_is_read_whole() -> None:
         pytest.param({"containers": [_chips("4000m")]}, 4, id="thousandths that make a whole"),
     ],
 )
-def test_chips_are_counted_as_the_scheduler_counts_them(raw: dict[str, Any], want: int) -> None:
-    """Requests, else limits; init containers and sidecars by the scheduler's rule."""
+def test_chips_are_counted_as_by_the_scheduler(raw: dict[str, Any], want: int) -> None:
+    """Requests or else limits; init containers and sidecars by the scheduler's rule."""
     pod = parse_pod(raw_pod(spec=raw))
     assert pod is not None
     assert want == pod.requirements.chips
 
 
-def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> None:
-    """An amount that is too small would make a pool that the pod does not fit into."""
+def test_cpu_and_memory_are_rounded_up_and_include_overhead() -> None:
+    """If an amount were too small, the pod would not fit on its pool."""
     spec = {
         "containers": [{"resources": {"requests": {"google.com/tpu": 4, "cpu": "100500u", "memory": "1.5"}}}],
         "overhead": {"cpu": "10m"},
@@ -114,8 +113,8 @@ def test_cpu_and_memory_round_up_and_include_overhead_and_the_pod_level() -> Non
         pytest.param(raw_pod(metadata={"deletionTimestamp": "soon"}), "'soon'", id="a deletion at no known time"),
     ],
 )
-def test_a_pod_that_would_need_a_guess_is_reported(raw: dict[str, Any], words: str) -> None:
-    """The text names the pod and what is wrong."""
+def test_unreadable_pod_is_reported(raw: dict[str, Any], words: str) -> None:
+    """The message names the pod and the mistake."""
     with pytest.raises(MalformedObject) as caught:
         parse_pod(raw)
     assert words in str(caught.value)
@@ -133,8 +132,8 @@ CLAIMS = [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]
         pytest.param(pod_spec(topology="2x99", chips=0, resourceClaims=CLAIMS), 1, "true", id="no such slice"),
     ],
 )
-def test_a_pod_with_claims_asks_for_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
-    """On nodes with the driver, which it need not select itself."""
+def test_pod_with_claims_requests_all_chips_of_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
+    """Only nodes with the driver fit, which the pod need not select."""
     pod = parse_pod(raw_pod(spec=spec))
     assert pod is not None
     assert (pod.requirements.chips, pod.requirements.node_selector.get(constants.TPU_DRA_DRIVER)) == (chips, driver)
@@ -152,8 +151,7 @@ def test_a_pod_with_claims_asks_for_its_host(spec: dict[str, Any], chips: int, d
         pytest.param(None, id="null"),
     ],
 )
-def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
-    """Only pods of workloads with chips matter."""
+def test_pod_without_workload_or_chips_is_none(raw: object) -> None:
     assert parse_pod(raw) is None
 
 
@@ -175,8 +173,8 @@ def test_a_pod_that_is_not_ours_is_none(raw: object) -> None:
         pytest.param("train-slice-0", "", id="references that are no list"),
     ],
 )
-def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: str) -> None:
-    """The job key is computed from the owner reference; labels that claim another one count for nothing."""
+def test_job_of_a_pod_is_its_controller(references: object, want: str) -> None:
+    """The key is computed from the owner reference; labels are ignored."""
     raw = raw_pod(metadata={"ownerReferences": references})
     raw["metadata"]["labels"]["batch.kubernetes.io/job-name"] = "train-slice-0"
     pod = parse_pod(raw)
@@ -184,15 +182,15 @@ def test_the_job_of_a_pod_is_the_one_that_controls_it(references: object, want: 
     assert want == pod.group_key
 
 
-def test_the_job_is_one_of_the_pods_own_namespace() -> None:
-    """References do not cross namespaces."""
+def test_job_of_a_pod_is_in_the_namespace_of_the_pod() -> None:
+    """Owner references do not cross namespaces."""
     pod = parse_pod(raw_pod(namespace="other"))
     assert pod is not None
     assert pod.group_key not in ("", JOB_KEY)
 
 
-def test_annotations_stand_in_for_labels() -> None:
-    """Releases before Kubernetes 1.28 only annotate the index."""
+def test_annotations_replace_missing_labels() -> None:
+    """Kubernetes releases before 1.28 set only an annotation for the index."""
     raw = raw_pod(
         metadata={
             "labels": {"batch.kubernetes.io/job-name": "train-slice-0"},
@@ -225,8 +223,8 @@ def test_annotations_stand_in_for_labels() -> None:
         pytest.param("x", None, id="no number"),
     ],
 )
-def test_the_completion_index_is_a_number_or_unknown(text: str, want: int | None) -> None:
-    """An index that can't be read must not be taken for the leader's."""
+def test_completion_index_is_none_if_invalid(text: str, want: int | None) -> None:
+    """An invalid index must not count as the leader's."""
     raw = raw_pod()
     raw["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"] = text
     pod = parse_pod(raw)
@@ -244,8 +242,8 @@ def test_the_completion_index_is_a_number_or_unknown(text: str, want: int | None
         pytest.param({"phase": "Failed", "reason": "Unschedulable"}, False, id="failed while unschedulable"),
     ],
 )
-def test_only_the_schedulers_word_makes_a_pod_unschedulable(status: dict[str, str], *, want: bool) -> None:
-    """PodScheduled False with reason Unschedulable, while Pending."""
+def test_pod_is_unschedulable_only_by_the_condition_of_the_scheduler(status: dict[str, str], *, want: bool) -> None:
+    """PodScheduled is False with reason Unschedulable while the phase is Pending."""
     conditions = []
     if "reason" in status:
         conditions = [{"type": "PodScheduled", "status": "False", "reason": status["reason"]}]
@@ -254,8 +252,8 @@ def test_only_the_schedulers_word_makes_a_pod_unschedulable(status: dict[str, st
     assert want is (pod.unschedulable_since is not None)
 
 
-def test_a_pod_of_a_gang_that_the_scheduler_has_not_looked_at_waits_all_the_same() -> None:
-    """It has no condition before enough pods of the gang are there."""
+def test_pod_of_an_incomplete_gang_is_gated_since_its_creation() -> None:
+    """The scheduler writes no condition until enough pods of the gang exist."""
     spec = {**pod_spec(), "schedulingGroup": {"podGroupName": "train"}}
     pod = parse_pod({**raw_pod(status={"phase": "Pending"}), "spec": spec})
     assert pod is not None
@@ -266,8 +264,8 @@ def test_a_pod_of_a_gang_that_the_scheduler_has_not_looked_at_waits_all_the_same
     assert (pod.gated, pod.unschedulable_since) == (False, None)
 
 
-def test_affinity_and_tolerations_are_kept() -> None:
-    """What constrains the pod constrains the pool."""
+def test_affinity_and_tolerations_are_read() -> None:
+    """The pool must satisfy the constraints of the pod."""
     required = {
         "nodeSelectorTerms": [
             {
@@ -295,8 +293,8 @@ def test_affinity_and_tolerations_are_kept() -> None:
     )
 
 
-def test_affinity_that_matches_nothing_does_not_become_no_constraint() -> None:
-    """An empty term matches no node; dropping it would turn "nowhere" into "anywhere"."""
+def test_affinity_that_matches_no_node_is_kept() -> None:
+    """An empty term matches no node. Ignoring it would allow any node."""
     required = {"nodeSelectorTerms": [{}]}
     spec = _spec(affinity={"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": required}})
     pod = parse_pod(raw_pod(spec=spec))
@@ -365,8 +363,8 @@ def test_slice_is_read_from_required_affinity_if_one_value_is_left(
     assert pod.requirements.node_selector == (selector if want is None else want)
 
 
-def test_a_jobset_is_read_whole() -> None:
-    """Replicas, parallelism and the template; completions don't matter."""
+def test_jobset_is_read_completely() -> None:
+    """The field `completions` has no effect."""
     raw = raw_jobset(
         replicas=2,
         parallelism=4,
@@ -388,8 +386,8 @@ def test_a_jobset_is_read_whole() -> None:
     assert parse_jobset(raw).managed_by == ""
 
 
-def test_absent_replicas_and_parallelism_are_one() -> None:
-    """The API's defaults."""
+def test_missing_replicas_and_parallelism_are_one() -> None:
+    """These are the defaults of the API."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"] = [{"name": "x"}, {"name": "y", "replicas": 0}]
     assert [(job.replicas, job.parallelism) for job in parse_jobset(raw).groups] == [(1, 1), (0, 1)]
@@ -405,13 +403,12 @@ def test_absent_replicas_and_parallelism_are_one() -> None:
         pytest.param(None, "", id="no status"),
     ],
 )
-def test_how_a_jobset_ended_is_read_from_old_and_new_releases(status: object, want: str) -> None:
-    """terminalState, or the conditions before it existed."""
+def test_end_of_a_jobset_is_read_from_old_and_new_releases(status: object, want: str) -> None:
+    """Old releases have only conditions, and no terminalState."""
     assert want == parse_jobset(raw_jobset(status=status)).terminal_state
 
 
-def test_a_node_is_read_whole() -> None:
-    """Readiness, chips, taints and whose cordon it is."""
+def test_node_is_read_completely() -> None:
     raw = raw_node()
     raw["spec"].update(
         unschedulable=True, taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
@@ -427,10 +424,10 @@ def test_a_node_is_read_whole() -> None:
     assert node.allocatable_memory_bytes == 405 * 2**30
 
 
-def test_a_node_outside_node_pools_is_none_and_one_without_a_birth_is_malformed() -> None:
-    """The pool's label makes it ours; its age decides about it."""
+def test_node_without_pool_is_none_and_without_creation_time_is_malformed() -> None:
+    """The pool is required by the label of the manager, and the age by decisions."""
     assert parse_node(raw_node(metadata={"labels": {}})) is None
-    # A user removed the label of a node of ours.
+    # A user removed the label gke-nodepool from a node of the provisioner.
     ours = parse_node(raw_node(metadata={"labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}))
     assert ours is not None
     assert ours.pool_name == ""
@@ -451,7 +448,7 @@ _json = st.recursive(
 
 @st.composite
 def _damaged(draw: st.DrawFn, whole: dict[str, Any]) -> Any:
-    """Put arbitrary JSON at an arbitrary place of a real object."""
+    """Replace an arbitrary part of a real object by arbitrary JSON."""
     raw: Any = _copy(whole)
     holder: Any = raw
     while True:
@@ -469,11 +466,11 @@ def _copy(raw: Any) -> Any:
     return [_copy(value) for value in raw] if isinstance(raw, list) else raw
 
 
-@pytest.mark.timeout(30)  # examples made by chance
+@pytest.mark.timeout(30)  # many random examples
 @settings(max_examples=300, deadline=None)
 @given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
-def test_any_json_gives_a_record_or_none_or_a_reason(raw: Any) -> None:
-    """Nothing but MalformedObject is ever raised."""
+def test_any_json_is_parsed_or_raises_malformed_object(raw: Any) -> None:
+    """No other exception is raised."""
     for parse in (parse_pod, parse_jobset, parse_node):
         with contextlib.suppress(MalformedObject):
             record = parse(raw)

@@ -37,8 +37,8 @@ from provisioner.kube.fields import format_micro_time, format_time, parse_quanti
         pytest.param(10**5000, str(2**63 - 1), id="an integer of thousands of digits"),
     ],
 )
-def test_what_is_a_quantity(raw: object, want: str) -> None:
-    """All that the API server takes; it has more of an extended resource than an int64 holds, and keeps the text."""
+def test_valid_quantity_is_read(raw: object, want: str) -> None:
+    """The API server accepts these forms, and stores even amounts of extended resources that exceed an int64."""
     assert parse_quantity(raw) == Decimal(want)
 
 
@@ -48,13 +48,13 @@ def test_what_is_a_quantity(raw: object, want: str) -> None:
         *(float("inf"), "NaN", "1e99999999999", "-1", "-10E", -1, "1 Gi", "1ki", "", "1\n", "٣", True, None, []),
     ],
 )
-def test_what_is_no_quantity(raw: object) -> None:
-    """Negative, or of another notation."""
+def test_invalid_quantity_is_none(raw: object) -> None:
+    """Negative, or in another notation."""
     assert parse_quantity(raw) is None
 
 
 def test_times_are_read_as_they_are_written() -> None:
-    """To the second, and to the microsecond as leases have it."""
+    """With seconds, or with microseconds as in leases."""
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     assert format_micro_time(moment) == "2026-01-02T03:04:05.678901Z"
     assert format_time(moment) == "2026-01-02T03:04:05Z"
@@ -82,6 +82,6 @@ def test_times_are_read_as_they_are_written() -> None:
         pytest.param(5, None, id="a number"),
     ],
 )
-def test_a_timestamp_becomes_an_aware_moment_in_utc(raw: object, want: datetime | None) -> None:
-    """RFC 3339, as Go writes it."""
+def test_timestamp_is_read_in_utc(raw: object, want: datetime | None) -> None:
+    """RFC 3339, in the forms that Go writes."""
     assert parse_timestamp(raw) == want

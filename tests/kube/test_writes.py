@@ -1,4 +1,4 @@
-"""What failed writes mean, and how long writes and calls are awaited."""
+"""Kinds of failed writes, and how long writes and calls remain open."""
 
 from __future__ import annotations
 
@@ -34,13 +34,13 @@ from provisioner.model.writes import OpenCall, OpenWrite, WriteFailure, blocked_
         (Malformed("no JSON"), WriteFailure.UNAVAILABLE),
     ],
 )
-def test_what_a_failure_means(error: ClusterError, want: WriteFailure) -> None:
-    """What has changed is looked at again, what is refused waits for people, all else may have happened or not."""
+def test_each_error_has_its_kind_of_failure(error: ClusterError, want: WriteFailure) -> None:
+    """Conflicts are read again, rejections wait for a user, and other writes may have taken effect."""
     assert want is failure_of(error)
 
 
 @pytest.mark.parametrize(("age_seconds", "seen", "blocked"), [(9, "a", True), (10, "a", False), (9, "b", False)])
-def test_a_write_is_decided_anew_where_caches_show_it_or_have_not_for_ten_seconds(
+def test_write_is_decided_again_if_caches_show_it_or_after_ten_seconds(
     age_seconds: int, seen: str, *, blocked: bool
 ) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
@@ -48,7 +48,7 @@ def test_a_write_is_decided_anew_where_caches_show_it_or_have_not_for_ten_second
     assert (blocked_until(write, seen, now) is not None) is blocked
 
 
-def test_a_call_that_nobody_makes_is_lost_after_a_minute() -> None:
+def test_call_without_a_thread_is_lost_after_a_minute() -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
     ages = {"new": 59, "lost": 60, "live": 60}
     calls = {key: OpenCall(call="a call", since=now - timedelta(seconds=age)) for key, age in ages.items()}

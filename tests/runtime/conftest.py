@@ -1,4 +1,4 @@
-"""Servers of small apps, for each test."""
+"""Servers with small apps for tests."""
 
 from __future__ import annotations
 
@@ -11,6 +11,6 @@ from tests.support.serving import Serve, servers
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that starts servers, which end with the test."""
+    """Return a function that starts servers, which are stopped after the test."""
     with servers() as start:
         yield start

@@ -1,4 +1,4 @@
-"""Calls on threads: each is answered once or logged, none is waited for, and keys tell which are live."""
+"""Calls in threads: each has one result or is logged, no call blocks the caller, and live calls are known by key."""
 
 from __future__ import annotations
 
@@ -15,32 +15,32 @@ from provisioner.runtime.clock import wall_clock
 
 @pytest.fixture
 def thread() -> Iterator[ThreadPoolExecutor]:
-    """One thread: what is submitted later waits."""
+    """One thread, so that later calls wait."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         yield executor
 
 
 def actor(on_answer: Callable[[], None] = lambda: None) -> CallingActor[str]:
-    """Return one whose calls are answered by texts."""
+    """Return an actor whose results are texts."""
     return CallingActor(clock=wall_clock, lease_seconds=lambda: 0.0, on_answer=on_answer)
 
 
 class Full:
-    """Threads that take no call, or take it and say that they did not."""
+    """Thread pool that cannot start a thread. It rejects a call, or queues the call and then raises."""
 
     def __init__(self, *, queues: bool) -> None:
         self._queues = queues
         self.queued: list[Callable[[], None]] = []
 
     def submit(self, call: Callable[..., None], *arguments: object) -> None:
-        """Raise what a pool of threads raises."""
+        """Raise the error of a thread pool."""
         if self._queues:
             self.queued.append(lambda: call(*arguments))
         raise RuntimeError("can't start new thread")
 
 
-def test_a_key_is_live_until_its_answer_is_taken(thread: ThreadPoolExecutor) -> None:
-    """Waiting, being made, answered and not yet read; whoever waits for answers is woken."""
+def test_key_is_live_until_its_result_is_taken(thread: ThreadPoolExecutor) -> None:
+    """The call is live while it waits, runs, and until its result is read. The listener is called."""
     woken = threading.Event()
     calls = actor(woken.set)
     assert calls.submit(lambda: "done", thread, key="a")
@@ -49,8 +49,8 @@ def test_a_key_is_live_until_its_answer_is_taken(thread: ThreadPoolExecutor) -> 
     assert (calls.take_answer(), calls.take_answer(), calls.live()) == ("done", None, frozenset())
 
 
-def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExecutor) -> None:
-    """Nobody will tell of it; the next one is made."""
+def test_crashed_call_is_not_live_and_does_not_prevent_others(thread: ThreadPoolExecutor) -> None:
+    """The crashed call has no result. The next one is made."""
     calls = actor()
 
     def crash() -> str:
@@ -62,8 +62,8 @@ def test_a_call_that_crashes_is_not_live_and_ends_no_other(thread: ThreadPoolExe
     assert (calls.live(), calls.take_answer(), calls.take_answer()) == ({"b"}, "done", None)
 
 
-def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> None:
-    """The answer is there before anybody is told."""
+def test_result_is_kept_if_the_listener_raises(thread: ThreadPoolExecutor) -> None:
+    """The result is recorded before the listener is called."""
 
     def crash() -> None:
         raise ValueError("a mistake")
@@ -75,8 +75,8 @@ def test_a_listener_that_crashes_loses_no_answer(thread: ThreadPoolExecutor) -> 
 
 
 @pytest.mark.parametrize("queues", [False, True], ids=["it is not queued", "it is queued all the same"])
-def test_a_call_that_cannot_be_submitted_is_answered_and_never_made(*, queues: bool) -> None:
-    """Also where a pool of threads comes to it later."""
+def test_call_that_cannot_be_submitted_has_a_result_and_is_never_made(*, queues: bool) -> None:
+    """The thread pool may run the queued call later, which must then do nothing."""
     calls = actor()
     full = Full(queues=queues)
     assert not calls.submit(lambda: "made", cast(Executor, full), key="a", not_sent=lambda why: why)
@@ -88,8 +88,8 @@ def test_a_call_that_cannot_be_submitted_is_answered_and_never_made(*, queues: b
     assert (calls.take_answer(), calls.live()) == (None, frozenset())
 
 
-def test_what_has_not_begun_when_calls_are_closed_is_dropped(thread: ThreadPoolExecutor) -> None:
-    """The call under way is waited for, and answered."""
+def test_drain_drops_calls_that_have_not_begun(thread: ThreadPoolExecutor) -> None:
+    """A call in progress is waited for and has a result."""
     entered, release = threading.Event(), threading.Event()
     calls = actor()
 

@@ -1,4 +1,4 @@
-"""The generic server with small apps of its own: hostile clients, failing apps, starts and stops, over real sockets."""
+"""The HTTP server with small apps, over real sockets: hostile clients, failing apps, starts and stops."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.support.waiting import wait_for
 
 
 async def echo(request: Request) -> Response:
-    """Answer with the size of the body."""
+    """Respond with the size of the body."""
     return PlainTextResponse(str(len(await request.body())))
 
 
@@ -45,8 +45,8 @@ def answer(port: int, request: bytes, *, half_close: bool = False) -> bytes:
         return read_all(client)
 
 
-def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The server says its name and the date, and nothing of the library, whose variables are not read."""
+def test_response_has_server_and_date_headers(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The library's headers are absent, and its environment variables are ignored."""
     monkeypatch.setenv("WEB_CONCURRENCY", "many")
     [port] = serve().ports
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=PATIENCE_SECONDS)
@@ -58,8 +58,8 @@ def test_headers_of_an_answer(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> 
     connection.close()
 
 
-def test_two_apps_share_one_thread(serve: Serve) -> None:
-    """Each address has its own app; all of them are served by one thread."""
+def test_two_apps_are_served_by_one_thread(serve: Serve) -> None:
+    """Each address has its own app, and both share the event loop."""
     before = set(threading.enumerate())
     first, second = serve(hello, ECHO).ports
     assert len(set(threading.enumerate()) - before) == 1
@@ -95,8 +95,8 @@ _CHUNKED = b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n"
         pytest.param(_CHUNKED + b"1\r\na\r\n0\r\n\r\n", 411, id="a body in chunks, which may be of one byte each"),
     ],
 )
-def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
-    """It gets one answer, its connection ends, nothing is logged or printed, and the next client is served."""
+def test_bad_request_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], request_: bytes, status: int) -> None:
+    """The client gets one response, the connection ends, no line is logged, and the next client is served."""
     [port] = serve(ECHO, body_bytes=100).ports
     capfd.readouterr()
     with capture_logs() as lines:
@@ -104,14 +104,12 @@ def test_what_is_rejected(serve: Serve, capfd: pytest.CaptureFixture[str], reque
     assert answered.startswith(f"HTTP/1.1 {status} ".encode())
     assert answered.count(b"HTTP/1.1") == 1
     assert lines == []
-    # One of just the limit is read.
+    # A body of the maximum size is read.
     assert answer(port, b"POST / HTTP/1.0\r\nContent-Length: 100\r\n\r\n" + b"a" * 100).endswith(b"\r\n\r\n100")
     assert capfd.readouterr() == ("", "")
 
 
-def test_large_bodies_together_are_bounded_and_small_ones_are_answered(
-    serve: Serve, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_total_size_of_large_bodies_is_limited(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(http_server, "_HELD_BYTES", 250_000)
     [port] = serve(ECHO, body_bytes=100_000).ports
     large = _SIZED + b"100000\r\nConnection: close\r\n\r\n"
@@ -122,7 +120,7 @@ def test_large_bodies_together_are_bounded_and_small_ones_are_answered(
         assert [each[9:12] for each in answers] == [b"503", b"200"]
         first.sendall(b"a" * 100_000)
         assert read_all(first).endswith(b"100000")
-    # The room of a request is free again after its answer, and after the end of its connection.
+    # The size of a request is released after its response, and when its connection ends.
     wait_for(lambda: answer(port, large + b"a" * 100_000).endswith(b"100000"))
 
 
@@ -141,8 +139,8 @@ _PIPELINED = (
 
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
-def test_requests_are_told_apart_wherever_their_bytes_are_cut(cuts: set[int]) -> None:
-    """Bodies that look like requests are bodies, and what comes behind the last request is nothing."""
+def test_pipelined_requests_are_separated_at_any_cut(cuts: set[int]) -> None:
+    """Bodies that look like requests are bodies. Bytes after the last request are ignored."""
 
     async def play() -> bytes:
         written = Written()
@@ -173,8 +171,8 @@ _FRAGMENTS = [
 
 @settings(max_examples=300, deadline=None)
 @given(pieces=st.lists(st.sampled_from(_FRAGMENTS), max_size=14), cut=st.integers(1, 400))
-def test_whatever_is_sent_is_answered_refused_or_waited_for(pieces: list[bytes], cut: int) -> None:
-    """Nothing leaves the protocol as an exception, what is kept is bounded, and nothing is answered after the end."""
+def test_any_bytes_raise_no_exception_and_keep_no_task(pieces: list[bytes], cut: int) -> None:
+    """The kept data are bounded, and the last response is the one that closes the connection."""
     sent = b"".join(pieces)
 
     async def play() -> bytes:
@@ -209,7 +207,7 @@ def make_connection(limits: Limits) -> _Connection:
 
 
 class Written(asyncio.Transport):
-    """Keeps what is written."""
+    """Keeps the written bytes."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -229,25 +227,25 @@ class Written(asyncio.Transport):
         return self.closed.is_set()
 
     def pause_reading(self) -> None:
-        """Nothing is read here."""
+        """Do nothing: no data are read from this transport."""
 
     def resume_reading(self) -> None:
-        """Nothing is read here."""
+        """Do nothing: no data are read from this transport."""
 
 
 @pytest.mark.parametrize(
     "sent", [b"", b"GET / HT", _SIZED + b"3\r\n\r\na"], ids=["nothing", "half a request", "half a body"]
 )
-def test_a_client_that_leaves(serve: Serve, sent: bytes) -> None:
-    """One that closes its half before its request is whole gets nothing, and no log line."""
+def test_client_that_closes_before_its_request_gets_no_response(serve: Serve, sent: bytes) -> None:
+    """The client closes its sending half before the request is complete, which causes no log line."""
     [port] = serve(ECHO, request_seconds=60.0).ports
     with capture_logs() as lines:
         assert answer(port, sent, half_close=True) == b""
     assert lines == []
 
 
-def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
-    """A client that sends a thousand requests and reads nothing costs one answer in memory, and its connection ends."""
+def test_responses_that_are_not_read_are_created_once(serve: Serve) -> None:
+    """A client that sends 1,000 requests without reading needs the memory of one response, and its connection ends."""
     made = 0
 
     async def large(scope: Scope, receive: Receive, send: Send) -> None:
@@ -264,12 +262,12 @@ def test_answers_that_are_never_taken_are_made_once(serve: Serve) -> None:
         assert any(not server._servers[0].server_state.connections or pause.wait(0.05) for _ in range(200))
         with contextlib.suppress(ConnectionResetError):
             assert len(read_all(client)) < 20_000_000
-    # The second waits until the first is taken.
+    # The second response waits until the first is read.
     assert made == 2
 
 
-def test_a_failing_app_is_a_500(serve: Serve) -> None:
-    """And one log line, which says what was asked."""
+def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
+    """The log line contains the path of the request."""
 
     async def fail(_scope: Scope, _receive: Receive, _send: Send) -> None:
         raise ZeroDivisionError
@@ -282,8 +280,8 @@ def test_a_failing_app_is_a_500(serve: Serve) -> None:
     assert [(each["event"], each["path"]) for each in lines] == [("http_request.failed", "/a")]
 
 
-def test_every_line_is_ours(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """At the level debug too, whatever is written from start to stop is JSON in our form."""
+def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
+    """Also at level debug, from start to stop."""
     logs.configure("debug", force_json=True)
     server = serve()
     [port] = server.ports
@@ -295,7 +293,7 @@ def test_every_line_is_ours(serve: Serve, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
-    """An app that hangs, a client that reads nothing, one that says nothing: stop ends them all within its bound."""
+    """`stop` ends an app that hangs, a client that does not read, and a silent client within its time-out."""
     entered = threading.Event()
 
     async def hang(scope: Scope, receive: Receive, send: Send) -> None:
@@ -317,9 +315,9 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
         client.close()
 
 
-@pytest.mark.timeout(30)  # six servers, each of which takes its time to end
-def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
-    """No thread and no socket, however often."""
+@pytest.mark.timeout(30)  # six servers, each of which takes time to end
+def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
+    """The server is started and stopped several times."""
 
     def once() -> None:
         server = serve()
@@ -328,7 +326,7 @@ def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
 
     once()
     gc.collect()
-    # What other tests have left may end meanwhile.
+    # Threads of other tests may end at the same time.
     threads, descriptors = set(threading.enumerate()), len([*Path("/proc/self/fd").iterdir()])
     for _ in range(5):
         once()
@@ -337,8 +335,8 @@ def test_nothing_is_left_of_servers_that_stopped(serve: Serve) -> None:
     assert len([*Path("/proc/self/fd").iterdir()]) <= descriptors
 
 
-def test_a_host_that_cannot_be_a_name() -> None:
-    """It is named, as any other host that cannot be served."""
+def test_host_that_is_too_long_is_named_in_the_error() -> None:
+    """The error is the same as for other hosts that cannot be served."""
     host = "a" * 64
     with pytest.raises(ServerError, match=f"'{host}:0' cannot be served"):
         HttpServer({Address(host, 0): hello}, name="a-server").start()

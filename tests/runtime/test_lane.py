@@ -1,4 +1,4 @@
-"""Lanes: their bounds on requests that are answered or wait, and the turns of flows."""
+"""Lanes: limits on running and waiting requests, and the alternation of flows."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ async def settle() -> None:
 
 
 async def held(lane: Lane, go_on: asyncio.Event, weight: int = 1) -> asyncio.Task[None]:
-    """Take a place until the event."""
+    """Occupy a place until the event is set."""
 
     async def hold() -> None:
         async with lane.place(weight):
@@ -41,7 +41,7 @@ async def _taken(lane: Lane, weight: int = 1) -> None:
         pass
 
 
-def test_a_full_lane_raises_busy_until_it_has_room_and_an_empty_one_takes_any_weight():
+def test_full_lane_raises_busy_and_an_empty_one_accepts_any_weight():
     async def play() -> None:
         lane, go_on = Lane(places=1, room=100), asyncio.Event()
         tasks = [await held(lane, go_on, size) for size in (60, 40)]
@@ -54,8 +54,8 @@ def test_a_full_lane_raises_busy_until_it_has_room_and_an_empty_one_takes_any_we
     asyncio.run(play())
 
 
-def test_a_request_that_waits_too_long_raises_busy_and_leaves_its_room(monkeypatch: pytest.MonkeyPatch):
-    """A place may be kept for longer."""
+def test_request_that_waits_too_long_raises_busy_and_frees_its_weight(monkeypatch: pytest.MonkeyPatch):
+    """A place may be occupied for longer."""
     monkeypatch.setattr(lanes, "_PATIENCE_SECONDS", 0.01)
 
     async def play() -> None:
@@ -71,7 +71,7 @@ def test_a_request_that_waits_too_long_raises_busy_and_leaves_its_room(monkeypat
     asyncio.run(play())
 
 
-def test_a_request_that_is_cancelled_while_it_waits_leaves_no_place_taken():
+def test_cancelled_request_leaves_no_place_occupied():
     async def play() -> None:
         lane, go_on = Lane(places=1, room=2), asyncio.Event()
         first, second = await held(lane, go_on), await held(lane, go_on)
@@ -85,7 +85,7 @@ def test_a_request_that_is_cancelled_while_it_waits_leaves_no_place_taken():
     asyncio.run(play())
 
 
-def test_flows_that_wait_take_turns():
+def test_waiting_flows_alternate():
     async def play() -> None:
         go_on, order = asyncio.Event(), []
         lane = Lane(places=1, room=100)
@@ -97,18 +97,18 @@ def test_flows_that_wait_take_turns():
 
         tasks = [asyncio.ensure_future(hold(flow)) for flow in "aaaabbc"]
         await settle()
-        # A request that has left loses its turn.
+        # A cancelled request loses its position.
         tasks[1].cancel()
         go_on.set()
         await asyncio.wait(tasks)
-        # The first has its place before any of the others waits.
+        # The first request gets its place before the others wait.
         assert order == list("aabcab")
 
     asyncio.run(play())
 
 
 @pytest.mark.parametrize("name", ["{}", ""], ids=["many flows", "one flow without a name"])
-def test_a_full_lane_drops_requests_of_the_heaviest_flow_for_a_lighter_one(name: str):
+def test_full_lane_drops_requests_of_the_heaviest_flow(name: str):
     async def play() -> None:
         lane, go_on = Lane(places=1, room=100), asyncio.Event()
         flood = [
@@ -120,7 +120,7 @@ def test_a_full_lane_drops_requests_of_the_heaviest_flow_for_a_lighter_one(name:
         await settle()
         assert lane._weights["honest"] >= 9
         assert lane._weights.total() == 100
-        # One is cancelled in the step in which it is dropped.
+        # One request is cancelled in the step in which it is dropped.
         flood[-1].cancel()
         go_on.set()
         await asyncio.wait([*flood, *honest])
@@ -130,7 +130,7 @@ def test_a_full_lane_drops_requests_of_the_heaviest_flow_for_a_lighter_one(name:
     asyncio.run(play())
 
 
-def test_a_place_rests_as_long_as_it_was_used_within_bounds():
+def test_place_rests_as_long_as_it_was_used_up_to_a_maximum():
     async def play() -> None:
         lane = Lane(places=1, room=9, max_rest_seconds=0.2)
         for used, rests in ((0.05, 0.05), (0.4, 0.2)):

@@ -19,16 +19,15 @@ from provisioner.runtime import logs
 
 
 class Terminal(io.StringIO):
-    """A stream that a person watches."""
+    """A stream that is a terminal."""
 
     def isatty(self) -> bool:
-        """Say so."""
         return True
 
 
 @pytest.fixture
 def out() -> io.StringIO:
-    """Return what lines at the level info are written to."""
+    """Return the stream of lines at level info."""
     stream = io.StringIO()
     logs.configure("info", stream=stream)
     return stream
@@ -39,7 +38,7 @@ def lines(stream: io.StringIO) -> list[dict[str, Any]]:
     return [json.loads(line) for line in stream.getvalue().splitlines()]
 
 
-def test_json_line(out: io.StringIO) -> None:
+def test_event_is_one_line_of_json(out: io.StringIO) -> None:
     """A line is one JSON object with the event, its keys, severity, logger and a UTC time."""
     structlog.get_logger("provisioner.x").info("node_pool.created", node_pool="a", chips=16)
     [line] = lines(out)
@@ -57,8 +56,8 @@ def test_json_line(out: io.StringIO) -> None:
 
 
 @pytest.mark.parametrize("key", ["message", "problem", "error", "warning", "remark", "advice"])
-def test_what_is_said_in_words_is_the_message(out: io.StringIO, key: str) -> None:
-    """Cloud Logging shows the message alone in its lists; the event goes before the words, and stays a key."""
+def test_detail_of_an_event_is_part_of_the_message(out: io.StringIO, key: str) -> None:
+    """Cloud Logging lists show only the message, so it contains the event and its detail."""
     structlog.get_logger("x").error("slice.notice", **{key: "no such topology"})
     [line] = lines(out)
     assert list(line)[:3] == ["severity", "time", "message"]
@@ -66,16 +65,16 @@ def test_what_is_said_in_words_is_the_message(out: io.StringIO, key: str) -> Non
     assert line["message"] == "slice.notice: no such topology"
 
 
-def test_lines_go_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
-    """What comes on standard error is an error to Cloud Logging."""
+def test_lines_are_written_to_standard_output(capsys: pytest.CaptureFixture[str]) -> None:
+    """Cloud Logging treats standard error as errors."""
     logs.configure("info")
     structlog.get_logger("x").info("thing.seen")
     captured = capsys.readouterr()
     assert ("thing.seen" in captured.out, captured.err) == (True, "")
 
 
-def test_loggers_made_before_configure_follow_it() -> None:
-    """A module's logger, made at import, obeys what is configured later."""
+def test_loggers_created_before_configure_use_its_level() -> None:
+    """Modules create their loggers at import."""
     early = structlog.get_logger("early")
     out = io.StringIO()
     logs.configure("warning", stream=out)
@@ -84,8 +83,8 @@ def test_loggers_made_before_configure_follow_it() -> None:
     assert [line["event"] for line in lines(out)] == ["was.said"]
 
 
-def test_libraries_come_out_in_the_same_form(out: io.StringIO) -> None:
-    """Records of the standard library are JSON lines too, with their arguments put in."""
+def test_lines_of_libraries_have_the_same_form(out: io.StringIO) -> None:
+    """Records of the standard library are JSON lines, with their arguments inserted."""
     logging.getLogger("some.library").warning("lost %s of %d", "two", 3, extra={"shard": 7})
     [line] = lines(out)
     assert (line["event"], line["severity"], line["logger"], line["shard"]) == (
@@ -96,8 +95,7 @@ def test_libraries_come_out_in_the_same_form(out: io.StringIO) -> None:
     )
 
 
-def test_chatty_libraries_are_quiet(out: io.StringIO) -> None:
-    """Libraries that chat at INFO are heard at debug only."""
+def test_info_of_noisy_libraries_is_logged_only_at_debug(out: io.StringIO) -> None:
     logging.getLogger("google.auth.transport").info("chat")
     logging.getLogger("urllib3.connectionpool").warning("pool is full")
     assert [line["event"] for line in lines(out)] == ["pool is full"]
@@ -107,7 +105,7 @@ def test_chatty_libraries_are_quiet(out: io.StringIO) -> None:
 
 
 def test_requests_of_libraries_are_never_logged() -> None:
-    """Libraries log whole requests at DEBUG, credentials and all: no level brings that out."""
+    """At DEBUG, libraries log whole requests, including credentials."""
     out = io.StringIO()
     logs.configure("debug", stream=out)
     logging.getLogger("google.auth.transport.requests").debug("request", extra={"headers": "Bearer secret"})
@@ -116,8 +114,8 @@ def test_requests_of_libraries_are_never_logged() -> None:
     assert [line["event"] for line in lines(out)] == ["round.started"]
 
 
-def test_library_that_stopped_propagating_is_heard() -> None:
-    """Google's libraries keep their records to themselves when imported first; they are heard all the same."""
+def test_library_that_stopped_propagating_is_logged() -> None:
+    """Google's libraries do not propagate their records if they are imported before."""
     logging.getLogger("google").propagate = False
     out = io.StringIO()
     logs.configure("info", stream=out)
@@ -126,7 +124,7 @@ def test_library_that_stopped_propagating_is_heard() -> None:
 
 
 def test_exceptions_have_their_traceback(out: io.StringIO) -> None:
-    """An exception's traceback is part of its line."""
+    """The traceback is part of the line."""
     try:
         {}["gone"]
     except KeyError:
@@ -137,14 +135,13 @@ def test_exceptions_have_their_traceback(out: io.StringIO) -> None:
     assert "KeyError: 'gone'" in theirs["exception"]
 
 
-def test_odd_values_do_not_break_a_line(out: io.StringIO) -> None:
-    """A value that JSON does not know is written as text."""
+def test_value_of_an_unknown_type_is_logged_as_text(out: io.StringIO) -> None:
+    """JSON has no type for the value."""
     structlog.get_logger("x").info("thing.seen", when=datetime(2026, 1, 2, tzinfo=UTC))
     assert lines(out)[0]["when"] == "2026-01-02 00:00:00+00:00"
 
 
-def test_warnings_are_logged() -> None:
-    """A warning of Python is a log line and not a stray one."""
+def test_warnings_of_python_are_logged() -> None:
     with warnings.catch_warnings():
         warnings.simplefilter("always")
         out = io.StringIO()
@@ -154,8 +151,7 @@ def test_warnings_are_logged() -> None:
     assert "old" in lines(out)[0]["event"]
 
 
-def test_terminal_gets_words() -> None:
-    """A person gets a line to read; JSON can be forced."""
+def test_terminal_gets_readable_lines_unless_json_is_forced() -> None:
     out = Terminal()
     logs.configure("info", stream=out)
     structlog.get_logger("x").info("node_pool.created", node_pool="a")
@@ -167,8 +163,8 @@ def test_terminal_gets_words() -> None:
     assert lines(out)[0]["event"] == "node_pool.created"
 
 
-def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
-    """They may be secrets, and with a cluster in them they take seconds."""
+def test_traceback_on_a_terminal_shows_no_variables() -> None:
+    """Variables may be secrets, and printing a whole cluster takes seconds."""
     out = Terminal()
     logs.configure("info", stream=out)
     token = str(2**100)
@@ -180,8 +176,7 @@ def test_a_traceback_on_a_terminal_shows_no_variables() -> None:
     assert token not in out.getvalue()
 
 
-def test_configure_twice_says_things_once() -> None:
-    """A second configuration replaces the first."""
+def test_second_configuration_replaces_the_first() -> None:
     first, second = io.StringIO(), io.StringIO()
     logs.configure("info", stream=first)
     logs.configure("info", stream=second)
@@ -189,8 +184,8 @@ def test_configure_twice_says_things_once() -> None:
     assert (first.getvalue(), len(lines(second))) == ("", 1)
 
 
-def test_event_names_are_constants_that_grep_finds() -> None:
-    """A name that is put together is found neither from docs/troubleshooting.md nor from a log line."""
+def test_event_names_are_constants() -> None:
+    """A composed name could not be found by a search for the name in a log line or in docs/troubleshooting.md."""
     levels = {"debug", "info", "warning", "error", "exception"}
     dynamic = [
         f"{path.name}:{call.lineno}"

@@ -1,4 +1,4 @@
-"""Many small calls at once: bounded, in order, and none left behind by one that fails."""
+"""Many small calls at the same time: limited, in order, and complete after a failure."""
 
 from __future__ import annotations
 
@@ -20,16 +20,16 @@ def executor() -> Iterator[ThreadPoolExecutor]:
         yield threads
 
 
-def test_results_come_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
-    """Whichever call ends first."""
+def test_results_are_in_the_order_of_the_items(executor: ThreadPoolExecutor) -> None:
+    """The order in which calls end does not matter."""
     for_each: tuple[ForEach, ...] = (one_by_one, Parallel(executor=executor, at_once=3))
     for each in for_each:
         assert each(lambda number: number * number, range(20)) == [number * number for number in range(20)]
         assert each(str, []) == []
 
 
-def test_no_more_calls_than_allowed_are_under_way(executor: ThreadPoolExecutor) -> None:
-    """Exactly so many meet, and never one more."""
+def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> None:
+    """Exactly three calls run at the same time."""
     meeting = threading.Barrier(3, timeout=_PATIENCE_SECONDS)
     lock, now, most = threading.Lock(), 0, 0
 
@@ -46,8 +46,8 @@ def test_no_more_calls_than_allowed_are_under_way(executor: ThreadPoolExecutor) 
     assert most == 3
 
 
-def test_a_slow_call_holds_up_no_other(executor: ThreadPoolExecutor) -> None:
-    """The next one begins where any has ended."""
+def test_slow_call_does_not_delay_others(executor: ThreadPoolExecutor) -> None:
+    """The next call begins when any call has ended."""
     last = threading.Event()
 
     def call(item: int) -> bool:
@@ -58,8 +58,8 @@ def test_a_slow_call_holds_up_no_other(executor: ThreadPoolExecutor) -> None:
     assert all(Parallel(executor=executor, at_once=2)(call, range(10)))
 
 
-def test_a_failing_call_ends_them_all_and_waits_for_those_under_way(executor: ThreadPoolExecutor) -> None:
-    """Nothing goes on behind the back of who undoes it, and the rest is not begun."""
+def test_failed_call_prevents_new_calls_and_waits_for_those_in_progress(executor: ThreadPoolExecutor) -> None:
+    """After the error, no call may interfere with the caller's clean-up."""
     begun, ended = [], []
     both, failed = threading.Barrier(2, timeout=_PATIENCE_SECONDS), threading.Event()
 

@@ -1,4 +1,4 @@
-"""Repeats of a failure: the first is told, then one a minute with their number; or one until its words change."""
+"""Repeats of failures are logged once a minute with their number, or once until the message changes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from provisioner.runtime.repeats import Lasting, Repeats, place_of
 from tests.support.clock import FakeClock
 
 
-def test_a_flood_is_told_once_a_minute_with_its_count():
+def test_repeats_are_logged_once_a_minute_with_their_count():
     clock = FakeClock()
     counted = Repeats(monotonic=clock)
     assert counted.left_out("a") == 0
     for _ in range(500):
         assert counted.left_out("a") is None
-    # Another kind is news.
+    # A failure of another kind is logged.
     assert counted.left_out("b") == 0
     clock.advance(59.9)
     assert counted.left_out("a") is None
@@ -27,7 +27,7 @@ def test_a_flood_is_told_once_a_minute_with_its_count():
     assert counted.left_out("b") == 0
 
 
-def test_memory_is_bounded_and_nothing_is_hushed_for_it(monkeypatch: pytest.MonkeyPatch):
+def test_number_of_kinds_is_limited_without_suppressing_others(monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(repeats, "_MAX_KINDS", 3)
     counted = Repeats(monotonic=FakeClock())
     for number in range(100):
@@ -37,7 +37,7 @@ def test_memory_is_bounded_and_nothing_is_hushed_for_it(monkeypatch: pytest.Monk
     assert counted.left_out(0) == 0
 
 
-def test_a_failure_is_told_apart_by_its_type_and_its_line():
+def test_kind_of_a_failure_is_its_type_and_line():
     def fails(kind: type[Exception]) -> None:
         raise kind("each time in other words")
 
@@ -56,8 +56,8 @@ def test_a_failure_is_told_apart_by_its_type_and_its_line():
     assert place_of(ValueError("never raised")) == (ValueError, None)
 
 
-def test_a_failure_is_told_once_until_its_words_change_or_it_ends() -> None:
-    """And whoever succeeds learns whether it failed before."""
+def test_lasting_failure_is_logged_until_its_message_changes_or_it_ends() -> None:
+    """`ended` returns whether the last attempt failed."""
     lasting, told = Lasting(), []
     for words in ("away", "away", "refused", "refused"):
         lasting.fails("read", words, lambda words=words: told.append(words))
@@ -68,8 +68,8 @@ def test_a_failure_is_told_once_until_its_words_change_or_it_ends() -> None:
     assert told == ["away", "refused", "again"]
 
 
-def test_so_many_are_remembered() -> None:
-    """Of more, the one that failed longest ago is told again."""
+def test_number_of_lasting_failures_is_limited() -> None:
+    """If there are more, the failure that is forgotten is logged again."""
     lasting, told = Lasting(), []
     for number in range(repeats._MAX_LASTING + 1):
         lasting.fails(str(number), "away", lambda: None)

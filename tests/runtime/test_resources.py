@@ -1,4 +1,4 @@
-"""Apps of routes without a server: which requests they answer, and how."""
+"""Responses of an app with routes, without a server."""
 
 from __future__ import annotations
 
@@ -15,12 +15,12 @@ from provisioner.runtime.resources import client_of, is_json, make_app
 
 
 async def describe(request: Request) -> Response:
-    """Answer with the parts of the request."""
+    """Respond with the parts of the request."""
     return PlainTextResponse(f"{request.path_params.get('name')} {is_json(request)} {client_of(request)}")
 
 
 async def busy(_request: Request) -> Response:
-    """Have no place."""
+    """Raise Busy."""
     raise Busy
 
 
@@ -64,7 +64,7 @@ def ask(method: str, path: str, media_type: str = "", client: tuple[str, int] | 
         pytest.param("GET", "/busy", 503, "too many requests at once\n", id="no place"),
     ],
 )
-def test_request_of_a_path_and_method_is_answered(method: str, path: str, status: int, body: str) -> None:
+def test_request_of_a_path_and_method_gets_its_response(method: str, path: str, status: int, body: str) -> None:
     head, *pieces = ask(method, path)
     assert head["status"] == status
     assert b"".join(each["body"] for each in pieces).decode().startswith(body)
@@ -77,7 +77,7 @@ def test_request_of_a_path_and_method_is_answered(method: str, path: str, status
     ("media_type", "json"),
     [("application/json", True), ("Application/JSON; charset=utf-8", True), ("text/plain", False), ("", False)],
 )
-def test_media_type_tells_whether_a_body_is_json(media_type: str, json: bool) -> None:
+def test_body_is_json_only_by_its_media_type(media_type: str, json: bool) -> None:
     assert ask("POST", "/things", media_type)[1]["body"].decode() == f"None {json} 10.0.0.7"
 
 

@@ -1,4 +1,4 @@
-"""What is remembered moves along when somebody sets the clock."""
+"""Remembered times are shifted when the machine's clock is set."""
 
 from __future__ import annotations
 
@@ -13,8 +13,8 @@ BACK = timedelta(hours=-2)
 POOL = PoolName("train-0123456789")
 
 
-def test_every_moment_moves_however_deep_it_lies() -> None:
-    """Moments in mappings, in dataclasses inside mappings, and in dataclasses move by the same time."""
+def test_nested_times_are_shifted() -> None:
+    """Times in mappings, in dataclasses, and in dataclasses in mappings are shifted."""
     failure = Failure(kind=FailureKind.STOCKOUT, message="none left")
     before = Memory(
         unneeded_since={POOL: NOW},
@@ -29,7 +29,7 @@ def test_every_moment_moves_however_deep_it_lies() -> None:
     assert after.backoffs["a"].failure is failure
 
 
-def test_never_stays_never() -> None:
-    """Before the beginning of time there is none."""
+def test_time_that_means_never_is_not_shifted() -> None:
+    """The minimum of datetime cannot be shifted back."""
     never = datetime.min.replace(tzinfo=UTC)
     assert shifted(Memory(unneeded_since={POOL: never}), BACK).unneeded_since == {POOL: never}

@@ -1,4 +1,4 @@
-"""Signals that end the process, whatever the main thread does when they come."""
+"""Signals end the process, regardless of the state of the main thread."""
 
 from __future__ import annotations
 
@@ -18,13 +18,13 @@ from provisioner.runtime import process
 #: These tests start Python.
 pytestmark = pytest.mark.timeout(60)
 
-#: Longer than any of this takes; a test that waits this long has failed.
+#: Time-out in seconds, much longer than any step of these tests.
 _PATIENCE_SECONDS = 10
 
 
 @pytest.fixture(autouse=True)
 def _handlers() -> Iterator[None]:
-    """Give the handlers of the test process back."""
+    """Restore the handlers of the test process."""
     numbers = (signal.SIGTERM, signal.SIGINT)
     before = [signal.getsignal(number) for number in numbers]
     yield
@@ -33,8 +33,8 @@ def _handlers() -> Iterator[None]:
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_the_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
-    """One call for each signal, in a thread that is not the main one."""
+def test_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
+    """The action is called once per signal, in another thread than the main thread."""
     told: list[tuple[str, bool]] = []
     done = threading.Event()
 
@@ -48,8 +48,8 @@ def test_the_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
     assert told == [(number.name, False)]
 
 
-def test_an_event_whose_lock_the_main_thread_holds_is_set_all_the_same() -> None:
-    """In a process of its own: a handler that waits for its own thread would never come back."""
+def test_event_whose_lock_the_main_thread_holds_is_set() -> None:
+    """A separate process, because a handler that waits for its own thread would never return."""
     program = """
 import signal, threading
 from provisioner.runtime import process
@@ -84,11 +84,11 @@ print("stopped", stopped.wait(10))
     assert done.stdout == "stopped True\n", done.stderr
 
 
-def test_a_log_line_in_the_midst_of_a_log_line_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """A buffer refuses its own thread's second write inside the first: the line was lost, with a traceback."""
+def test_log_line_during_another_log_line_is_written(capsys: pytest.CaptureFixture[str]) -> None:
+    """A buffer rejects a nested write of the same thread, so the line was lost with a traceback."""
 
     class Raw(io.RawIOBase):
-        """Bytes written, with a signal in the midst of the first write."""
+        """Written bytes, with a signal during the first write."""
 
         def __init__(self) -> None:
             self.written = b""
@@ -104,7 +104,7 @@ def test_a_log_line_in_the_midst_of_a_log_line_is_written(capsys: pytest.Capture
             return len(data)  # type: ignore[arg-type]
 
     raw = Raw()
-    log = logging.Logger("test")  # noqa: LOG001 - one that no other test shares
+    log = logging.Logger("test")  # noqa: LOG001 - not shared with other tests
     log.addHandler(logging.StreamHandler(io.TextIOWrapper(io.BufferedWriter(raw))))
     done = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Slow, greedy and silent clients, over real sockets with small limits."""
+"""Slow, greedy and silent clients over real sockets, with small limits."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ Connect = Callable[..., socket.socket]
 
 @pytest.fixture(name="connect")
 def _connect() -> Iterator[Connect]:
-    """Return a function that opens connections, which are closed with the test."""
+    """Return a function that opens connections, which are closed after the test."""
     with contextlib.ExitStack() as stack:
         yield lambda port, **options: stack.enter_context(connect(port, **options))
 
@@ -53,7 +53,7 @@ def asked(port: int, *, source: str = "127.0.0.1") -> bool:
 
 
 def test_silent_connections_beyond_the_limit_are_closed(serve: Serve, connect: Connect) -> None:
-    """The server keeps four of a hundred silent connections, and answers each request in the meantime."""
+    """The server keeps four of 100 silent connections, and answers each request in the meantime."""
     [port] = serve(connections=4, request_seconds=60.0).ports
     clients = []
     for number in range(100):
@@ -62,7 +62,7 @@ def test_silent_connections_beyond_the_limit_are_closed(serve: Serve, connect: C
             assert asked(port)
     assert asked(port)
     assert all(ends(client) for client in clients[:96])
-    # The last request took the place of one of them.
+    # The last request replaced one of them.
     assert 3 <= sum(not _ended_by_now(client) for client in clients) <= 4
 
 
@@ -79,11 +79,11 @@ def test_requests_beyond_the_rate_wait(serve: Serve, connect: Connect, monkeypat
     assert asked(port)
     while read.count(b"hello") < 9:
         read += greedy.recv(65536)
-    # After the fifth three times a quarter of a second.
+    # At least three whole pauses of 0.25 s after the fifth request.
     assert time.monotonic() - started > 0.7
 
 
-def test_the_client_with_the_most_connections_loses_its_oldest(serve: Serve, connect: Connect) -> None:
+def test_client_with_the_most_connections_loses_its_oldest(serve: Serve, connect: Connect) -> None:
     """A client that opens many connections loses its own, not an older one of another client."""
     [port] = serve(connections=4, request_seconds=60.0).ports
     patient = connect(port)
@@ -100,7 +100,7 @@ def test_the_client_with_the_most_connections_loses_its_oldest(serve: Serve, con
         pytest.param(b"GET / HTTP/1.1\r\na:", id="headers"),
     ],
 )
-def test_a_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: Connect, piece: bytes) -> None:
+def test_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: Connect, piece: bytes) -> None:
     """A client that sends byte by byte has no more time than any other."""
     client = connect(serve(request_seconds=0.3).ports[0])
     started = time.monotonic()
@@ -121,7 +121,7 @@ def test_a_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect:
 
 
 def test_each_request_on_a_connection_has_its_own_deadline(serve: Serve, connect: Connect) -> None:
-    """The time of a request begins with its first byte; a connection without a request is closed."""
+    """The deadline is that of the first byte; a connection without a request is closed."""
     [port] = serve(request_seconds=0.5, idle_seconds=1).ports
     client, silent = connect(port), connect(port)
     client.sendall(ASK)
@@ -140,7 +140,7 @@ def test_each_request_on_a_connection_has_its_own_deadline(serve: Serve, connect
         pytest.param(ASK[:-2] + b"a: b\r\n" * 9000 + b"\r\n", id="more headers, all at once"),
     ],
 )
-def test_a_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, request_: bytes) -> None:
+def test_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, request_: bytes) -> None:
     """The server answers 400 and closes the connection."""
     [port] = serve(header_bytes=1024).ports
     client = connect(port)
@@ -150,22 +150,22 @@ def test_a_head_that_is_too_long_is_rejected(serve: Serve, connect: Connect, req
     assert asked(port)
 
 
-def test_a_head_of_the_maximum_size_is_accepted_each_time(serve: Serve, connect: Connect) -> None:
-    """The limit is for each request of a connection."""
+def test_head_of_the_maximum_size_is_accepted_repeatedly(serve: Serve, connect: Connect) -> None:
+    """The limit applies to each request of a connection."""
     client = connect(serve(header_bytes=1024).ports[0])
     for _ in range(2):
         client.sendall(b"GET / HTTP/1.1\r\nHost: x\r\na: " + b"a" * 900 + b"\r\n\r\n")
         assert answered(client)
 
 
-def test_a_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
-    """The timer of uvicorn for idle connections kept it."""
+def test_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
+    """A timer of uvicorn for idle connections kept such connections in memory."""
     server = serve(idle_seconds=60)
     client = connect(server.ports[0])
     client.sendall(ASK)
     assert answered(client)
     kept = weakref.ref(next(iter(server._servers[0].server_state.connections)))
-    # Zero seconds to linger: the end is a reset.
+    # With a linger time of zero, closing sends a reset.
     client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
     client.close()
     wait_for(lambda: gc.collect() >= 0 and kept() is None)

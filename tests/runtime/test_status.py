@@ -1,4 +1,4 @@
-"""The pages for scrapers and probes, over real sockets."""
+"""Pages for scrapers and probes over real sockets."""
 
 from __future__ import annotations
 
@@ -30,16 +30,15 @@ from provisioner.runtime.status import make_status_server
         pytest.param("", None, id="nothing disables"),
     ],
 )
-def test_address(text: str, want: Address | None) -> None:
-    """Addresses are read in Go's form."""
+def test_address_is_read_in_the_form_of_go(text: str, want: Address | None) -> None:
     assert parse_address(text) == want
 
 
 @pytest.mark.parametrize(
     "text", ["8080", "host", "::1:8080", "h:99999", "h:-1", "h:http", "h:1:2", "*:80", "[::1]8080", "[]:1"]
 )
-def test_bad_address(text: str) -> None:
-    """A bad address is named, and the user learns what to write."""
+def test_invalid_address_is_named_in_the_error(text: str) -> None:
+    """The message contains the address and the valid forms."""
     with pytest.raises(ServerError, match="write") as caught:
         parse_address(text)
     assert repr(text) in str(caught.value)
@@ -50,7 +49,7 @@ Serve = Callable[..., HttpServer]
 
 @pytest.fixture
 def serve() -> Iterator[Serve]:
-    """Return a function that starts servers, which end with the test."""
+    """Return a function that starts servers, which end after the test."""
     started: list[HttpServer] = []
 
     def start(
@@ -94,14 +93,13 @@ def ask(
 
 
 def free_port() -> int:
-    """Return a port that was free a moment ago."""
+    """Return a port that is currently free."""
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
         return int(probe.getsockname()[1])
 
 
-def test_all_on_one_address(serve: Serve) -> None:
-    """With one address for both, one server has all pages."""
+def test_one_address_has_all_pages(serve: Serve) -> None:
     server = serve()
     [port] = server.ports
     assert ask(port, "/metrics") == (200, "m 1\n")
@@ -127,8 +125,8 @@ def test_all_on_one_address(serve: Serve) -> None:
         pytest.param("127.0.0.1.attacker.example", False, id="a public name that begins like an address"),
     ],
 )
-def test_who_asks_for_a_host_of_others_is_rejected(serve: Serve, host: str, *, known: bool) -> None:
-    """A hostile page whose name leads here sends that name (DNS rebinding); the answer says what to do."""
+def test_request_with_a_foreign_host_is_rejected(serve: Serve, host: str, *, known: bool) -> None:
+    """A hostile web page could send requests under its own name (DNS rebinding). The response has the remedy."""
     [port] = serve().ports
     for path in ("/metrics", "/readyz", "/nowhere"):
         status, body = ask(port, path, headers={"Host": host})
@@ -136,16 +134,15 @@ def test_who_asks_for_a_host_of_others_is_rejected(serve: Serve, host: str, *, k
         assert ("have a reverse proxy set Host" in body) is not known
 
 
-def test_a_request_without_a_host_is_answered(serve: Serve) -> None:
-    """HTTP/1.0 has none, and browsers do not speak it."""
+def test_request_without_a_host_is_answered(serve: Serve) -> None:
+    """HTTP/1.0 has no Host header, and browsers do not use it."""
     [port] = serve().ports
     with socket.create_connection(("127.0.0.1", port), timeout=5) as connection:
         connection.sendall(b"GET /healthz HTTP/1.0\r\n\r\n")
         assert connection.recv(100).split()[1] == b"200"
 
 
-def test_two_addresses(serve: Serve) -> None:
-    """With two addresses each has its own pages only."""
+def test_two_addresses_have_separate_pages(serve: Serve) -> None:
     server = serve(f"127.0.0.1:{free_port()}", f"127.0.0.1:{free_port()}")
     metrics, probes = server.ports
     assert ask(metrics, "/metrics")[0] == 200
@@ -162,14 +159,12 @@ def test_two_addresses(serve: Serve) -> None:
         pytest.param("127.0.0.1:0", "0", {"/metrics": 200, "/healthz": 404}, id="no probes"),
     ],
 )
-def test_disabled(serve: Serve, metrics: str, probes: str, paths: dict[str, int]) -> None:
-    """An address of 0 is not served."""
+def test_address_zero_is_not_served(serve: Serve, metrics: str, probes: str, paths: dict[str, int]) -> None:
     [port] = serve(metrics, probes).ports
     assert {path: ask(port, path)[0] for path in paths} == paths
 
 
-def test_all_disabled(serve: Serve) -> None:
-    """Without addresses nothing listens, and start and stop still work."""
+def test_server_without_addresses_starts_and_stops(serve: Serve) -> None:
     assert serve("0", "0").ports == ()
 
 
@@ -204,17 +199,17 @@ _NOT_READY = ["watch of pods: not synced", "cluster: not proven"]
         pytest.param({}, "POST", "/metrics", (405, "Method Not Allowed"), id="nothing can be changed"),
     ],
 )
-def test_a_request_is_answered(
+def test_request_gets_its_response_and_the_server_continues(
     serve: Serve, parts: dict[str, Any], method: str, path: str, want: tuple[int, str]
 ) -> None:
-    """And the server lives on."""
+    """The server answers a probe after the request."""
     [port] = serve(**parts).ports
     assert ask(port, path, method) == want
     assert ask(port, "/readyz" if path == "/healthz" else "/healthz")[0] == 200
 
 
-def test_without_threads_there_are_no_pages(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """While the system gives no threads each request is answered 500; afterwards all of them can be served again."""
+def test_pages_are_errors_only_while_no_thread_can_start(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Without a new thread, each request is answered 500. Pages are served again when threads can start."""
     [port] = serve().ports
 
     def none(_thread: threading.Thread) -> None:
@@ -226,8 +221,8 @@ def test_without_threads_there_are_no_pages(serve: Serve, monkeypatch: pytest.Mo
     assert ask(port, "/metrics")[0] == 200
 
 
-def test_a_probe_costs_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Whoever asks for it all the time takes as little of the interpreter as can be; and it does without."""
+def test_probes_need_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Frequent probes should take little time of the interpreter."""
     [port] = serve(problems=lambda: ["cluster: not proven"]).ports
 
     def none(_thread: threading.Thread) -> None:
@@ -240,8 +235,8 @@ def test_a_probe_costs_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) 
         assert ask(port, "/healthz", "HEAD") == (200, "")
 
 
-def test_port_in_use(serve: Serve) -> None:
-    """A port in use is named, and what was started before it is stopped again."""
+def test_port_in_use_is_named_and_other_ports_are_freed(serve: Serve) -> None:
+    """The port that was opened before is closed."""
     [taken] = serve().ports
     free = free_port()
     with pytest.raises(ServerError, match=f"'127.0.0.1:{taken}' is in use"):
@@ -251,14 +246,13 @@ def test_port_in_use(serve: Serve) -> None:
         probe.bind(("127.0.0.1", free))
 
 
-def test_unknown_host(serve: Serve) -> None:
-    """A host that is none of ours is named."""
+def test_address_of_another_machine_is_named_in_the_error(serve: Serve) -> None:
     with pytest.raises(ServerError, match=r"'192\.0\.2\.1:0' cannot be served"):
         serve("192.0.2.1:0", "0")
 
 
-def test_every_interface_is_both_families(serve: Serve) -> None:
-    """An empty host serves IPv4, and IPv6 where the machine has it."""
+def test_empty_host_serves_ipv4_and_ipv6(serve: Serve) -> None:
+    """IPv6 is served only if the machine has it."""
     [port] = serve(":0", ":0").ports
     assert ask(port, "/healthz")[0] == 200
     if socket.has_dualstack_ipv6():
@@ -268,7 +262,7 @@ def test_every_interface_is_both_families(serve: Serve) -> None:
             pytest.skip("no IPv6 loopback on this machine")
 
 
-def test_scrapes_that_hang_leave_room_for_probes_and_other_clients(serve: Serve) -> None:
+def test_slow_scrapes_do_not_block_probes_and_other_clients(serve: Serve) -> None:
     goes_on, entered = threading.Semaphore(0), threading.Event()
 
     def slow() -> bytes:
@@ -295,7 +289,7 @@ _HEADERS = {"Content-Security-Policy": "x", "ETag": 'W/"abc"'}
 
 @pytest.fixture
 def get(serve: Serve) -> Iterator[Callable[..., tuple[int, Mapping[str, str], bytes]]]:
-    """Return a function that asks for a page, on one connection, and returns status, headers and body."""
+    """Return a function that requests a page on one connection, and returns status, headers and body."""
     pages = [
         Page(path="/", make=lambda: Response(b"<p>", 200, _HEADERS, "text/html")),
         Page(path="/large", make=lambda: Response(_LARGE, media_type="application/json")),
@@ -311,8 +305,8 @@ def get(serve: Serve) -> Iterator[Callable[..., tuple[int, Mapping[str, str], by
     connection.close()
 
 
-def test_a_page_has_its_headers_whatever_the_query(get: Callable[..., Any]) -> None:
-    """What a product adds to the probes."""
+def test_page_has_its_headers_with_any_query(get: Callable[..., Any]) -> None:
+    """Pages are served in addition to the probes."""
     status, headers, body = get("/?namespace=a%20b")
     assert (status, body, headers["content-security-policy"]) == (200, b"<p>", "x")
     assert headers["content-type"] == "text/html; charset=utf-8"
@@ -320,16 +314,16 @@ def test_a_page_has_its_headers_whatever_the_query(get: Callable[..., Any]) -> N
 
 
 @pytest.mark.parametrize("has", ['W/"abc"', '"abc"', '"x", W/"abc"'])
-def test_a_client_that_has_a_page_is_not_sent_it_again(get: Callable[..., Any], has: str) -> None:
-    """A browser asks each time, and on the same connection for what comes next."""
+def test_page_is_not_sent_to_a_client_that_has_it(get: Callable[..., Any], has: str) -> None:
+    """Browsers revalidate each time, and reuse the connection."""
     for _ in range(2):
         status, headers, body = get("/", If_None_Match=has)
         assert (status, headers["etag"], body) == (304, 'W/"abc"', b"")
 
 
 @pytest.mark.parametrize("has", ['"ab"', "", "W/", ",", '"abc'])
-def test_a_client_that_has_another_page_is_sent_this_one(get: Callable[..., Any], has: str) -> None:
-    """Such as that of the release before."""
+def test_page_is_sent_to_a_client_that_has_another(get: Callable[..., Any], has: str) -> None:
+    """For example, that of the previous release."""
     assert get("/", If_None_Match=has)[::2] == (200, b"<p>")
 
 
@@ -337,10 +331,10 @@ def test_a_client_that_has_another_page_is_sent_this_one(get: Callable[..., Any]
     ("takes", "coding"),
     [("gzip", "gzip"), ("br;q=1.0, GZIP;q=0.5", "gzip"), ("identity, br", None), ("", None)],
 )
-def test_a_large_page_is_compressed_for_those_who_take_that(
+def test_large_page_is_compressed_if_the_client_accepts_that(
     get: Callable[..., Any], takes: str, coding: str | None
 ) -> None:
-    """Megabytes of JSON over `kubectl port-forward` take seconds."""
+    """Megabytes of JSON take seconds over `kubectl port-forward`."""
     status, headers, body = get("/large", Accept_Encoding=takes)
     assert (status, headers.get("content-encoding"), headers["vary"]) == (200, coding, "Accept-Encoding")
     assert (gzip.decompress(body) if coding else body) == _LARGE
@@ -348,8 +342,8 @@ def test_a_large_page_is_compressed_for_those_who_take_that(
     assert "content-encoding" not in get("/", Accept_Encoding=takes)[1]
 
 
-def test_pages_are_created_one_at_a_time_and_probes_do_not_wait_for_them(serve: Serve) -> None:
-    """Whoever asks from many connections gets one thread's share of the interpreter, not that of all."""
+def test_pages_are_created_one_at_a_time_without_delaying_probes(serve: Serve) -> None:
+    """A client with many connections gets the share of one thread, not of one per connection."""
     entered, go_on = threading.Semaphore(0), threading.Event()
     moments: list[float] = []
 
@@ -368,5 +362,5 @@ def test_pages_are_created_one_at_a_time_and_probes_do_not_wait_for_them(serve: 
         assert ask(port, "/healthz") == (200, "ok\n")
         go_on.set()
         assert {each.result(10) for each in asking} == {(200, "heavy")}
-    # One after the other; as much time passes after the first as it took, half a second at most.
+    # Requests are served one after the other. The pause after the first is as long as it took, at most 0.5 s.
     assert moments[2] - moments[1] >= 0.45

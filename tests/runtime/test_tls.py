@@ -1,4 +1,4 @@
-"""TLS: handshakes that never end, certificates that change, clients that speak something else, over real sockets."""
+"""TLS over real sockets: handshakes that do not end, certificates that change, and clients without TLS."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def ask(connection: ssl.SSLSocket) -> str:
     return answer.read().decode()
 
 
-def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: Serve, keys: Keys):
+def test_request_together_with_the_end_of_the_handshake_is_answered(serve: Serve, keys: Keys):
     server = serve()
     incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
     client = trusting(keys).wrap_bio(incoming, outgoing, server_hostname="server.test")
@@ -69,7 +69,7 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: S
                 plain.sendall(outgoing.read())
                 incoming.write(plain.recv(65536))
         client.write(ASK)
-        # The end of the handshake and the request in one piece.
+        # The end of the handshake and the request are sent together.
         plain.sendall(outgoing.read())
         text = b""
         while b"hello" not in text:
@@ -79,7 +79,7 @@ def test_a_request_that_comes_with_the_end_of_the_handshake_is_not_lost(serve: S
                 incoming.write(plain.recv(65536))
 
 
-def test_a_new_certificate_of_any_kind_of_key_is_served_from_the_next_connection_on(
+def test_new_certificate_is_served_from_the_next_connection_on(
     serve: Serve, keys: Keys, context: ssl.SSLContext, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr("provisioner.runtime.authority.new_key", lambda: rsa.generate_private_key(65537, 2048))
@@ -99,7 +99,7 @@ def test_a_new_certificate_of_any_kind_of_key_is_served_from_the_next_connection
                 encrypted(server, new).close()
 
 
-def test_http_without_tls_is_no_handshake(serve: Serve, keys: Keys):
+def test_http_without_tls_ends_the_connection(serve: Serve, keys: Keys):
     server = serve()
     with connect(server.ports[0]) as plain, encrypted(server, keys) as connection:
         plain.sendall(ASK)
@@ -116,7 +116,7 @@ def test_old_versions_of_tls_are_rejected(serve: Serve, keys: Keys):
         old.wrap_socket(plain, server_hostname="server.test")
 
 
-def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
+def test_stop_ends_all_connections(serve: Serve, keys: Keys):
     server = serve(request_seconds=30.0, idle_seconds=30)
     with encrypted(server, keys) as connection, connect(server.ports[0]) as silent:
         assert ask(connection) == "hello"
@@ -125,7 +125,7 @@ def test_a_server_that_stops_ends_all_connections(serve: Serve, keys: Keys):
         assert ends(silent)
 
 
-def test_a_server_that_drains_closes_each_connection_with_its_next_answer(serve: Serve, keys: Keys):
+def test_drain_closes_each_connection_with_its_next_response(serve: Serve, keys: Keys):
     server = serve()
     with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"

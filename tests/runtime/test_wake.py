@@ -1,4 +1,4 @@
-"""An event that knows when it was first asked for."""
+"""Event with the time of its first call."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ from provisioner.runtime.rounds import Wake
 from tests.support.clock import FakeClock
 
 
-def test_the_first_who_asked_counts() -> None:
-    """What came later waited less long."""
+def test_time_of_a_wake_is_that_of_the_first_call() -> None:
+    """Later calls have waited for a shorter time."""
     clock = FakeClock()
     wake = Wake(clock)
     assert wake.asked_seconds_ago() is None
@@ -19,8 +19,8 @@ def test_the_first_who_asked_counts() -> None:
     assert wake.asked_seconds_ago() == 5
 
 
-def test_it_is_asked_once() -> None:
-    """The next round has events of its own."""
+def test_time_of_a_wake_is_returned_once() -> None:
+    """The next round counts from its own events."""
     clock = FakeClock()
     wake = Wake(clock)
     wake.set()

@@ -1,4 +1,4 @@
-"""Boards for tests, and what they show."""
+"""Boards and views for tests."""
 
 from __future__ import annotations
 
@@ -25,6 +25,6 @@ def make_board(clock: Callable[[], datetime], monotonic: Callable[[], float]) ->
 
 
 def view_of(world: World) -> View:
-    """Return the view of what a world's provisioner decides now."""
+    """Return the view of a world's current decision."""
     plan = world.look()
     return build_view(world.snapshot(), plan, world.settings, world.now)

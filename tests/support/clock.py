@@ -1,15 +1,15 @@
-"""Time that moves when a test says so."""
+"""A clock that tests advance."""
 
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-#: The moment at which the objects of `models` are as they are.
+#: Time at which the objects of `models` have their initial state.
 NOW = datetime(2026, 6, 1, 12, 0, tzinfo=UTC)
 
 
 def after(seconds: float) -> datetime:
-    """Return a moment after NOW."""
+    """Return a time after NOW."""
     return NOW + timedelta(seconds=seconds)
 
 
@@ -28,5 +28,5 @@ class FakeClock:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
 
     def advance(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.seconds += seconds

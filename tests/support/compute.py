@@ -1,4 +1,4 @@
-"""What to ask a simulated Compute Engine for, and ways to ask it in memory."""
+"""Bodies of requests to a simulated Compute Engine, and clients for it in memory."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def policy(name: str = "policy", topology: str | None = "4x4", **changes: Any) -
 def template(
     name: str = "template", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD", **changes: Any
 ) -> dict[str, Any]:
-    """Return an instance template; `scheduling` is added to that of the model, other changes replace properties."""
+    """Return an instance template; `scheduling` is merged, and other changes replace properties."""
     scheduling: dict[str, Any] = {"onHostMaintenance": "TERMINATE", "provisioningModel": model}
     properties: dict[str, Any] = {
         "machineType": machine_type,
@@ -60,7 +60,7 @@ def template(
 
 
 def affinity(reservation: str) -> dict[str, Any]:
-    """Return what a template says of a reservation."""
+    """Return the reservationAffinity of a template."""
     key = "compute.googleapis.com/reservation-name"
     return {"consumeReservationType": "SPECIFIC_RESERVATION", "key": key, "values": [reservation]}
 
@@ -80,7 +80,7 @@ def group(name: str = "group", size: int = 4, mode: str = "BULK", policy: str | 
     return {**body, **changes}
 
 
-#: Machines that are nodes within a second of being asked for, and say so when they go.
+#: Guests that become nodes within a second of the request, and report a shutdown.
 QUICK_JOINS = ComputeSettings(
     provisioning_seconds=0.2,
     staging_seconds=0.2,
@@ -96,7 +96,7 @@ QUICK_JOINS = ComputeSettings(
 
 
 class Compute:
-    """A world in memory with its API, and a clock that stands still until it is told."""
+    """A simulated world with its API, and a clock that only tests advance."""
 
     def __init__(self, world: World, clock: FakeClock) -> None:
         self.world = world
@@ -104,7 +104,7 @@ class Compute:
         self.api = Api(world)
 
     def __call__(self, method: str, path: str, body: Any = None) -> tuple[int, Any]:
-        """Call, and return HTTP status and body."""
+        """Call the API; return HTTP status and body."""
         address = urlsplit(path)
         try:
             request = Request(
@@ -116,20 +116,20 @@ class Compute:
         return 200, json.loads(json.dumps(answer))
 
     def get(self, path: str) -> Any:
-        """Return the body of what must be there."""
+        """Return the body of an existing resource."""
         status, body = self("GET", path)
         assert status == 200, body
         return body
 
     def do(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a change that must be accepted, let its operation end, and return the operation as it was."""
+        """Make a valid change and complete its operation; return the operation as it was at first."""
         status, operation = self(method, path, body)
         assert status == 200, operation
         self.pass_seconds(1)
         return operation
 
     def pass_seconds(self, seconds: float) -> None:
-        """Let time pass, step by step as the world has something to do."""
+        """Advance the clock in the steps in which the world has something to do."""
         end = self.clock.seconds + seconds
         while (due := self.world.advance()) is not None and (wait := (due - self.clock.now()).total_seconds()) >= 0:
             if self.clock.seconds + wait > end:
@@ -139,7 +139,7 @@ class Compute:
         self.world.advance()
 
     def slice(self, *, model: str = "STANDARD", **changes: Any) -> None:
-        """Make policy, template and group of a v6e 4x4 slice; its VMs have not begun to run."""
+        """Create policy, template and group of a v6e 4x4 slice, whose VMs do not run yet."""
         self.do("POST", POLICIES, policy())
         self.do("POST", TEMPLATES, template(model=model))
         self.do("POST", GROUPS, group(**changes))
@@ -152,7 +152,7 @@ class Compute:
         return found
 
     def statuses(self, name: str = "group") -> list[str]:
-        """Return the statuses of a group's VMs, "" where there is none."""
+        """Return the statuses of a group's VMs, "" for a member without a VM."""
         return [member.get("instanceStatus", "") for member in self.members(name)]
 
     def status(self, name: str = "group") -> dict[str, Any]:
@@ -162,9 +162,9 @@ class Compute:
 
 
 class Wire:
-    """The way of requests to a simulated Compute Engine and of its answers, in place of the client's HTTP session.
+    """Transport of requests to a simulated Compute Engine, instead of the client's HTTP session.
 
-    That takes most of the time of a call: everything else of the client is real, and so is the simulator's API.
+    A session would take most of the time of a call. The rest of the client is real, and so is the simulator's API.
     """
 
     def __init__(self, api: Api) -> None:
@@ -176,7 +176,7 @@ class Wire:
     def request(
         self, method: str, url: str, *, data: bytes | None, params: dict[str, str], **_: object
     ) -> requests.Response:
-        """Carry one request there and its answer back; raise HTTPError for error answers."""
+        """Pass one request to the API and return the response. Raises HTTPError for error responses."""
         path = urlsplit(url).path
         body = json.loads(data) if data else None
         response = requests.Response()
@@ -196,7 +196,7 @@ class Wire:
 
 
 def broken_invariants(world: World) -> list[str]:
-    """Return what must not be, whatever clients do: a text each. A mistake of the simulator itself, if there is any."""
+    """Return a text for each violated invariant, which is a mistake of the simulator, not of its clients."""
     with world.moment():
         resources = world.resources()
         kept = {id(resource) for resource in resources}

@@ -1,4 +1,4 @@
-"""A controller in one thread: a fake GKE, a fake API server whose objects the caches show at once, a clock by hand."""
+"""Controller in one thread, with a fake GKE, a fake API server and a fake clock. Caches show changes immediately."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ OTHER_CERTIFICATE = b"-----BEGIN CERTIFICATE-----\nWFla\n-----END CERTIFICATE---
 
 
 class FakeWatch(Generic[T]):
-    """A cache that shows what is there now; a test can make it distrusted."""
+    """A cache that always shows the current objects. Tests can make it appear outdated."""
 
     def __init__(self, read: Callable[[], Mapping[tuple[str, str], T]]) -> None:
         self._read = read
@@ -69,19 +69,19 @@ class FakeWatch(Generic[T]):
         """Do nothing."""
 
     def records(self) -> Mapping[tuple[str, str], T]:
-        """Return what is there now."""
+        """Return the current objects."""
         return MappingProxyType(dict(self._read()))
 
     def missing_seconds(self) -> float:
-        """Return for how long the test has let the kind be unknown to the API server."""
+        """Return for how long the API server has not known the kind, as set by the test."""
         return self.absent_seconds
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether the test said so."""
+        """Whether the kind is missing, as set by the test."""
         return uid in self.deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether the test left it fresh."""
+        """Whether the cache is fresh, as set by the test."""
         return self.synced and not self.silent
 
 
@@ -110,13 +110,13 @@ class FakeRecorder:
         self.told.append(Told(ref=ref, kind=kind, reason=reason, message=message, key=key))
 
     def reasons(self, kind: str) -> list[str]:
-        """Return the reasons told on objects of a kind, in order, each repeated message once."""
+        """Return the reasons of Events on objects of a kind in order; repeats count once."""
         seen = dict.fromkeys((each.reason, each.key or each.message) for each in self.told if each.ref.kind == kind)
         return [reason for reason, _ in seen]
 
 
 class World:
-    """Everything around a loop that is stepped by hand."""
+    """Environment of a loop whose rounds tests start."""
 
     def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
         self.clock = FakeClock()
@@ -142,7 +142,7 @@ class World:
         self.loop = self.start(ca_pem=ca_pem)
 
     def start(self, *, ca_pem: bytes | None = CERTIFICATE) -> Loop:
-        """Start a controller afresh, as after a crash."""
+        """Start a new controller, as after a crash."""
         supplier, proof = self.choose(ca_pem)
         self.gate = Gate(
             api=self.kube,
@@ -191,7 +191,7 @@ class World:
         return self.loop
 
     def choose(self, ca_pem: bytes | None) -> tuple[Supplier, ClusterProof | None]:
-        """Return who supplies the pools, and the proof of the cluster."""
+        """Return the supplier of the pools, and the proof of the cluster."""
         proof = ClusterProof(
             get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
@@ -202,12 +202,12 @@ class World:
 
     @property
     def proof(self) -> ClusterProof:
-        """The loop's proof of the cluster."""
+        """Proof of the cluster in the loop."""
         assert self.loop.identity is not None
         return self.loop.identity
 
     def round(self, *, after_seconds: float = 0.0) -> float:
-        """Let time pass, do one round, and wait until all that it submitted is answered."""
+        """Advance the clock, do one round, and wait until all its calls have ended."""
         self.clock.advance(after_seconds)
         pause = self.loop.round()
         self.settle()
@@ -219,13 +219,13 @@ class World:
             self.round(after_seconds=every_seconds)
 
     def settle(self) -> None:
-        """Wait until no call is under way."""
+        """Wait until no call is in progress."""
         assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
 
     # --- What there is ---
 
     def put_jobset(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", **changes: Any) -> str:
-        """Put a JobSet of one v4 slice with its leader pod, which can't be scheduled; return the JobSet's UID."""
+        """Create a JobSet of one v4 slice with its unschedulable leader pod; return the JobSet's UID."""
         uid = uid or f"uid-of-{name}"
         self.kube.put_object(jobset_path(name), jobset_of(name, topology=topology, uid=uid, **changes))
         self.put_leader(name, topology=topology, uid=uid)
@@ -240,16 +240,16 @@ class World:
         self.kube.put_object(jobset_path(name), raw)
 
     def put_leader(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> None:
-        """Put the leader pod: unschedulable, or running on a node."""
+        """Create or replace the leader pod: unschedulable, or running on a node."""
         path = object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE)
         self.kube.put_object(path, leader_of(name, topology=topology, uid=uid, node=node))
 
     def remove_leader(self, name: str = "train") -> None:
-        """Take the leader pod away."""
+        """Delete the leader pod."""
         self.kube.remove_object(object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE))
 
     def complete(self) -> None:
-        """Let the JobSet `train` complete; its leader pod goes."""
+        """Complete the JobSet `train` and delete its leader pod."""
         self.change_jobset(status={"terminalState": "Completed"})
         self.remove_leader()
 
@@ -259,7 +259,7 @@ class World:
         self.remove_leader()
 
     def finish_creates(self) -> list[PoolName]:
-        """Let GKE finish all pools in the making; their nodes register and are ready."""
+        """Complete the creation of all pools; their nodes register and are ready."""
         made = [pool.name for pool in self.gke.pools.values() if pool.status is PoolStatus.PROVISIONING]
         for name in made:
             self.gke.finish_create(name)
@@ -278,20 +278,20 @@ class World:
         return names
 
     def finish_deletes(self) -> None:
-        """Let GKE finish all deletes; the nodes go with their pools."""
+        """Complete all deletes; the nodes are deleted with their pools."""
         for pool in self.gke.pools.values():
             if pool.status is PoolStatus.STOPPING:
                 self.gke.finish_delete(pool.name)
                 self.remove_nodes(pool.name)
 
     def remove_nodes(self, pool_name: str) -> None:
-        """Take the nodes of a pool away."""
+        """Delete the nodes of a pool."""
         for raw in self.kube.objects(collection_path("nodes")):
             if raw["metadata"]["labels"][constants.NODE_POOL] == pool_name:
                 self.kube.remove_object(object_path("nodes", raw["metadata"]["name"]))
 
     def run_to_use(self, name: str = "train") -> PoolName:
-        """Bring a JobSet to run on its pool."""
+        """Run a JobSet on its pool."""
         self.put_jobset(name)
         self.round()
         (pool,) = self.finish_creates()
@@ -318,12 +318,12 @@ class World:
 
 
 def jobset_path(name: str) -> str:
-    """Return the address of a JobSet."""
+    """Return the path of a JobSet."""
     return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSET.root)
 
 
 def jobset_of(name: str = "train", *, topology: str = "2x2x1", **changes: Any) -> dict[str, Any]:
-    """Return a JobSet of one v4 slice, of one host unless told otherwise."""
+    """Return a JobSet of one v4 slice, with one host by default."""
     pod = pod_spec(topology=topology, tolerations=[toleration()])
     return raw_jobset(name, namespace=NAMESPACE, job="workers", parallelism=1, pod=pod, **changes)
 
@@ -347,7 +347,7 @@ def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
 
 
 def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:
-    """Return a delete of a pool made for the JobSet `train`."""
+    """Return a delete of a pool that was created for the JobSet `train`."""
     values: dict[str, Any] = {
         "name": PoolName(pool),
         "reason": reason,
@@ -361,5 +361,5 @@ def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKL
 
 
 def seconds_from(clock: FakeClock, seconds: float) -> str:
-    """Return a moment relative to now, as the API server writes it."""
+    """Return a time relative to now in the API server's format."""
     return format_time(clock.now() + timedelta(seconds=seconds))

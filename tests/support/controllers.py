@@ -1,7 +1,7 @@
-"""The pods that Kubernetes' controllers make of a workload, as far as anything reads them: unschedulable.
+"""Unschedulable pods that Kubernetes' controllers create for a workload, with the fields that are read.
 
-Written from the controllers' documents and recordings, and not from `provisioner.slices.offline.expand`, which makes
-the leaders alone: what both get wrong in the same way, `tests/e2e/test_offline.py` finds.
+Written from documentation and recordings of the controllers, independently of `provisioner.slices.offline.expand`,
+which creates only the leaders. `tests/e2e/test_offline.py` finds mistakes that both have in common.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from provisioner.model.workloads import group_key
 from tests.support.clock import NOW
 from tests.support.objects import Json
 
-#: GKE's admission adds it to every pod that requests chips.
+#: Toleration that GKE's admission adds to every pod that requests chips.
 _CHIPS = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 _UNSCHEDULABLE = {
     "type": "PodScheduled",
@@ -24,13 +24,13 @@ _UNSCHEDULABLE = {
     "message": "0/3 nodes are available: 3 Insufficient google.com/tpu.",
     "lastTransitionTime": NOW.isoformat(),
 }
-#: So many pods of a group stand for all of them.
+#: Maximum number of pods of a group, which represent all of them.
 _MOST_OF_A_GROUP = 3
 _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
 
 def pods_of(raw: Json) -> Iterator[Json]:
-    """Yield the first pods of each group of a workload, its leader among them; all at once."""
+    """Yield the first pods of each group of a workload, including the leader, without any waiting for another."""
     makers = {"JobSet": _of_jobset, "LeaderWorkerSet": _of_set, "Job": _of_plain_job}
     yield from makers[raw["kind"]](raw)
 
@@ -82,7 +82,7 @@ def _of_job(namespace: str, job: str, uid: str, spec: Json, marks: dict[str, str
 
 
 def _of_set(raw: Json) -> Iterator[Json]:
-    """Yield the leaders; workers of a set with exclusive placement come when their leader is bound."""
+    """Yield the leaders; workers of a set with exclusive placement are created after their leader is bound."""
     owner, groups = raw["metadata"], raw["spec"]["leaderWorkerTemplate"]
     template = groups.get("leaderTemplate") or groups["workerTemplate"]
     for group in range(raw["spec"].get("replicas", 1)):

@@ -1,4 +1,4 @@
-"""Count what something costs: calls and bytes, which do not depend on the machine."""
+"""Counts function calls and bytes, which do not depend on the speed of the machine."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 def counted(work: Callable[[], T]) -> tuple[T, int]:
-    """Do some work; return what comes of it and how many functions were called, those written in C included."""
+    """Run a function; return its result and the number of function calls, including functions in C."""
     calls = 0
 
     def count(_frame: Any, event: str, _argument: Any) -> None:
@@ -29,7 +29,7 @@ def counted(work: Callable[[], T]) -> tuple[T, int]:
 
 
 def measured(work: Callable[[], T]) -> tuple[T, int, int]:
-    """Do some work; return what comes of it, the most bytes it needed, and the bytes that its result keeps."""
+    """Run a function; return its result, the maximum of allocated bytes, and the bytes that the result keeps."""
     gc.collect()
     tracemalloc.start()
     try:

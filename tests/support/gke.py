@@ -1,4 +1,4 @@
-"""An in-memory GKE for unit tests: the test sets how pools fare, makes calls fail, and reads what was called."""
+"""GKE in memory for unit tests, which set the state of pools, inject failures, and read the calls."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ SLICE = NodePoolRequest(
     topology="4x4",
     placement_topology="4x4",
     disk_type="hyperdisk-balanced",
-    # As the cluster's release channel demands.
+    # The cluster's release channel decides.
     auto_upgrade=True,
     labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
     taints=(Taint(key="team", value="a"),),
@@ -62,7 +62,7 @@ def failure(kind: FailureKind, message: str = "injected by the test") -> Failure
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One call: its method, and the name it was about (pool, operation, policy, or nothing)."""
+    """One call: its method, and the name of its pool, operation or policy, empty if none."""
 
     method: str
     name: str = ""
@@ -76,18 +76,18 @@ class _Injected:
 
 @dataclass
 class FakeGke:
-    """The part of a `GkeClient` that is GKE. Nothing moves by itself: pools stay as the test leaves them.
+    """The part of a `GkeClient` that calls GKE. Pools change only by calls of the test.
 
-    A create makes a PROVISIONING pool, a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
-    `set_pool` do the rest. Deletes of STOPPING pools are refused as GKE refuses them. Workload policies stay as they
-    are sent or set.
+    A create adds a PROVISIONING pool, and a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
+    `set_pool` do the rest. As in GKE, deletes of STOPPING pools are rejected. Workload policies remain as they are
+    created or set.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))
     calls: list[Recorded] = field(default_factory=list)
-    #: Every request that was taken, by pool name (the last one where a name was used again).
+    #: Accepted requests by pool name, the last one if a name was used several times.
     requests: dict[PoolName, NodePoolRequest] = field(default_factory=dict)
-    #: When reservations end, by project (empty for that of the cluster), zone and name.
+    #: Ends of reservations by project (empty for that of the cluster), zone and name.
     ends: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -111,41 +111,41 @@ class FakeGke:
         times: int = 1,
         after_effect: bool = False,
     ) -> None:
-        """Let the next calls of a method fail; `after_effect`: the call does its work, and its answer is lost."""
+        """Make the next calls of a method fail. With `after_effect`, the call succeeds and its response is lost."""
         assert method in METHODS, method
         injected = _Injected(failure(kind, message), after_effect)
         with self._lock:
             self._injected[method].extend([injected] * times)
 
     def fail_always(self, method: str, kind: FailureKind, *, message: str = "injected by the test") -> None:
-        """Let all calls of a method fail until `heal`."""
+        """Make all calls of a method fail until `heal`."""
         assert method in METHODS, method
         with self._lock:
             self._always[method] = _Injected(failure(kind, message), after_effect=False)
 
     def heal(self) -> None:
-        """Forget all injected failures."""
+        """Remove all injected failures."""
         with self._lock:
             self._injected.clear()
             self._always.clear()
 
     def set_pool(self, pool: NodePool) -> None:
-        """Put a pool there, or replace it."""
+        """Add or replace a pool."""
         with self._lock:
             self._pools[pool.name] = pool
 
     def set_policy(self, policy: WorkloadPolicy) -> None:
-        """Put a workload policy there, or replace it."""
+        """Add or replace a workload policy."""
         with self._lock:
             self._policies[policy.name] = policy
 
     def remove_pool(self, name: str) -> None:
-        """Take a pool away as someone else would."""
+        """Delete a pool as another client would."""
         with self._lock:
             self._pools.pop(PoolName(name), None)
 
     def finish_create(self, name: str, *, status: PoolStatus = PoolStatus.RUNNING) -> None:
-        """Let a create succeed."""
+        """Complete a create."""
         with self._lock:
             self.set_pool(replace(self._pools[PoolName(name)], status=status, failure=None))
             self._end_operation(PoolName(name), None)
@@ -153,7 +153,7 @@ class FakeGke:
     def fail_pool(
         self, name: str, kind: FailureKind, *, message: str = "injected by the test", keep: bool = True
     ) -> None:
-        """Let the operation under way end with a failure; the pool stays in ERROR, or vanishes (`keep=False`)."""
+        """End the operation in progress with a failure; the pool is in ERROR, or is deleted (`keep=False`)."""
         why = failure(kind, message)
         with self._lock:
             pool = self._pools.pop(PoolName(name))
@@ -162,30 +162,30 @@ class FakeGke:
             self._end_operation(PoolName(name), why)
 
     def finish_delete(self, name: str) -> None:
-        """Let a delete succeed."""
+        """Complete a delete."""
         with self._lock:
             del self._pools[PoolName(name)]
             self._end_operation(PoolName(name), None)
 
     @property
     def policies(self) -> Mapping[str, WorkloadPolicy]:
-        """All workload policies by name, a copy."""
+        """Copy of all workload policies by name."""
         with self._lock:
             return MappingProxyType(dict(self._policies))
 
     @property
     def pools(self) -> Mapping[PoolName, NodePool]:
-        """All pools by name, a copy."""
+        """Copy of all pools by name."""
         with self._lock:
             return MappingProxyType(dict(self._pools))
 
     def names_of(self, method: str) -> list[str]:
-        """Return what the calls of a method were about, in order."""
+        """Return the names in the calls of a method, in order."""
         with self._lock:
             return [call.name for call in self.calls if call.method == method]
 
     def counts(self) -> Counter[str]:
-        """Return how often each method was called."""
+        """Return the number of calls by method."""
         with self._lock:
             return Counter(call.method for call in self.calls)
 
@@ -283,7 +283,7 @@ class FakeGke:
             self._raise(lost)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Implement `GkeClient.get_reservation`: every reservation is there."""
+        """Implement `GkeClient.get_reservation`; every reservation exists."""
         with self._lock:
             lost = self._record("get_reservation", name)
             self._raise(lost)
@@ -292,7 +292,7 @@ class FakeGke:
     # --- Inside ---
 
     def _record(self, method: str, name: str = "") -> _Injected | None:
-        """Record a call; fail it now, or return the failure that is to hide its answer."""
+        """Record a call; raise its injected failure, or return the failure that replaces its response."""
         self.calls.append(Recorded(method, name))
         queue = self._injected[method]
         injected = queue.popleft() if queue else self._always.get(method)

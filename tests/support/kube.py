@@ -1,10 +1,8 @@
-"""An in-memory Kubernetes API server that speaks the `Api` protocol; also for other packages' tests.
+"""Kubernetes API server in memory that implements the `Api` protocol.
 
-It keeps raw objects, resource versions and a history of events; answers selectors and pages; refuses stale writes;
-and does what it is told: `fail` makes calls raise, `script` hands out literal watch lines. A watch of the real
-history waits for more events until it is closed, or until `hang_up`.
-
-It does not validate objects, default fields, or know which kinds are namespaced.
+It stores raw objects, resource versions and a history of events; implements selectors and pages; and rejects outdated
+writes. `fail` injects errors, `script` sets literal lines of a watch. A watch of the real history waits for more events
+until it is closed, or until `hang_up`. It does not validate objects, set defaults, or know which kinds are namespaced.
 """
 
 from __future__ import annotations
@@ -36,7 +34,7 @@ from tests.support.selectors import belongs, merged, selected
 
 @dataclass(kw_only=True)
 class Call:
-    """One call that was made."""
+    """A call that a client made."""
 
     method: str
     path: str
@@ -62,7 +60,7 @@ class _Event:
 
 
 class FakeKube(Api):
-    """See the module's docstring. `calls` holds every call, in order."""
+    """API server in memory. `calls` has every call, in order."""
 
     def __init__(self) -> None:
         self.calls: list[Call] = []
@@ -82,7 +80,7 @@ class FakeKube(Api):
     # --- for tests
 
     def put_object(self, path: str, body: JsonObject) -> JsonObject:
-        """Create or replace an object at its path, whatever its resourceVersion says."""
+        """Create or replace an object at its path, regardless of its resourceVersion."""
         with self._changed:
             return self._store(path, body)
 
@@ -104,18 +102,18 @@ class FakeKube(Api):
     def fail(self, method: str, pattern: str, error: Exception, *, times: int = 1, after_effect: bool = False) -> None:
         """Make the next calls of a method (or "*", or "WATCH") on matching paths raise.
 
-        With `after_effect`, the call does its work first: a lost answer.
+        With `after_effect`, the call takes effect first, as if its response were lost.
         """
         self._faults.append(
             _Fault(method=method, pattern=re.compile(pattern), error=error, times=times, after_effect=after_effect)
         )
 
     def clear_faults(self) -> None:
-        """Fail no more."""
+        """Remove all injected errors."""
         self._faults.clear()
 
     def uninstall(self, root: str) -> None:
-        """Answer 404 for everything below a path, as for a kind that is not installed."""
+        """Respond 404 for all paths below a path, as for a kind that is not installed."""
         self._absent.add(root)
 
     def install(self, root: str) -> None:
@@ -123,11 +121,11 @@ class FakeKube(Api):
         self._absent.discard(root)
 
     def script(self, path: str, *lines: Any) -> None:
-        """Let the next watch of a path say exactly this: objects become JSON, bytes are raw, exceptions are raised."""
+        """Set the lines of the next watch of a path: objects become JSON, bytes are raw, exceptions are raised."""
         self._scripts.setdefault(path, []).append(list(lines))
 
     def compact(self) -> None:
-        """Forget the history: watches and continue tokens from before get 410."""
+        """Delete the history, so that older watches and continue tokens get 410."""
         with self._changed:
             self._version += 1
             self._oldest = self._version
@@ -138,18 +136,18 @@ class FakeKube(Api):
             stream.close()
 
     def open_streams(self) -> int:
-        """Return how many watches are open."""
+        """Return the number of open watches."""
         return len(self._streams)
 
     def wait_for_streams(self, count: int, *, timeout_seconds: float = 5.0) -> bool:
-        """Wait until so many watches are open."""
+        """Wait until `count` watches are open."""
         with self._changed:
             return self._changed.wait_for(lambda: len(self._streams) >= count, timeout=timeout_seconds)
 
     # --- the Api protocol
 
     def exchange(self, request: Request) -> JsonObject:
-        """Do what a request asks for; an apply keeps the fields that were applied before and are not any more."""
+        """Process a request. An apply does not remove fields that the manager no longer applies."""
         method = "APPLY" if request.content_type == APPLY_PATCH else request.method
         with self._call(method, request.path, request.query, body=None if method == "DELETE" else request.body):
             found = copy.deepcopy(self._done(method, request, request.body or {}))
@@ -195,7 +193,7 @@ class FakeKube(Api):
         metadata_only: bool = False,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
     ) -> Page:
-        """Return one page of a collection, as it was when the first page was asked for (if nothing was deleted)."""
+        """Return one page of a collection in the state of the first page (unless objects were deleted)."""
         asked = {**(query or {}), "limit": str(limit), "continue": continue_token}
         with self._call("GET", path, asked):
             version, start = self._version, 0
@@ -279,7 +277,7 @@ class FakeKube(Api):
 
 
 class _Guard:
-    """Holds the server's lock during a call; raises a late fault after it."""
+    """Holds the server's lock during a call, and raises an injected error after the effect."""
 
     def __init__(self, lock: threading.Condition, late: Exception | None) -> None:
         self._lock = lock

@@ -1,4 +1,4 @@
-"""A cluster as kubeadm makes it, in memory: it checks who calls, signs certificates, and keeps nodes and Leases."""
+"""Cluster as created by kubeadm, in memory: authenticates callers, signs certificates, stores nodes and Leases."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ Json = dict[str, Any]
 
 HOST, PORT = "10.0.0.2", 6443
 TOKEN = "abcdef.0123456789abcdef"
-#: As a startup script, what counts is which keys it names.
+#: A startup script that contains the keys it would read; the simulation checks only the keys.
 SCRIPT = (
     "#!/bin/bash\n# kubeadm-join-token kubeadm-control-plane-ip kubeadm-control-plane-port kubeadm-ca-hash "
     "kubeadm-kubernetes-version kube-labels kube-taints\n"
@@ -34,18 +34,18 @@ _NODE_USER = "system:node:"
 
 
 class KubeadmCluster:
-    """Everything that guests meet; what a test does not want to happen yet, it holds back by the switches."""
+    """A cluster for simulated guests. Tests use the attributes to make calls fail."""
 
     def __init__(self) -> None:
         self.authority = Authority("kubernetes", now=datetime.now(UTC), valid=timedelta(days=1))
         self._key = serialization.load_pem_private_key(self.authority.pair().key_pem, password=None)
-        #: The tokens that count, and those that cluster-info is signed with.
+        #: Valid tokens, which also sign cluster-info.
         self.tokens: set[str] = {TOKEN}
         self.approves = True
         self.denies = False
-        #: Who trusts it is told something else than everybody.
+        #: Whether cluster-info differs between callers that verify the server's certificate and others.
         self.is_intercepted = False
-        #: A method, and a part of the paths for which it is refused.
+        #: A method, and a part of the paths for which it is forbidden.
         self.forbidden = ("", "")
         self.away = False
         self.device_plugin = True
@@ -53,13 +53,13 @@ class KubeadmCluster:
         cluster = {"server": f"https://{HOST}:{PORT}", "certificate-authority-data": authority}
         self.kubeconfig = yaml.safe_dump({"clusters": [{"name": "", "cluster": cluster}]})
         self.objects: dict[str, Json] = {}
-        #: Who called, and what.
+        #: User, method and path of each call.
         self.calls: list[tuple[str, str, str]] = []
         self.open_clients = 0
         self._lock = threading.Lock()
 
     def metadata(self, **changes: str) -> dict[str, str]:
-        """Return what a machine that may join has in its metadata; an empty value removes a key."""
+        """Return the metadata of a machine that may join; an empty value removes a key."""
         items = {
             "startup-script": SCRIPT,
             "kubeadm-join-token": TOKEN,
@@ -78,7 +78,7 @@ class KubeadmCluster:
         return _Client(self, access)
 
     def node(self, name: str) -> Json:
-        """Return a node; empty where there is none."""
+        """Return a node; empty if it does not exist."""
         return self.objects.get(f"/api/v1/nodes/{name}", {})
 
     def nodes(self) -> list[Json]:
@@ -86,7 +86,7 @@ class KubeadmCluster:
         return [raw for path, raw in self.objects.items() if path.startswith("/api/v1/nodes/")]
 
     def lease(self, name: str) -> Json:
-        """Return the Lease of a node; empty where there is none."""
+        """Return the Lease of a node; empty if it does not exist."""
         return self.objects.get(f"/apis/coordination.k8s.io/v1/namespaces/kube-node-lease/leases/{name}", {})
 
     def ready(self, name: str) -> str:
@@ -95,7 +95,7 @@ class KubeadmCluster:
         return str(next((each["status"] for each in conditions if each["type"] == "Ready"), ""))
 
     def answer(self, access: Access, method: str, path: str, body: Any, content_type: str) -> Json:
-        """Answer one call."""
+        """Process one call."""
         with self._lock:
             if self.away or (access.host, access.port) != (HOST, PORT):
                 raise ServerError(0, "ConnectionRefusedError: nobody answers")
@@ -200,7 +200,7 @@ class KubeadmCluster:
 
 
 class _Client:
-    """One connection to it."""
+    """One connection to the cluster."""
 
     def __init__(self, cluster: KubeadmCluster, access: Access) -> None:
         self._cluster, self._access, self._open = cluster, access, True
@@ -213,7 +213,7 @@ class _Client:
         return self._cluster.answer(self._access, method, path, body, content_type)
 
     def close(self) -> None:
-        """Close it."""
+        """Close the connection."""
         if self._open:
             self._cluster.open_clients -= 1
         self._open = False

@@ -1,4 +1,4 @@
-"""Stand-ins for Go and its modules, and a caller of the real cluster."""
+"""Fakes of Go and its modules, and a client of the real cluster."""
 
 from __future__ import annotations
 
@@ -41,12 +41,12 @@ class GoHome:
 
     @property
     def cache(self) -> Path:
-        """The folder that builds go to."""
+        """Folder of build results."""
         return self.root / "cache" / "tpu-provisioner"
 
     @property
     def environment(self) -> dict[str, str]:
-        """The environment that leads to all of it."""
+        """Environment with this home."""
         return {
             "PATH": f"{self.root / 'bin'}:/usr/bin:/bin",
             "HOME": str(self.root),
@@ -57,11 +57,11 @@ class GoHome:
     def install_go(
         self, *, version: str = "go1.26.3", build: str = 'echo built > "$output"; chmod +x "$output"'
     ) -> Path:
-        """Put a fake go on PATH; build is what it does, in shell, to make $output."""
+        """Add a fake go to PATH; `build` is the shell code that creates $output."""
         return self.write_go(self.root / "bin" / "go", version=version, build=build)
 
     def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
-        """Write a fake go to any place."""
+        """Write a fake go to a path."""
         for recipe in RECIPES:
             for part in ("crd", "webhook") if recipe.manifests else ():
                 manifests = self.root / "sources" / recipe.manifests / part
@@ -77,7 +77,7 @@ class GoHome:
         return path
 
     def resolve(self, *, optional: Sequence[str] = (), **more: str) -> localcluster.Binaries:
-        """Resolve the binaries in this home; what progress says is kept."""
+        """Resolve the binaries in this home, and keep the progress messages."""
         return localcluster.resolve_binaries(
             optional=optional,
             progress=self.said.append,
@@ -86,14 +86,14 @@ class GoHome:
         )
 
     def builds(self) -> list[str]:
-        """The names of the programs that the fake go was asked to build, in order."""
+        """Names of the programs that the fake go has built, in order."""
         calls = self.root / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
         return [line.rpartition("-o ")[2].split()[0].rpartition("/")[2] for line in lines if line.startswith("build")]
 
 
 class Kube:
-    """Raw calls with nothing but what a kubeconfig says."""
+    """Client for raw calls that needs only a kubeconfig."""
 
     def __init__(self, kubeconfig: Path, scratch: Path) -> None:
         config = yaml.safe_load(kubeconfig.read_text())
@@ -115,7 +115,7 @@ class Kube:
         return self._session.request(method, self.url + path, json=body, timeout=timeout_seconds)
 
     def get(self, path: str) -> dict[str, Any]:
-        """Return what is there."""
+        """Return an existing object."""
         answer = self.call("GET", path)
         assert answer.status_code == 200, answer.text
         return dict(answer.json())

@@ -1,8 +1,8 @@
-"""A machine whose startup script is run for real, in bash, against commands that only pretend.
+"""Machine whose startup script runs in bash, with fake commands.
 
-The programs that the script finds are those of `tools` (of this computer, none of which changes it) and `bin`: fakes
-that write down how they were called. Nothing waits: `sleep` returns at once, and what is to happen meanwhile happens
-then (`at_sleep`). The machine's files are below `root`.
+The programs that the script finds are those of `tools` (programs of this computer that do not change it) and `bin`:
+fakes that record their calls. `sleep` returns immediately, and runs the actions that a test planned for it
+(`at_sleep`). The machine's files are below `root`.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Any
 
 import yaml
 
-#: Programs without effects outside of the files that they are given.
+#: Programs that change only the files in their arguments.
 _TOOLS = (
     "ls",
     "bash",
@@ -34,19 +34,19 @@ _TOOLS = (
     "timeout",
     "touch",
 )
-#: Commands that are only written down.
+#: Commands that are only recorded.
 _SILENT = ("swapoff", "modprobe", "sysctl", "dpkg", "systemctl", "apt-mark")
 _LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
 
 _FAKES = {
     **dict.fromkeys(_SILENT, ""),
-    # The clock: the n-th sleep does what was planned for it.
+    # Replaces the clock: the n-th sleep runs the action planned for it.
     "sleep": """
 n=$(cat "$FAKE/sleeps"); n=$((n + 1)); echo $n > "$FAKE/sleeps"
 [ $n -lt 80 ] || { touch "$FAKE/endless"; kill $PPID; }
 [ ! -e "$FAKE/at-sleep-$n" ] || . "$FAKE/at-sleep-$n"
 """,
-    # The metadata server, where `--header` says so, and the repository of packages.
+    # The metadata server, if there is a `--header`, and the repository of packages.
     "curl": """
 for url; do :; done
 case $url in
@@ -79,7 +79,7 @@ esac
 """,
 }
 _PACKAGES = {
-    # As version 1.7 prints it, without most of it. "$FAKE/containerd-lines" replaces the options of runc.
+    # Output of version 1.7, shortened. "$FAKE/containerd-lines" replaces the options of runc.
     "containerd": """
 echo 'version = 2'
 echo '        [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]'
@@ -89,7 +89,7 @@ echo '          ShimCgroup = ""'
     "conntrack": "",
     "kubelet": "",
     "kubectl": "",
-    # As kubeadm does, it refuses to join where an earlier try left its files.
+    # Like kubeadm, reject the join if an earlier attempt has left its files.
     "kubeadm": """
 conf=$ROOT/etc/kubernetes
 case $1 in
@@ -111,7 +111,7 @@ esac
 
 @dataclass(slots=True)
 class Machine:
-    """One machine, over all its boots."""
+    """A machine through all its boots."""
 
     path: Path
     script: str
@@ -137,7 +137,7 @@ class Machine:
 
     @property
     def root(self) -> Path:
-        """The machine's files."""
+        """Folder of the machine's files."""
         return self.path / "root"
 
     def metadata(self, path: str, value: str) -> None:
@@ -145,7 +145,7 @@ class Machine:
         (self.path / "metadata" / path).write_text(value)
 
     def attributes(self, items: Mapping[str, str]) -> None:
-        """Set all items of the machine's own metadata."""
+        """Set all items of the machine's metadata."""
         folder = self.path / "metadata/instance/attributes"
         for old in folder.iterdir():
             old.unlink()
@@ -153,38 +153,38 @@ class Machine:
             (folder / key).write_text(value)
 
     def hide_list(self) -> None:
-        """Let the metadata server fail to list attributes, while the folder "$FAKE" has a file "no-list"."""
+        """Make lists of attributes fail while the folder "$FAKE" has a file "no-list"."""
         self._set("no-list", "")
 
     def at_sleep(self, number: int, command: str) -> None:
-        """Run a line of shell when the machine sleeps for the n-th time; "$FAKE" is the folder of this machine."""
+        """Run shell code at the machine's n-th sleep; "$FAKE" is the folder of this machine."""
         with (self.path / f"at-sleep-{number}").open("a") as file:
             file.write(f"{command}\n")
 
     def tokens(self, *good: str) -> None:
-        """Let the cluster take these tokens and no others."""
+        """Set the tokens that the cluster accepts."""
         self._set("good-tokens", "".join(f"{token}\n" for token in good))
 
     def lock_apt(self, times: int) -> None:
-        """Let somebody else hold apt's lock for so many calls."""
+        """Make the next `times` calls of apt fail because its lock is held."""
         self._set("apt-locked", str(times))
 
     def containerd_options(self, lines: str) -> None:
-        """Let these lines be the options of runc in containerd's default configuration."""
+        """Set the options of runc in containerd's default configuration."""
         self._set("containerd-lines", lines)
 
     def fail_joins(self, times: int) -> None:
-        """Let so many joins fail for no reason of the machine's."""
+        """Make the next `times` joins fail."""
         self._set("join-failures", str(times))
 
     def installed(self, version: str) -> None:
-        """Let the image bring everything, Kubernetes in this minor version."""
+        """Install all packages, with this minor version of Kubernetes."""
         for name in _PACKAGES:
             shutil.copy(self.path / "packages" / name, self.path / "bin" / name)
         self._set("version", version)
 
     def boot(self) -> str:
-        """Run the script from its beginning to its end, which has to be a good one; return what it said."""
+        """Run the script, which must succeed; return its output."""
         self._set("sleeps", "0")
         self._set("calls", "")
         done = subprocess.run(
@@ -207,24 +207,24 @@ class Machine:
 
     @property
     def calls(self) -> list[str]:
-        """The calls of the last boot, but for reads of metadata."""
+        """Calls of the last boot, except reads of metadata."""
         lines = (self.path / "calls").read_text().splitlines()
         return [line for line in lines if "computeMetadata" not in line]
 
     @property
     def slept_seconds(self) -> list[int]:
-        """How long the last boot slept, each time."""
+        """Durations of the sleeps of the last boot."""
         return [int(line.split()[1]) for line in self.calls if line.startswith("sleep ")]
 
     @property
     def joins(self) -> list[Any]:
-        """The configurations of all joins that were tried, over all boots."""
+        """Configurations of all attempted joins, of all boots."""
         count = int((self.path / "joins").read_text())
         return [yaml.safe_load((self.path / f"join-{n}.yaml").read_text()) for n in range(1, count + 1)]
 
     @property
     def has_joined(self) -> bool:
-        """Whether it has the credentials of a node."""
+        """Whether the machine has the credentials of a node."""
         return (self.root / "etc/kubernetes/kubelet.conf").exists()
 
     def _set(self, name: str, value: str) -> None:

@@ -1,4 +1,4 @@
-"""MachineConfigs as GKE's autoscaler declares them, of generations that nobody has invented yet."""
+"""MachineConfigs in the form of GKE's autoscaler, of fictitious generations."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Json = dict[str, Any]
 
 
 def machine_config_path(name: str = "tpu9x") -> str:
-    """Return the address of a MachineConfig."""
+    """Return the path of a MachineConfig."""
     return object_path(MACHINE_CONFIGS.resource, name, root=MACHINE_CONFIGS.root)
 
 

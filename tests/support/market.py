@@ -1,4 +1,4 @@
-"""GKE with little to give, and who competes for it: for tests that live through hours of decisions."""
+"""GKE with little capacity, and its users, for tests of hours of decisions."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _hosts(accelerator: str, topology: str) -> int:
 
 
 def gang(name: str = "train", namespace: str = "default", replicas: int = 2, **changes: Any) -> Workload:
-    """Return a JobSet that starts with all slices or none; its pods have to be marked."""
+    """Return a JobSet that starts with all slices or none; its pods must be marked."""
     return make_jobset(name, namespace=namespace, **{"annotations": _TOGETHER, "replicas": replicas} | changes)
 
 
 def add_mixed(world: World, name: str, topology: str) -> Workload:
-    """Add a JobSet that starts all together, with a slice of each of two accelerators, to a world of marked pods."""
+    """Add an all-or-nothing JobSet, with a slice of each of two accelerators, to a world of marked pods."""
     templates = {
         group: make_requirements(accelerator=accelerator, topology=topology, tolerations=())
         for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
@@ -55,7 +55,7 @@ def add_mixed(world: World, name: str, topology: str) -> Workload:
 
 
 class Market:
-    """GKE as far as it matters here: pools take their time, and end in a failure where this says so."""
+    """GKE with durations of creates and deletes, and with failures that tests choose."""
 
     def __init__(
         self,
@@ -71,11 +71,11 @@ class Market:
         self.boot_seconds = boot_seconds
         self.delete_seconds = delete_seconds
         self.fails: Callable[[str], Failure | None] = lambda _jobset: None
-        #: Since when pools are in a status.
+        #: Time since which a pool has had its status.
         self.begun: dict[tuple[PoolName, PoolStatus], datetime] = {}
-        #: Since when pools are up whose nodes are still to come.
+        #: Time since which a pool has been waiting for its nodes.
         self._up_at: dict[PoolName, datetime] = {}
-        #: When all leaders of a JobSet were bound first.
+        #: Time at which all leaders of a JobSet were first bound.
         self.ran_at: dict[str, datetime] = {}
         if most_operations is not None:
             busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
@@ -86,7 +86,7 @@ class Market:
             )
 
     def step(self, *, seconds: float = 1.0) -> None:
-        """Let a little time pass."""
+        """Advance the clock by one step."""
         world = self.world
         for name, pool in list(world.pools.items()):
             age_seconds = (world.now - self.begun.setdefault((name, pool.status), world.now)).total_seconds()
@@ -115,12 +115,12 @@ class Market:
                 self.ran_at.setdefault(workload.name, world.now)
 
     def run(self, rounds: int, *, seconds: float = 1.0) -> None:
-        """Let time pass, in several steps."""
+        """Advance the clock in several steps."""
         for _ in range(rounds):
             self.step(seconds=seconds)
 
     def serves(self, workload: Workload, *, within_seconds: float, step_seconds: float = 1.0) -> bool:
-        """Add a JobSet; return whether all of it runs soon enough."""
+        """Add a JobSet; return whether all its slices run in time."""
         self.world.add(workload)
         until = self.world.now + timedelta(seconds=within_seconds)
         while workload.name not in self.ran_at and self.world.now < until:
@@ -129,7 +129,7 @@ class Market:
 
 
 class Stream:
-    """Keeps some small jobs in the cluster: each runs for a while, and another one takes its place."""
+    """Keeps some small jobs in the cluster. When one ends, another is added."""
 
     def __init__(self, market: Market, *, most: int, minutes: float, namespace: str = "stream") -> None:
         self.market = market
@@ -139,7 +139,7 @@ class Stream:
         self.count = 0
 
     def step(self, *, seconds: float = 20) -> None:
-        """End those that have run, add others, and let a little time pass."""
+        """End completed jobs, add others, and advance the clock by one step."""
         world, ran_at = self.market.world, self.market.ran_at
         there = [each for each in world.workloads.values() if each.name.startswith("s0")]
         for each in there:
@@ -151,12 +151,12 @@ class Stream:
         self.market.step(seconds=seconds)
 
     def run(self, rounds: int, *, seconds: float = 20) -> None:
-        """Let time pass, in several steps."""
+        """Advance the clock in several steps."""
         for _ in range(rounds):
             self.step(seconds=seconds)
 
     def served(self, name: str, *, within_minutes: float) -> bool:
-        """Go on until a JobSet runs, or the time is up."""
+        """Advance the clock until a JobSet runs, at most to the time limit."""
         until = self.market.world.now + timedelta(minutes=within_minutes)
         while name not in self.market.ran_at and self.market.world.now < until:
             self.step()

@@ -1,4 +1,4 @@
-"""What docs/metrics_table.py knows: which metrics there are, with their labels, and the examples of queries."""
+"""Namespace of docs/metrics_table.py: the metrics with their labels, and the examples of queries."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Builders of the model's frozen types: a v4 slice of two hosts by default, every field open to keywords."""
+"""Builders of the model's types: by default a v4 slice of two hosts; keywords replace fields."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def make_requirements(
     selector: Mapping[str, str] | None = None,
     **changes: Any,
 ) -> Requirements:
-    """Return what one pod asks for: four chips on a v4 slice of two hosts."""
+    """Return the requirements of one pod: four chips on a v4 slice of two hosts."""
     fields: dict[str, Any] = {
         "chips": 4,
         "cpu_millicores": 1000,
@@ -98,7 +98,7 @@ def make_lws(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a LeaderWorkerSet, as the boundary reads it; its UID follows from its name."""
+    """Return the record of a LeaderWorkerSet; its UID follows from its name."""
     group = PodGroup(
         name="", replicas=replicas, parallelism=size, template=template or make_requirements(tolerations=())
     )
@@ -115,7 +115,7 @@ def make_job(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a plain Job that is to be served, as the boundary reads it; its UID follows from its name."""
+    """Return the record of a served plain Job; its UID follows from its name."""
     group = PodGroup(
         name="",
         replicas=1,
@@ -163,7 +163,7 @@ def make_pod(
         "name": f"{group_name}-{index}-abcde" if not is_lws else f"{group_name}-{index}" if index else group_name,
         "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
         "workload_name": workload.name,
-        # Pods of LeaderWorkerSets carry no UID.
+        # Pods of LeaderWorkerSets do not contain a UID.
         "workload_uid": "" if is_lws else workload.uid,
         "group_name": group_name,
         "group_key": group_key(workload.namespace, group_name),
@@ -196,7 +196,7 @@ def _group_name(workload: Workload, number: int) -> str:
 def make_pool(
     workload: Workload, *, job: int = 0, attempt: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any
 ) -> NodePool:
-    """Return the pool that the provisioner makes for one child Job of a JobSet."""
+    """Return the pool that the provisioner creates for one child Job of a JobSet."""
     request = make_request(workload, job=job, attempt=attempt)
     return replace(expected_pool(request), status=status, **changes)
 
@@ -209,9 +209,9 @@ def make_request(workload: Workload, *, job: int = 0, attempt: int = 0, **settin
 def pool_request(
     slice_: Slice, settings_: Settings, attempt: int, choice: CapacityChoice | None = None
 ) -> NodePoolRequest:
-    """Return the request for one attempt of a slice; `choice` is one of its own, None: the best.
+    """Return the request for one attempt of a slice, for one of its choices or, by default, for the best.
 
-    Raises UnmeetableError where none would serve it.
+    Raises UnmeetableError if no choice is possible.
     """
     candidates = Candidates(settings_, GKE_RULES)
     chosen = choice or choices_of(slice_, settings_).open[0]
@@ -227,13 +227,13 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
 
 
 def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) -> Slice:
-    """Return a slice whose leader asks for this."""
+    """Return a slice whose leader has these requirements."""
     asked = make_requirements(**requirements)
     return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
 
 
 def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
-    """Return a ready node of a pool, as GKE labels it."""
+    """Return a ready node of a pool with GKE's labels."""
     view = GKE_RULES.expected_node(pool)
     fields: dict[str, Any] = {
         "name": f"gke-{pool.name}-{index}",
@@ -251,7 +251,7 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
 
 
 def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
-    """Return all nodes that a pool comes up with: none of one that is made empty."""
+    """Return all nodes of a new pool; none if the pool is created without nodes."""
     return tuple(
         make_node(pool, index, **changes)
         for index in range(0 if pool.capacity is CapacityKind.FLEX_START else pool.hosts)
@@ -259,7 +259,7 @@ def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
 
 
 def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
-    """Return a pool that is none of ours."""
+    """Return a pool that the provisioner did not create."""
     fields: dict[str, Any] = {
         "status": PoolStatus.RUNNING,
         "machine_type": "ct4p-hightpu-4t",
@@ -270,7 +270,7 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
 
 
 def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
-    """Return a pool as the Go provisioner makes it: without UID, job key and attempt, and COMPACT on one host too."""
+    """Return a pool as the Go provisioner creates it: without UID, job key and attempt; with COMPACT on one host."""
     selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]
     chips = workload.groups[0].template.chips
@@ -282,7 +282,7 @@ def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus
     policy_name = f"tpu-provisioner-{topology}" if by_policy else ""
     fields: dict[str, Any] = {
         "machine_type": machine.name,
-        # It counts four chips a host on every machine type.
+        # The Go provisioner counts four chips per host for every machine type.
         "hosts": math.ceil(shape.topology.chips / 4),
         "topology": slice_topology(
             placement_topology=topology if compact else "",

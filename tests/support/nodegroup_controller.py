@@ -1,6 +1,6 @@
-"""The controller of node groups in one thread: its real parts between a simulated Compute Engine and a fake cluster.
+"""Controller of node groups in one thread, with a simulated Compute Engine and a fake cluster.
 
-The caches show at once what is there. Machines that have read their token join when a test lets them.
+The caches always show the current objects. Machines that have read their token join when a test calls for it.
 """
 
 from __future__ import annotations
@@ -69,12 +69,12 @@ _REQUESTS = collection_path("certificatesigningrequests", root=tokens.CERTIFICAT
 
 
 class Cluster(FakeKube):
-    """An API server that keeps what has finalizers, and Secrets as it stores them."""
+    """API server that implements finalizers, and stores Secrets in encoded form."""
 
     def __init__(self, clock: FakeClock) -> None:
         super().__init__()
         self._clock = clock
-        #: Called with the name of a pod that is evicted.
+        #: Called with the name of an evicted pod.
         self.on_evict: Callable[[str], object] = lambda _: None
 
     def post(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
@@ -90,13 +90,13 @@ class Cluster(FakeKube):
         return super().post(path, body, **parts)
 
     def patch(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
-        """Change an object; one that is deleted goes with its last finalizer."""
+        """Change an object; remove a deleted object with its last finalizer."""
         answer = super().patch(path, body, **parts)
         self._collect(path.removesuffix("/status"))
         return answer
 
     def delete(self, path: str, *, uid: str = "", **_: Any) -> JsonObject:
-        """Delete an object, or mark it where it has finalizers."""
+        """Delete an object, or mark it as deleted if it has finalizers."""
         with self._call("DELETE", path):
             current = self._existing(path)
             if uid and current["metadata"]["uid"] != uid:
@@ -115,7 +115,7 @@ class Cluster(FakeKube):
 
 
 class World:
-    """Everything around a loop that is stepped by hand."""
+    """Environment of a loop whose rounds tests start."""
 
     def __init__(self, *, dry_run: bool = False) -> None:
         self.dry_run = dry_run
@@ -140,7 +140,7 @@ class World:
         self.loop = self.start()
 
     def start(self) -> Loop:
-        """Start a controller afresh, as after a crash: nothing is remembered."""
+        """Start a new controller without memory, as after a crash."""
         client = ComputeClient(endpoint="http://127.0.0.1:1")
         client._session = self.wire  # type: ignore[assignment]
         self.thread.shutdown(wait=True)
@@ -176,14 +176,14 @@ class World:
         return self.loop
 
     def round(self, *, after_seconds: float = 0.0) -> float:
-        """Let time pass, do one round, and wait until all that it submitted is answered."""
+        """Advance the clock, do one round, and wait until all its calls have ended."""
         self.compute.pass_seconds(after_seconds)
         pause = self.loop.round()
         assert self.actor.wait_until_idle(timeout_seconds=_SETTLE_SECONDS)
         return pause
 
     def run(self, until: Callable[[], bool], *, seconds: float = 600.0) -> None:
-        """Do rounds as they are due, machines join as they can; fail where it takes longer."""
+        """Do rounds when they are due, and let machines join; fail after `seconds`."""
         end = self.clock.seconds + seconds
         pause = 0.0
         while not until():
@@ -202,30 +202,30 @@ class World:
         self.kube.put_object(self.path(), {"metadata": metadata, "spec": SPEC})
 
     def path(self, kind: Kind = Kind.TPU_NODE_GROUP, name: str = GROUP) -> str:
-        """Return the address of an object."""
+        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
     def group(self) -> TpuNodeGroup:
-        """Return the group as it is."""
+        """Return the current group."""
         record = parse(RECORDS[Kind.TPU_NODE_GROUP], self.kube.object(self.path()))
         assert isinstance(record, TpuNodeGroup)
         return record
 
     def reason(self) -> str:
-        """Return the reason of the group's condition Ready; empty where there is none."""
+        """Return the reason of the group's condition Ready; empty if the condition does not exist."""
         condition = condition_of(self.group().status.conditions, ConditionType.READY)
         return condition.reason if condition is not None else ""
 
     def is_ready(self) -> bool:
-        """Whether the group is."""
+        """Whether the group is ready."""
         return self.reason() == "Ready"
 
     def is_gone(self) -> bool:
-        """Whether nothing of the group is left anywhere."""
+        """Whether nothing of the group is left."""
         return not any(self.state().values())
 
     def state(self) -> dict[str, list[str]]:
-        """Name everything that is there because of the group."""
+        """Return the names of all objects and resources of the group."""
         collections = {kind.plural: collection_path(kind.plural, root=API_ROOT) for kind in Kind}
         collections |= {"nodes": collection_path("nodes"), "secrets": _SECRETS}
         found = {
@@ -236,7 +236,7 @@ class World:
         return found
 
     def resources(self) -> list[str]:
-        """Name the resources of Compute Engine."""
+        """Return the names of the resources of Compute Engine."""
         base = f"/compute/v1/projects/{PROJECT}"
         paths = {
             "policy": f"{base}/regions/us-east5/resourcePolicies",
@@ -248,7 +248,7 @@ class World:
         ]
 
     def join(self) -> None:
-        """Let each machine that runs and has a token become a node; nodes of machines that are gone stop reporting."""
+        """Make each running machine with a token a node; nodes of deleted machines stop reporting."""
         running = {}
         for machine in self.compute.world.machines():
             if machine.status == "RUNNING":
@@ -279,15 +279,15 @@ class World:
         self.kube.put_object(object_path("nodes", name), raw)
 
     def nodes(self) -> list[Json]:
-        """Return the nodes as they are, by name."""
+        """Return the current nodes by name."""
         return sorted(self.kube.objects(collection_path("nodes")), key=lambda raw: str(raw["metadata"]["name"]))
 
     def writes(self) -> list[str]:
-        """Return the methods and paths of all that was written to Kubernetes."""
+        """Return the methods and paths of all writes to Kubernetes."""
         return [f"{call.method} {call.path}" for call in self.kube.calls if call.method not in ("GET", "WATCH")]
 
     def changes(self) -> list[str]:
-        """Return the methods and paths of all that was changed in Compute Engine."""
+        """Return the methods and paths of all changes in Compute Engine."""
         read = "/listManagedInstances"
         return [f"{method} {path}" for method, path in self.wire.sent if method != "GET" and read not in path]
 

@@ -1,12 +1,12 @@
-"""Which methods of Compute Engine the controller of node groups calls, and so which permissions it needs."""
+"""Methods of Compute Engine that the controller of node groups calls, which determine its permissions."""
 
 from __future__ import annotations
 
 from rehearsal.simulators.compute.api import PERMISSIONS
 
-#: On service accounts; all others are on projects.
+#: Permission on service accounts; all others are on projects.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: From a group's first call to its last.
+#: Methods that are called during the life of a group.
 METHODS = frozenset(
     {
         "resourcePolicies.insert",

@@ -1,4 +1,4 @@
-"""What tests of the edges of node groups build: objects of a cluster, and what calls name."""
+"""Builders for tests of node groups: objects of a cluster, and arguments of calls."""
 
 from __future__ import annotations
 
@@ -35,14 +35,14 @@ DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
 
 
 def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
-    """Return an object of one of the four kinds with a spec that is valid."""
+    """Return an object of one of the four kinds with a valid spec."""
     return raw_object(
         kind, dict(SPECS[kind]), name=name, metadata={"resourceVersion": "7", "generation": 1, **metadata}
     )
 
 
 def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:
-    """Return what a kubelet asks for its certificate with, as the API server gives it; `spec` adds to its spec."""
+    """Return a certificate request of a kubelet as the API server returns it; `spec` adds fields."""
     body = joining.request_body(joining.new_key(node).request_pem)
     who = {"username": "system:bootstrap:abcdef", "groups": ["system:bootstrappers", tokens.GROUP]}
     metadata = {"name": name, "uid": f"uid-of-{name}", "resourceVersion": "7", **parts.pop("metadata", {})}
@@ -50,22 +50,22 @@ def raw_request(node: str, name: str = "csr-1", **parts: Any) -> Json:
 
 
 def kind_path(kind: Kind, name: str = GROUP) -> str:
-    """Return the address of an object of one of the four kinds."""
+    """Return the path of an object of one of the four kinds."""
     return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
 
 def meta(name: str = GROUP, **changes: Any) -> ObjectMeta:
-    """Return metadata as the caches show it."""
+    """Return metadata in the form of the caches."""
     return ObjectMeta(**{"namespace": NAMESPACE, "name": name, "uid": "u1", "resource_version": "7", **changes})
 
 
 def provider_id(machine: str) -> str:
-    """Return what the node of a machine has in spec.providerID."""
+    """Return spec.providerID of the node of a machine."""
     return f"gce://{PROJECT}/{ZONE.zone}/{machine}"
 
 
 def raw_machine_node(name: str, *, labels: Mapping[str, str] | None = None, **parts: Any) -> Json:
-    """Return a ready node of a machine, labelled as one of the group's, with its chips, and cordoned unless told."""
+    """Return a ready node of a machine, with the group's labels and its chips, cordoned by default."""
     marks = {names.ACCELERATOR: "tpu7x", **LABELS} if labels is None else dict(labels)
     spec = {
         "providerID": provider_id(name),
@@ -93,13 +93,13 @@ def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any
 
 
 def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:
-    """Return a resource as calls name it."""
+    """Return a resource as an argument of calls."""
     scopes = {Kind.WORKLOAD_POLICY: REGION, Kind.MANAGED_INSTANCE_GROUP: ZONE}
     return Target(uid=uid, namespace=NAMESPACE, kind=kind, scope=scopes.get(kind, EVERYWHERE), name=name)
 
 
 def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:
-    """Return what has to be proven before the group goes with these machines."""
+    """Return the proof that is required before the group is deleted with these machines."""
     values: Json = {
         "namespace": NAMESPACE,
         "name": MANAGER,
@@ -112,5 +112,5 @@ def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:
 
 
 def a_machine(name: str = "m-0", **changes: Any) -> ManagedInstance:
-    """Return a machine that runs."""
+    """Return a running machine."""
     return ManagedInstance(**{"name": name, "scope": ZONE, "status": "RUNNING", "id": f"id-of-{name}", **changes})

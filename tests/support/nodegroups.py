@@ -1,4 +1,4 @@
-"""Raw JSON of the kinds of tpu.google.com as users and the API server write it, and strategies by its schema."""
+"""Raw JSON of the kinds of tpu.google.com, as written by users and the API server, and strategies by their schema."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/ubuntu-accel-2404-amd64-tpu-tpu7x"
 _COMPUTE = "https://www.googleapis.com/compute/v1/projects/research-project"
 
-#: As manifests for gke-labs/tpu-operator have it: every field that its instanceConfig knows.
+#: Form of manifests for gke-labs/tpu-operator, with every field of its instanceConfig.
 INSTANCE_CONFIG: Mapping[str, Any] = {
     "machineType": "tpu7x-standard-4t",
     "image": IMAGE,
@@ -32,7 +32,7 @@ INSTANCE_CONFIG: Mapping[str, Any] = {
     "networkTags": ["research", "tpu"],
     "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
 }
-#: One object of each kind, with every field that gke-labs/tpu-operator knows.
+#: One object of each kind, with every field of gke-labs/tpu-operator.
 SPECS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.TPU_NODE_GROUP: {
         "project": "research-project",
@@ -70,13 +70,13 @@ SPECS: Mapping[Kind, Mapping[str, Any]] = {
 
 
 def raw_object(kind: Kind, spec: object, *, name: str = "slice", **parts: Any) -> Json:
-    """Return an object as the API server gives it; `metadata` adds to its metadata."""
+    """Return an object as the API server returns it; `metadata` adds fields."""
     metadata = {"namespace": "research", "name": name, "uid": UID, **parts.pop("metadata", {})}
     return {"apiVersion": API_VERSION, "kind": kind.value, "metadata": metadata, "spec": spec, **parts}
 
 
 def without(spec: Mapping[str, Any], *names: str, **changes: Any) -> Json:
-    """Return a spec with some fields taken out and others changed."""
+    """Return a spec without some fields and with changes to others."""
     return {key: value for key, value in {**spec, **changes}.items() if key not in names}
 
 
@@ -86,7 +86,7 @@ _MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st
 
 
 def valid(form: Form) -> st.SearchStrategy[Any]:
-    """Return a strategy for raw values that a form takes; rules between fields are not looked at."""
+    """Return a strategy for raw values of a form; rules between fields are ignored."""
     match form:
         case Text(choices=choices) if choices:
             return st.sampled_from(choices)

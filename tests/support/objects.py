@@ -1,7 +1,7 @@
 """Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
 
-Everywhere `metadata` adds fields or replaces them, `spec` does so in what is not a pod or a node, and other keywords
-replace whole parts. An empty `namespace` or `uid` is left out: the API server sets them.
+`metadata` adds or replaces fields. So does `spec`, except for pods and nodes; other keywords replace whole parts. An
+empty `namespace` or `uid` is left out, because the API server sets it.
 """
 
 from __future__ import annotations
@@ -30,17 +30,17 @@ def _object(
 
 
 def toleration() -> Json:
-    """Return what GKE adds to pods that ask for chips: a new one, which may be changed."""
+    """Return a copy of the toleration that GKE adds to pods with chips."""
     return {"key": constants.TPU_RESOURCE, "operator": "Exists"}
 
 
 def taint() -> Json:
-    """Return what keeps other pods from nodes with chips."""
+    """Return the taint that keeps pods without chips off nodes with chips."""
     return {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 
 
 def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", chips: int = 4, **fields: Any) -> Json:
-    """Return the spec of a pod of one container, which asks for chips of a slice."""
+    """Return the spec of a pod with one container, which requests chips of a slice."""
     amount = {constants.TPU_RESOURCE: str(chips)} if chips else {}
     return {
         "nodeSelector": {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology},
@@ -50,13 +50,13 @@ def pod_spec(*, accelerator: str = "tpu-v4-podslice", topology: str = "2x2x2", c
 
 
 def job_reference(group_name: str, **changes: Any) -> Json:
-    """Return the owner reference that the Job controller puts on the pods of a Job."""
+    """Return the owner reference that the Job controller sets on the pods of a Job."""
     reference = {"apiVersion": "batch/v1", "kind": "Job", "name": group_name, "uid": f"uid-of-{group_name}"}
     return {**reference, "controller": True, **changes}
 
 
 def unschedulable(message: str = "0/3 nodes are available") -> Json:
-    """Return the status of a pod that the scheduler finds no node for."""
+    """Return the status of an unschedulable pod."""
     condition = {
         "type": "PodScheduled",
         "status": "False",
@@ -77,7 +77,7 @@ def raw_pod(
 ) -> Json:
     """Return a pod, by default the unschedulable leader of the first slice of a JobSet `train`."""
     marks = child_marks("train", "train-slice-0", namespace="default", uid="jobset-uid-1")
-    # No pod's own word for its group counts, but the Job that controls it.
+    # The Job that controls the pod determines its group, not a label.
     marks["labels"][constants.JOB_KEY] = "a" * 40
     shown = {"resourceVersion": "7", "creationTimestamp": CREATED, **marks, **(metadata or {})}
     raw = _object("v1", "Pod", name, namespace, uid or f"uid-of-{name}", shown)
@@ -85,7 +85,7 @@ def raw_pod(
 
 
 def child_marks(jobset: str, group_name: str, *, namespace: str, uid: str) -> Json:
-    """Return what the metadata of the first pod of a child Job say of whose it is."""
+    """Return the labels of the first pod of a child Job that identify its JobSet, Job and index."""
     return {
         "labels": {
             constants.JOBSET_NAME: jobset,
@@ -107,7 +107,7 @@ def raw_leader(
     node: str = "",
     **parts: Any,
 ) -> Json:
-    """Return the leader pod of a child Job of a JobSet: running on a node, else unschedulable."""
+    """Return the leader pod of a child Job of a JobSet: running if `node` is set, otherwise unschedulable."""
     uid = uid or f"uid-of-{jobset}"
     group_name = f"{jobset}-{job}-{number}"
     marks = child_marks(jobset, group_name, namespace=namespace, uid=uid)
@@ -129,7 +129,7 @@ def raw_foreign_pod(
     metadata: Mapping[str, Any] | None = None,
     **spec_fields: Any,
 ) -> Json:
-    """Return a pod on a node that no workload made, with chips unless told otherwise."""
+    """Return a pod without a workload on a node, with chips by default."""
     resources = {"requests": {constants.TPU_RESOURCE: "4"} if requests is None else dict(requests)}
     spec = {"nodeName": node, "containers": [{"name": "main", "resources": resources}], **spec_fields}
     shown = {"labels": {}, "ownerReferences": [], **(metadata or {})}
@@ -176,7 +176,7 @@ def raw_job(
     spec: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return an indexed Job that asks to be served."""
+    """Return an indexed Job with the annotation of served Jobs."""
     raw = _object(
         "batch/v1",
         "Job",
@@ -199,7 +199,7 @@ def raw_lws(
     pod: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Json:
-    """Return a LeaderWorkerSet whose groups have a node pool each."""
+    """Return a LeaderWorkerSet with exclusive placement, in which each group has a node pool."""
     exclusive = {"annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}}
     api_version = LEADER_WORKER_SET.root.removeprefix("/apis/")
     raw = _object(api_version, "LeaderWorkerSet", name, namespace, _uid(uid, name), {**exclusive, **(metadata or {})})
@@ -208,7 +208,7 @@ def raw_lws(
 
 
 def raw_stateful_set(replicas: int = 2, pod: Json | None = None, service: str = "serve", **metadata: Any) -> Json:
-    """Return a StatefulSet; an empty service leaves its name out."""
+    """Return a StatefulSet; its spec has no service name if `service` is empty."""
     named = {"serviceName": service} if service else {}
     return {
         "apiVersion": "apps/v1",
@@ -233,7 +233,7 @@ def raw_request(name: str = "req", *counts: int) -> Json:
 
 
 def raw_buffer(name: str = "warm", **spec: Any) -> Json:
-    """Return a CapacityBuffer of PodTemplate "template", or of what `spec` names."""
+    """Return a CapacityBuffer of PodTemplate "template", or of the object that `spec` names."""
     spec = spec if "scalableRef" in spec else {"podTemplateRef": {"name": "template"}, **spec}
     raw = _object("autoscaling.x-k8s.io/v1beta1", "CapacityBuffer", name, "default", _uid(None, name), {})
     return {**raw, "spec": {"provisioningStrategy": constants.BUFFER_STRATEGY, **spec}}
@@ -260,7 +260,7 @@ def raw_node(
     metadata: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return a ready node of one of our pools."""
+    """Return a ready node of a pool of the provisioner."""
     marks = {constants.NODE_POOL: pool, constants.NODEPOOL_MANAGER: constants.MANAGER, **(labels or {})}
     shown = {"creationTimestamp": CREATED, "labels": marks, **(metadata or {})}
     spec = {"providerID": f"gce://project/zone/{name}"} | ({"taints": list(taints)} if taints else {})

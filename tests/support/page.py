@@ -1,4 +1,4 @@
-"""The status page for tests: documents made by hand, a server that shows them, and a real browser."""
+"""The status page for tests: constructed documents, a server that shows them, and a real browser."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from provisioner.slices.view.timeline import Segment, Track
 from provisioner.slices.view.types import CapacityView, Entry, PoolView, SliceView, State, View, WorkloadView
 from tests.support.clock import NOW
 
-#: Chromium as Debian names it, and its driver.
+#: Names of Chromium and its driver in Debian.
 _CHROMIUM = ("chromium", "chromium-browser", "google-chrome")
 _FLAGS = (
     "--headless",
@@ -77,7 +77,7 @@ def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -
 
 
 def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNING, **changes: Any) -> SliceView:
-    """Return a slice of four hosts; it has a pool unless it waits."""
+    """Return a slice of four hosts, with a pool unless it waits."""
     group = f"{workload.name}-slice-{number}"
     has_pool = state not in (State.WAITING, State.NONE)
     fields: dict[str, Any] = {
@@ -132,7 +132,7 @@ def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
 
 
 def a_track(slice_: SliceView, *states: tuple[State, float, float | None], pool: str = "") -> Track:
-    """Return a track; states with the minutes ago at which they began and ended."""
+    """Return a track. Each state has the minutes ago at which it began and ended."""
     segments = (
         Segment(
             state=state,
@@ -180,7 +180,7 @@ def a_view(
 
 @dataclass(slots=True, kw_only=True)
 class HandMadeBoard(Board):
-    """A board that shows what a test says; what is sent of it, and when, is the real board's work."""
+    """A board with the document of a test. Its server is the real board's."""
 
     about: About = ABOUT
     shown: Document = field(
@@ -199,7 +199,7 @@ class HandMadeBoard(Board):
     )
 
     def show(self, **changes: Any) -> None:
-        """Show something else from now on."""
+        """Replace the document."""
         self.shown = replace(self.shown, **changes)
 
     def _build(self, version: int) -> Document:
@@ -208,7 +208,7 @@ class HandMadeBoard(Board):
 
 @contextmanager
 def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
-    """Serve a board as the provisioner does, and return the address; under a prefix, as a proxy has it."""
+    """Serve a board like the provisioner and return the address; `prefix` simulates a proxy."""
     server = make_status_server(
         "a-controller",
         metrics="0",
@@ -226,7 +226,7 @@ def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
 
 
 def why_no_browser() -> str:
-    """Say what is missing; empty where there is a browser."""
+    """Return the names of missing programs; empty if a browser is available."""
     missing = [name for name in ("chromium", "chromedriver") if _program(name) is None]
     return f"{' and '.join(missing)} not found: apt-get install chromium chromium-driver" if missing else ""
 
@@ -238,7 +238,7 @@ def _program(name: str) -> str | None:
 
 @contextmanager
 def a_browser() -> Iterator[webdriver.Chrome]:
-    """Start a browser without a window; skip where there is none, but fail in CI."""
+    """Start a browser without a window; without a browser, skip the test, or fail it in CI."""
     missing = why_no_browser()
     if missing:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
@@ -256,19 +256,19 @@ def a_browser() -> Iterator[webdriver.Chrome]:
 
 
 def resize(browser: webdriver.Chrome, width: int, height: int = 900, scale: float = 1) -> None:
-    """Let the page have this size, in CSS pixels."""
+    """Set the size of the page in CSS pixels."""
     size = {"width": width, "height": height, "deviceScaleFactor": scale, "mobile": False}
     browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
 
 
 def prefer(browser: webdriver.Chrome, theme: str) -> None:
-    """Let the system's theme be light or dark."""
+    """Set the system's theme to light or dark."""
     features = [{"name": "prefers-color-scheme", "value": theme}]
     browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
 
 
 def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: float = 10) -> Any:
-    """Wait in the browser until a script returns something true, and return it."""
+    """Wait until a script in the browser returns a true value, and return the value."""
     browser.set_script_timeout(seconds)
     wait = """
         const [script, args, done] = [arguments[0], arguments[1], arguments[arguments.length - 1]];
@@ -280,7 +280,7 @@ def until(browser: webdriver.Chrome, script: str, *arguments: Any, seconds: floa
 
 
 def picture(browser: webdriver.Chrome, path: Path) -> None:
-    """Write what is shown as a WebP file."""
+    """Write a screenshot of the page as a WebP file."""
     parameters = {"format": "webp", "quality": 80}
     path.write_bytes(base64.b64decode(browser.execute_cdp_cmd("Page.captureScreenshot", parameters)["data"]))
 
@@ -292,7 +292,7 @@ def open_page(browser: webdriver.Chrome, address: str) -> None:
 
 
 def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workload)") -> dict[str, str]:
-    """Return the text of all rows that are shown, by their names."""
+    """Return the text of all visible rows by name."""
     script = """
         const rows = [...document.querySelectorAll(arguments[0])].filter(e => e.checkVisibility());
         return rows.map(e => [e.querySelector('.row-name, .track-name').textContent, e.innerText]);
@@ -301,7 +301,7 @@ def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workloa
 
 
 def a_large_view(slices: int = 500, hosts: int = 64) -> View:
-    """Return slices of some teams, a fifth of which wait and a fifth of which get their hosts."""
+    """Return slices of some teams; a fifth of them wait, and a fifth are joining."""
     workloads, views, pools = [], [], []
     for number in range(slices):
         if number % 10 == 0:
@@ -326,15 +326,15 @@ def a_large_view(slices: int = 500, hosts: int = 64) -> View:
 
 
 def text_of(browser: webdriver.Chrome, selector: str) -> str:
-    """Return what is to be read in an element."""
+    """Return the visible text of an element."""
     return browser.find_element(By.CSS_SELECTOR, selector).text
 
 
 def search_of(browser: webdriver.Chrome) -> str:
-    """Return the query of the address."""
+    """Return the query part of the address."""
     return str(browser.execute_script("return location.search"))
 
 
 def shows(browser: webdriver.Chrome, text: str, selector: str = "body") -> None:
-    """Wait until something is to be read."""
+    """Wait until a text is visible."""
     until(browser, "return document.querySelector(arguments[0]).innerText.includes(arguments[1])", selector, text)

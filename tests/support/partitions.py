@@ -1,4 +1,4 @@
-"""The controller of partitions in one thread: its real parts between a V-IPU server in memory and a fake cluster."""
+"""Controller of partitions in one thread: its real parts, a V-IPU server in memory, and a fake cluster."""
 
 from __future__ import annotations
 
@@ -36,22 +36,22 @@ CONFIGURATION = '{"partition": "the configuration"}'
 
 
 class FakeVipu:
-    """A V-IPU server in memory, which makes partitions at once, unless told otherwise."""
+    """V-IPU server in memory, which creates partitions immediately by default."""
 
     def __init__(self) -> None:
         self.partitions: dict[str, Partition] = {}
-        #: Calls, in order: the method and the partition.
+        #: Method and partition of each call, in order.
         self.calls: list[tuple[str, str]] = []
-        #: How often its partitions were listed; cleared, `answers` makes that wait; `failing` makes it fail.
+        #: Number of lists of partitions. If `answers` is not set, lists wait; with `failing`, lists fail.
         self.reads = 0
         self.answers = threading.Event()
         self.answers.set()
         self.failing: FailureKind | None = None
-        #: Raised by the next calls of a method, one each; after the effect where the flag says so.
+        #: Errors of the next calls of a method; raised after the effect if the flag is set.
         self.faults: dict[str, list[tuple[Failure, bool]]] = {}
 
     def put(self, partition_id: str, state: PartitionState) -> None:
-        """Have a partition in a state."""
+        """Add a partition in a state."""
         self.partitions[partition_id] = replace(partition(partition_id), state=state)
 
     def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
@@ -60,12 +60,12 @@ class FakeVipu:
         self.faults.setdefault(method, []).append((failure, after_effect))
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the one there is."""
+        """Return a partition."""
         self._meet("list_allocations", after=False)
         return (Allocation(name="a", ipus=_IPUS),)
 
     def list_partitions(self) -> tuple[Partition, ...]:
-        """Return all."""
+        """Return all partitions."""
         self.reads += 1
         assert self.answers.wait(20)
         if self.failing is not None:
@@ -73,7 +73,7 @@ class FakeVipu:
         return tuple(self.partitions.values())
 
     def create_partition(self, request: PartitionRequest) -> None:
-        """Make one."""
+        """Create a partition."""
         self.calls.append(("create", request.id))
         self._meet("create", after=False)
         if request.id in self.partitions:
@@ -84,13 +84,13 @@ class FakeVipu:
         self._meet("create", after=True)
 
     def remove_partition(self, partition_id: str) -> None:
-        """Remove one."""
+        """Remove a partition."""
         self.calls.append(("remove", partition_id))
         if self.partitions.pop(partition_id, None) is None:
             raise VipuError(Failure(kind=FailureKind.NOT_FOUND, message="there is none"))
 
     def ipuof_config(self, partition_id: str) -> str:
-        """Return it."""
+        """Return the state of a partition."""
         assert self.partitions[partition_id].state is PartitionState.ACTIVE
         return CONFIGURATION
 
@@ -101,17 +101,17 @@ class FakeVipu:
 
 
 class Inline(Executor):
-    """Runs what is submitted at once, in the caller's thread."""
+    """Executor that runs each call immediately, in the caller's thread."""
 
     def submit(self, fn: Any, /, *arguments: Any, **options: Any) -> Future[Any]:
-        """Run it."""
+        """Run the call."""
         future: Future[Any] = Future()
         future.set_result(fn(*arguments, **options))
         return future
 
 
 class Controller:
-    """One controller process, stepped by hand; a cluster and a server may outlive it."""
+    """One controller process with rounds that tests start. Cluster and server may be used by several processes."""
 
     def __init__(
         self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
@@ -155,19 +155,19 @@ class Controller:
         )
 
     def rounds(self, count: int = 1, *, seconds: float = 1.0) -> None:
-        """Make rounds; time passes after each."""
+        """Do rounds, and advance the clock after each."""
         for _ in range(count):
             self.loop.round()
             self.clock.advance(seconds)
 
     def restarted(self) -> Controller:
-        """Return the process that comes after this one."""
+        """Return the next process, with the same cluster and server."""
         return Controller(self.kube, self.vipu, self.clock)
 
     # --- pods
 
     def create_pod(self, name: str, size: int = 4) -> str:
-        """Create a pod as admission leaves it; return its partition's id."""
+        """Create a pod in the state after admission; return its partition's id."""
         raw = {
             "metadata": {
                 "namespace": NAMESPACE,
@@ -188,21 +188,21 @@ class Controller:
         return names.partition_id(CLUSTER_UID, f"uid-{name}", SERVER.address)
 
     def pod(self, name: str) -> dict[str, Any]:
-        """Return a pod as it is."""
+        """Return the current object of a pod."""
         return self.kube.object(pod_path(name)) or {}
 
     def is_gated(self, name: str) -> bool:
-        """Whether a pod has our gate."""
+        """Whether a pod has the controller's scheduling gate."""
         return {"name": names.SCHEDULING_GATE} in (self.pod(name)["spec"].get("schedulingGates") or [])
 
     def end(self, name: str) -> None:
-        """Let a pod end."""
+        """End a pod."""
         raw = copy.deepcopy(self.pod(name))
         raw["status"]["phase"] = "Succeeded"
         self.kube.put_object(pod_path(name), raw)
 
     def delete(self, name: str) -> None:
-        """Delete a pod at once."""
+        """Delete a pod immediately."""
         self.kube.remove_object(pod_path(name))
 
     def _unfinished(self) -> dict[tuple[str, str], Pod]:
@@ -211,7 +211,7 @@ class Controller:
 
 
 def pod_path(name: str) -> str:
-    """Return the address of a pod."""
+    """Return the path of a pod."""
     return object_path("pods", name, namespace=NAMESPACE)
 
 

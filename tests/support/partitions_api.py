@@ -1,4 +1,4 @@
-"""What the REST API of partitions goes by: an API server that knows tokens and rights, pods, a ledger, servers."""
+"""Environment of the REST API of partitions: an API server with tokens and rights, pods, a ledger, and servers."""
 
 from __future__ import annotations
 
@@ -27,27 +27,27 @@ SERVER = "vipu.example:8090"
 
 
 def jwt(mark: str = "") -> str:
-    """Return something in the form of a token; nobody has signed it."""
+    """Return a text in the form of a token, with an invalid signature."""
     parts = ({"alg": "RS256"}, {"mark": mark})
     encoded = (base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
     return ".".join((*encoded, "c2lnbmVk"))
 
 
 class ReviewingKube(FakeKube):
-    """Takes the tokens that it made, and grants the rights that it was told."""
+    """API server that accepts the tokens it created, and grants the rights in `rights`."""
 
     def __init__(self) -> None:
         super().__init__()
         self.users: dict[str, JsonObject] = {}
-        #: User, verb, namespace.
+        #: Granted rights: user, verb, namespace.
         self.rights: set[tuple[str, str, str]] = set()
         self.reviews: list[str] = []
-        #: Cleared: reviews wait.
+        #: If not set, reviews wait.
         self.answers = threading.Event()
         self.answers.set()
 
     def token_of_pod(self, namespace: str, pod: str, uid: str, *, account: str = "default") -> str:
-        """Make a token as the kubelet gets one."""
+        """Create a token for a pod, as the kubelet gets it."""
         token = jwt(mark=f"{namespace}/{pod}/{uid}/{account}")
         self.users[token] = {
             "username": f"system:serviceaccount:{namespace}:{account}",
@@ -61,13 +61,13 @@ class ReviewingKube(FakeKube):
         return token
 
     def token_of_person(self, name: str) -> str:
-        """Make a token that is bound to no pod."""
+        """Create a token that is not bound to a pod."""
         token = jwt(mark=name)
         self.users[token] = {"username": name, "groups": ["system:authenticated"]}
         return token
 
     def post(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
-        """Answer reviews; everything else as a fake API server."""
+        """Process reviews; handle other requests as a fake API server."""
         if path not in (TOKEN_REVIEWS, ACCESS_REVIEWS):
             return super().post(path, body, **options)
         self.reviews.append(path)
@@ -88,7 +88,7 @@ class ReviewingKube(FakeKube):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """What a client was answered."""
+    """Response to a client."""
 
     status: int
     headers: Message
@@ -96,13 +96,13 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The body, decoded."""
+        """Decoded body."""
         return json.loads(self.body)
 
 
 @dataclass(kw_only=True)
 class Ground:
-    """The API, over a real socket, and all that it goes by."""
+    """REST API on a real socket, and its environment."""
 
     kube: ReviewingKube = field(default_factory=ReviewingKube)
     vipus: dict[str, FakeVipu] = field(default_factory=lambda: {SERVER: FakeVipu()})
@@ -112,7 +112,7 @@ class Ground:
     cluster_uid: str = CLUSTER
 
     def sources(self) -> Sources:
-        """Return what the API goes by."""
+        """Return the sources of the API."""
         return Sources(
             cluster_uid=lambda: self.cluster_uid,
             pod=lambda namespace, name: self.pods.get((namespace, name)),
@@ -122,14 +122,14 @@ class Ground:
         )
 
     def start(self) -> Ground:
-        """Serve."""
+        """Start the server."""
         self.server = make_rest_server(Address("127.0.0.1", 0), self.kube, self.sources())
         self.server.start()
         [self.port] = self.server.ports
         return self
 
     def end(self) -> None:
-        """Let everything that waits go on, and end."""
+        """Release all waiting requests and stop the server."""
         self.kube.answers.set()
         for each in self.vipus.values():
             each.answers.set()
@@ -137,11 +137,11 @@ class Ground:
 
     @property
     def vipu(self) -> FakeVipu:
-        """The first server."""
+        """First V-IPU server."""
         return self.vipus[SERVER]
 
     def add_pod(self, name: str = "train", namespace: str = "ml", **parts: Any) -> Pod:
-        """Put a pod into the watch, and into the cluster."""
+        """Add a pod to the watch and to the cluster."""
         made: dict[str, Any] = {
             "uid": f"uid-{namespace}-{name}", "resource_version": "1", "created_at": NOW, "size": 4, "injected": True,
             "gated": False, "node": "host-1", **parts,
@@ -158,7 +158,7 @@ class Ground:
         return changed
 
     def place(self, pod: Pod, server: str = SERVER, *, state: PartitionState | None = PartitionState.ACTIVE) -> str:
-        """Give a pod an entry in the ledger, and a partition."""
+        """Add an entry in the ledger and a partition for a pod."""
         made = id_of(pod)
         entry = Entry(
             id=made, namespace=pod.namespace, pod=pod.name, pod_uid=pod.uid, size=pod.size, server=server,
@@ -174,7 +174,7 @@ class Ground:
         return self.kube.token_of_pod(pod.namespace, pod.name, pod.uid)
 
     def ask(self, pod: Pod, token: str | None = None, **parts: Any) -> Answer:
-        """Ask for a pod's partition, as its init container does."""
+        """Request a pod's partition, as its init container does."""
         body = {"namespace": pod.namespace, "pod": pod.name, "uid": pod.uid, "size": pod.size, **parts}
         return self.send("POST", names.ROOT, self.token(pod) if token is None else token, json.dumps(body).encode())
 

@@ -1,4 +1,4 @@
-"""JSON patches as an API server applies them."""
+"""Application of JSON patches, as in an API server."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from provisioner.admission.review import Operation
 
 
 def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
-    """Return a copy of an object with a patch applied; LookupError or ValueError where it does not fit."""
+    """Return a copy of an object with a patch applied. Raises LookupError or ValueError if it is not applicable."""
     found = copy.deepcopy(raw)
     for each in patch:
         *steps, last = (step.replace("~1", "/").replace("~0", "~") for step in each.path.split("/")[1:])
@@ -27,7 +27,7 @@ def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
             parent.insert(key, value)
         else:
             if each.op == "replace":
-                # It has to be there.
+                # Raises KeyError if the field does not exist.
                 parent[key]
             parent[key] = value
     return found

@@ -1,4 +1,4 @@
-"""A subject whose checks are all well, and a fake of what is asked of Google Cloud beside GKE."""
+"""A subject that passes all checks, and a fake of Google Cloud's other APIs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
 ORIGINAL_LEASE = object_path(
     "leases", constants.ORIGINAL_LEASE_NAME, namespace=constants.DEFAULT_NAMESPACE, root=LEASES_ROOT
 )
-#: The policy that marks pods, and its binding.
+#: Policy that marks pods, and its binding.
 PLACEMENT_OBJECTS = tuple(
     object_path(resource, PLACEMENT_POLICY, root=f"/apis/{ADMISSION_GROUP}/v1")
     for resource in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
@@ -37,15 +37,15 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @dataclass
 class FakeInspector:
-    """The rest of a `GkeClient`: permissions that the test grants, reservations and failures that it makes."""
+    """Other methods of a `GkeClient`, with permissions, reservations and failures that tests set."""
 
     on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS})
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
-    #: Status by project, zone and name.
+    #: Status of reservations by project, zone and name.
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    #: When each of them ends.
+    #: End of all reservations; None if never.
     ends_at: datetime | None = None
-    #: By method.
+    #: Failures by method.
     failures: dict[str, FailureKind] = field(default_factory=dict)
     calls: list[str] = field(default_factory=list)
 
@@ -79,19 +79,19 @@ class FakeInspector:
 
 @dataclass
 class FakeGoogle:
-    """GKE, and what is asked of Google Cloud beside it, as one client."""
+    """Client with the methods of the fake GKE and of the other APIs."""
 
     gke: FakeGke
     inspector: FakeInspector
 
     def __getattr__(self, method: str) -> Any:
-        """Return the method of the one that has it."""
+        """Return a method of the part that has it."""
         return getattr(self.inspector if hasattr(self.inspector, method) else self.gke, method)
 
 
 @dataclass
 class World:
-    """Everything that is checked, all of it well."""
+    """Environment that passes all checks."""
 
     changes: dict[str, Any] = field(default_factory=dict)
     kube: FakeKube = field(default_factory=FakeKube)
@@ -107,12 +107,12 @@ class World:
             self.kube.put_object(path, {"metadata": {"name": PLACEMENT_POLICY}})
 
     def serve(self, kind: Kind) -> None:
-        """Let the API server know a kind, in the version that is read."""
+        """Add a kind to the API server, in the version that is read."""
         self.kube.put_object(kind.root, {"resources": [{"name": kind.resource}]})
 
     @property
     def subject(self) -> Subject:
-        """What is checked."""
+        """Subject of the checks."""
         self.kube.server, self.kube.ca_pem = "https://kube.example.com", self.ca_pem
         return Subject(
             settings=settings(**({"node_service_account": ACCOUNT} | self.changes)),
@@ -122,7 +122,7 @@ class World:
         )
 
     def find(self) -> dict[str, Finding]:
-        """Make all checks; return the findings by name, of which each is there once."""
+        """Make all checks; return the findings by name, which must be unique."""
         found = list(run_checks(self.subject))
         named = {finding.name: finding for finding in found}
         assert len(named) == len(found)
@@ -130,7 +130,7 @@ class World:
 
 
 def described(**changes: Any) -> Cluster:
-    """Return a cluster as GKE describes it."""
+    """Return the description of a cluster in GKE's API."""
     values: dict[str, Any] = {
         "name": "test",
         "status": "RUNNING",

@@ -1,4 +1,4 @@
-"""Looking at processes of the machine."""
+"""State of processes of this machine."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def is_over(pid: int) -> bool:
-    """Tell whether a process is gone, or only waits to be noticed by whoever inherited it."""
+    """Return whether a process has ended, even if its parent process has not collected it."""
     try:
         return Path(f"/proc/{pid}/stat").read_text("utf-8").rpartition(")")[2].split()[0] == "Z"
     except (FileNotFoundError, ProcessLookupError):

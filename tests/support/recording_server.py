@@ -1,4 +1,4 @@
-"""A tiny HTTP server that records requests and answers as the test says, byte for byte if need be."""
+"""Small HTTP server that records requests and returns configured responses, byte for byte if necessary."""
 
 from __future__ import annotations
 
@@ -11,35 +11,35 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-#: Lines of a stream: wait until the test ends, or cut the connection without the end of the body.
+#: Special lines of a stream: wait until the test ends, or close the connection without the end of the body.
 HANG = object()
 DROP = object()
 
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One request."""
+    """A recorded request."""
 
     method: str
     path: str
-    #: With lower-case names.
+    #: Headers with lower-case names.
     headers: dict[str, str]
     body: bytes
 
     @property
     def json(self) -> Any:
-        """The body as JSON."""
+        """Body as JSON."""
         return json.loads(self.body)
 
     @property
     def query(self) -> dict[str, str]:
-        """The parameters of the query."""
+        """Parameters of the query."""
         return dict(parse_qsl(urlsplit(self.path).query))
 
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """One answer: `hang_up` closes the connection instead, `wait_for` answers once it is set, `lines` are a stream."""
+    """A response: `hang_up` closes the connection, `wait_for` delays the response, `lines` are a stream."""
 
     body: Any = b""
     status: int = 200
@@ -50,7 +50,7 @@ class Answer:
 
 
 def google_error(code: int, status: str, message: str, *, reason: str = "", **extra: Any) -> Answer:
-    """Return an error in Google's form."""
+    """Return an error response in Google's form."""
     error: dict[str, Any] = {"code": code, "message": message, "status": status, **extra}
     if reason:
         error["errors"] = [{"message": message, "domain": "global", "reason": reason}]
@@ -58,7 +58,7 @@ def google_error(code: int, status: str, message: str, *, reason: str = "", **ex
 
 
 class RecordingServer:
-    """Answers every request with `answer`, an Answer or a function of the request."""
+    """Responds to every request with `answer`, an Answer or a function of the request."""
 
     def __init__(self) -> None:
         self.requests: list[Recorded] = []
@@ -69,7 +69,8 @@ class RecordingServer:
 
         class Handler(BaseHTTPRequestHandler):
             protocol_version = "HTTP/1.1"
-            #: Headers and body are two writes: without this each answer waits 40 ms for an acknowledgement.
+            #: Headers and body are written separately. Without this option, each response waits 40 ms for an
+            #: acknowledgement.
             disable_nagle_algorithm = True
 
             def setup(self) -> None:
@@ -103,7 +104,7 @@ class RecordingServer:
             do_GET = do_POST = do_PUT = do_PATCH = do_DELETE = answer_as_told  # noqa: N815 - names of http.server
 
             def log_message(self, *args: object) -> None:
-                """Log nothing."""
+                """Disable the log."""
 
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self._server.daemon_threads = True
@@ -112,12 +113,12 @@ class RecordingServer:
 
     @property
     def url(self) -> str:
-        """The server's address."""
+        """Address of the server."""
         return f"http://127.0.0.1:{self._server.server_port}"
 
     @property
     def host(self) -> str:
-        """Host and port."""
+        """Host and port of the server."""
         return self.url.removeprefix("http://")
 
     def __enter__(self) -> Self:

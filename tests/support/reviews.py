@@ -13,18 +13,18 @@ from starlette.responses import Response
 from provisioner.admission.hooks import Begin, Hook, begin_of
 from provisioner.admission.review import READ_BYTES
 
-#: Both have the same fields.
+#: Versions of AdmissionReview, which have the same fields.
 VERSIONS = ("admission.k8s.io/v1", "admission.k8s.io/v1beta1")
 
 
 def answer_of(begin: Begin, body: bytes) -> Response:
-    """Return the whole answer to a body."""
+    """Return the complete response to a body."""
     content = begin(body, time.perf_counter())
     return content if isinstance(content, Response) else content(READ_BYTES)
 
 
 def answer_to(hooks: Iterable[Hook], path: str, review: dict[str, Any]) -> dict[str, Any]:
-    """Post a review to the webhook at a path; return the answer with the patch decoded."""
+    """Post a review to the webhook at a path; return the response with the decoded patch."""
     [hook] = [each for each in hooks if each.path == path]
     content = answer_of(begin_of(hook, lambda *_: None), json.dumps(review).encode())
     assert content.status_code == 200

@@ -1,4 +1,4 @@
-"""What an API server's selectors, collections and merge patches mean."""
+"""Selectors, collections and merge patches, with the meaning that they have in an API server."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def belongs(path: str, collection: str) -> bool:
 
 
 def selected(query: Mapping[str, str]) -> Callable[[JsonObject], bool]:
-    """Return what tells whether an object has the labels and fields that a query selects."""
+    """Return a predicate for objects that match the selectors of a query."""
     return _selected(query.get("labelSelector") or "", query.get("fieldSelector") or "")
 
 
@@ -65,19 +65,19 @@ def _holds(found: object, sign: str, value: str) -> bool:
 
 def _field(raw: Any, path: str) -> Any:
     if path == "spec.unschedulable":
-        # Absent is false, and selectors are texts.
+        # An absent field counts as false, and selectors compare texts.
         return str(raw.get("spec", {}).get("unschedulable") is True).lower()
     for part in path.split("."):
         raw = raw.get(part) if isinstance(raw, dict) else None
     return raw
 
 
-#: Lists of which a strategic merge patch changes the items that it names.
+#: Lists in which a strategic merge patch changes single items by key.
 _LISTS_BY_NAME = ("webhooks",)
 
 
 def merged(target: Any, change: Any, *, strategic: bool = False) -> Any:
-    """Return what a JSON merge patch makes of a value, of which it keeps parts; null removes a field."""
+    """Return a value changed by a JSON merge patch. Unchanged parts are shared; null removes a field."""
     if not isinstance(change, dict):
         return change
     result = dict(target) if isinstance(target, dict) else {}

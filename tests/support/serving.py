@@ -1,4 +1,4 @@
-"""Servers of small apps, and bytes sent to them, over real sockets."""
+"""Servers of small apps, and clients that send bytes, over real sockets."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from provisioner.runtime.http import Address, HttpServer, Limits
 
-#: As long as a busy machine may take for anything.
+#: Time-out in seconds for any step on a busy machine.
 PATIENCE_SECONDS = 10.0
 ASK = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 
@@ -20,13 +20,13 @@ Serve = Callable[..., HttpServer]
 
 
 async def hello(scope: Scope, receive: Receive, send: Send) -> None:
-    """Answer whatever is asked."""
+    """Respond to any request."""
     await PlainTextResponse("hello")(scope, receive, send)
 
 
 @contextmanager
 def servers() -> Iterator[Serve]:
-    """Give a function that starts servers, which end with the block."""
+    """Give a function that starts servers, which are stopped at the end of the block."""
     started: list[HttpServer] = []
 
     def start(*apps: ASGIApp, tls: ssl.SSLContext | None = None, **limits: float) -> HttpServer:
@@ -56,7 +56,7 @@ def read_all(client: socket.socket) -> bytes:
 
 
 def ends(client: socket.socket) -> bool:
-    """Wait until the server ends a connection; False where it does not."""
+    """Wait until the server ends a connection; return False after the time-out."""
     try:
         read_all(client)
     except TimeoutError:

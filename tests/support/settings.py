@@ -6,7 +6,7 @@ from typing import Any
 
 from provisioner.settings import Settings
 
-#: What a cluster on GKE has to set.
+#: Variables without a default for a cluster on GKE.
 REQUIRED = {
     "GCP_PROJECT_ID": "project-1",
     "GCP_CLUSTER_LOCATION": "us-central2",
@@ -16,7 +16,7 @@ REQUIRED = {
 
 
 def settings(**changes: Any) -> Settings:
-    """Return settings with their defaults, but for what has none."""
+    """Return settings with defaults, and fixed values for required fields."""
     fields: dict[str, Any] = {
         "project_id": "project-1",
         "cluster_location": "us-central2",

@@ -1,4 +1,4 @@
-"""Pools to ask for, and ways to talk to a simulator."""
+"""Requests for pools, and clients of a simulator."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
 
 
 def empty_pool(name: str = "slice", **config: Any) -> dict[str, Any]:
-    """Return a flex-start slice, which begins without nodes."""
+    """Return a flex-start slice, which is created without nodes."""
     return slice_pool(
         name,
         initialNodeCount=0,
@@ -40,7 +40,7 @@ def empty_pool(name: str = "slice", **config: Any) -> dict[str, Any]:
 
 
 def reserved(reservation: str) -> dict[str, Any]:
-    """Return the config of a v5e pool on a reservation."""
+    """Return the config of a v5e pool with a reservation."""
     affinity = {
         "consumeReservationType": "SPECIFIC_RESERVATION",
         "key": "compute.googleapis.com/reservation-name",
@@ -56,7 +56,7 @@ class Client:
         self._connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
 
     def __call__(self, method: str, path: str, body: Any = None, **headers: str) -> tuple[int, Any]:
-        """Call and wait for the answer."""
+        """Send a request; return status and body."""
         named = {name.replace("_", "-"): value for name, value in headers.items()}
         sent = body if body is None or isinstance(body, bytes) else json.dumps(body)
         self._connection.request(method, path, body=sent, headers=named)

@@ -1,4 +1,4 @@
-"""What has to be true of all that people are shown of one decision, whatever the world is like."""
+"""Invariants of the information that users get about one decision, for any state of the world."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.planning.waits import WaitKind
 from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View, id_of_slice
 
-#: A slice that waits has one of these, or is told soon.
+#: A waiting slice has one of these reasons, or gets one soon.
 _WAITS = frozenset(
     {
         constants.CREATION_WAITING,
@@ -24,27 +24,27 @@ _WAITS = frozenset(
         constants.LIMIT_REACHED,
     }
 )
-#: Of a slice whose leader has no place on the pool that its other pods are on.
+#: States of a slice whose leader does not fit on the pool of its other pods.
 _WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
-#: A clock that is read twice at one moment may tell two microseconds.
+#: Maximum difference between two reads of a clock at the same time.
 _ROUNDING = timedelta(microseconds=1)
 _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Where the snapshot says that pods are, told without the decision."""
+    """Positions of pods by the snapshot, determined without the decision."""
 
-    #: Slice -> the pools that its unfinished pods are bound to; those that are being deleted count as well.
+    #: Pools to which the unfinished pods of a slice are bound, including pods that are being deleted.
     pools: Mapping[str, set[str]]
-    #: Slice -> the pools of those of its pods that stay.
+    #: Pools of the pods of a slice that are not being deleted.
     staying: Mapping[str, set[str]]
-    #: Pool -> unfinished pods that are not past their grace.
+    #: Number of unfinished pods on a pool that are within their grace period.
     pods: Mapping[str, int]
 
 
 def untrue(snapshot: Snapshot, plan: Plan, view: View) -> Iterator[str]:
-    """Say what is shown that is not so, or that says nothing."""
+    """Yield false or empty statements in a view."""
     bound = _bound(snapshot, view)
     yield from _untrue_of_all(plan, view)
     for each in view.slices:
@@ -57,7 +57,7 @@ def untrue(snapshot: Snapshot, plan: Plan, view: View) -> Iterator[str]:
 def _bound(snapshot: Snapshot, view: View) -> _Bound:
     workloads = Workloads.of(snapshot.workloads)
     shown = {each.name for each in view.pools}
-    # Of a pool that GKE lists no more there may still be nodes.
+    # Nodes may still exist after GKE no longer lists their pool.
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes if node.pool_name in shown}
     pools: dict[str, set[str]] = defaultdict(set)
     staying: dict[str, set[str]] = defaultdict(set)
@@ -126,14 +126,14 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
 
 
 def _is_one_unit(each: SliceView, plan: Plan) -> bool:
-    """Return whether a served slice has several hosts that work as one."""
+    """Return whether a served slice is a multi-host slice."""
     chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
     served = (slice_ for found in plan.derived.found.values() for slice_ in found.slices.values() if slice_.served)
     return each.hosts > 0 and chips > each.chips // each.hosts and each.id in set(map(id_of_slice, served))
 
 
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
-    """Compare what is shown of a slice that waits with the one record of why it waits."""
+    """Compare the view of a waiting slice with the plan's record of the reason."""
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = (state for state in plan.pools if state.phase.before_create and state.slice_id is not None)
@@ -187,7 +187,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
     if (pool.delete_at is None) != (pool.delete_reason == ""):
         yield f"it goes at {pool.delete_at}, the reason is {pool.delete_reason!r}"
     goes = pool.name in {each.name for each in plan.deletes}
-    # One whose workload was found to live stays, as far as is known.
+    # A pool whose workload was found to be alive is kept according to the plan's knowledge.
     is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
     if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):
         yield f"its delete is decided, and shown for {pool.delete_at}"
@@ -196,7 +196,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
 
 
 def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[str]:
-    """Compare what is said of a pool's workload with the workload; `reason` says what becomes of the pool, and why."""
+    """Compare statements about a pool's workload with the workload. `reason` contains the pool's state and cause."""
     derived = plan.derived
     if pool.state is not State.IDLE or derived is None:
         return

@@ -1,4 +1,4 @@
-"""Waiting for what another thread or process does."""
+"""Waits for actions of other threads or processes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from typing import Any
 import pytest
 
 _POLL_SECONDS = 0.01
-#: Who has waited for long polls less often: a look at an API server takes 7 ms of processor time.
+#: Maximum interval in seconds between checks of a condition; a check of an API server takes 7 ms of CPU time.
 _LONGEST_POLL_SECONDS = 0.25
 _POLL_SHARE = 0.1
 
 
 def wait_for(condition: Callable[[], Any], *, what: str = "the condition", seconds: float = 30) -> Any:
-    """Wait until the condition is true; return what it returned."""
+    """Wait until the condition is true; return its value."""
     started = time.monotonic()
     while not (result := condition()):
         waited = time.monotonic() - started

@@ -1,4 +1,4 @@
-"""An HTTP server that answers exactly what a test wrote down for each method and path."""
+"""HTTP server with configured responses for each method and path."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ __all__ = ["DROP", "HANG", "Answer", "WireServer", "as_json", "running"]
 
 
 class WireServer:
-    """Answers are taken from a queue for "METHOD path" ("WATCH path" for watches); the last one stays."""
+    """Responses are taken from the queue of "METHOD path" ("WATCH path" for watches); the last one is repeated."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[Answer]] = defaultdict(deque)
@@ -26,18 +26,18 @@ class WireServer:
         self.requests = self._server.requests
 
     def answer(self, what: str, *answers: Answer) -> None:
-        """Queue answers for "METHOD path"."""
+        """Add responses for "METHOD path"."""
         self._answers[what].extend(answers)
 
     def wait_for(self, what: str, count: int) -> bool:
-        """Wait until so many requests of one kind have come."""
+        """Wait until `count` requests of one kind were received."""
         with self._arrived:
             return self._arrived.wait_for(
                 lambda: [_what(request) for request in list(self.requests)].count(what) >= count, timeout=5.0
             )
 
     def close(self) -> None:
-        """End everything, hanging streams too."""
+        """End the server, including hanging streams."""
         self._server.__exit__(None, None, None)
 
     def _next(self, request: Recorded) -> Answer:
@@ -52,13 +52,13 @@ def _what(request: Recorded) -> str:
 
 
 def as_json(body: Any, *, status: int = 200, headers: dict[str, str] | None = None) -> Answer:
-    """Return an answer with a JSON body."""
+    """Return a response with a JSON body."""
     return Answer(body=body, status=status, headers=headers or {})
 
 
 @contextmanager
 def running() -> Iterator[WireServer]:
-    """Run a server for the length of a block."""
+    """Run a server until the end of the block."""
     server = WireServer()
     try:
         yield server

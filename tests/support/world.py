@@ -1,4 +1,4 @@
-"""A small world for decisions: a GKE and a scheduler without I/O, moved by the test alone."""
+"""Small world for decisions: GKE and a scheduler without I/O, changed only by tests."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
 
-#: Every so many decisions are compared with one that takes nothing over from the last.
+#: Interval of decisions that are compared with a decision without cached results.
 _COMPARED_EVERY = 6
 
 
@@ -45,9 +45,9 @@ def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
 
 
 class World:
-    """JobSets, pods, nodes and pools, and a provisioner that looks at them when told."""
+    """JobSets, pods, nodes and pools, and a provisioner that decides when a test calls it."""
 
-    #: Of the supplier.
+    #: Rules of the supplier.
     rules: PoolRules = GKE_RULES
 
     def __init__(self, *workloads: Workload, settings_: Settings | None = None, marked: bool = False) -> None:
@@ -65,10 +65,10 @@ class World:
         self.derived: Derived = NOT_DERIVED
         self.created: list[PoolName] = []
         self.deleted: list[PoolName] = []
-        #: What GKE says to a create or delete; None: it takes it.
+        #: Failure of a create or delete; None if GKE accepts it.
         self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
-        #: In which order the scheduler looks at leaders, by UID.
+        #: Returns the sort key of a leader's UID in the scheduler.
         self.order: Callable[[str], Any] | None = None
         self.add(*workloads)
 
@@ -79,7 +79,7 @@ class World:
             self.start_pods(workload)
 
     def start_pods(self, workload: Workload) -> None:
-        """Make the leader pods of a JobSet, unschedulable."""
+        """Create the leader pods of a JobSet, unschedulable."""
         for job in range(workload.groups[0].replicas):
             self.put(make_pod(workload, job=job, unschedulable_since=self.now, marked=self.marked))
 
@@ -100,18 +100,18 @@ class World:
         return pool
 
     def remove_pool(self, name: PoolName) -> None:
-        """Take a pool and its nodes away."""
+        """Delete a pool and its nodes."""
         self.pools.pop(name, None)
         self.nodes = {key: node for key, node in self.nodes.items() if node.pool_name != name}
 
     def finish_creates(self) -> None:
-        """Bring up every pool in the making."""
+        """Complete the creation of all pools."""
         for pool in list(self.pools.values()):
             if pool.status is PoolStatus.PROVISIONING:
                 self.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=self.now)
 
     def bring_nodes(self, name: PoolName, *indices: int, **changes: Any) -> None:
-        """Let nodes of a pool come that was made empty: those named, or all."""
+        """Add nodes to a pool that was created without nodes: the named ones, or all."""
         pool = self.pools[name]
         for index in indices or range(pool.hosts):
             self.put(make_node(pool, index, created_at=self.now, **changes))
@@ -121,13 +121,13 @@ class World:
         self.put(replace(self.pools[name], status=PoolStatus.ERROR, failure=reason))
 
     def finish_deletes(self) -> None:
-        """Take away every pool that is stopping."""
+        """Delete every pool that is stopping."""
         for name, pool in list(self.pools.items()):
             if pool.status is PoolStatus.STOPPING:
                 self.remove_pool(name)
 
     def schedule(self, *, order: Callable[[str], Any] | None = None) -> None:
-        """Bind each waiting leader, with its followers, to the first free ready pool that fits, by name order."""
+        """Bind each waiting leader and its followers to the first free ready pool that fits, in the order of names."""
         for uid in sorted(self.pods, key=order):
             leader = self.pods[uid]
             if leader.node_name or leader.finished or leader.completion_index != 0:
@@ -151,7 +151,7 @@ class World:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
             labelled = any(constants.SLICE in node.labels for node in nodes)
-            # Where admission marks pods, all others have an affinity that keeps them off labelled nodes.
+            # If admission marks pods, all others have an affinity that keeps them off labelled nodes.
             if self.marked and labelled and constants.SLICE not in leader.requirements.node_selector:
                 continue
             fits = 0 < self.pools[name].hosts <= len(nodes) and all(
@@ -187,11 +187,11 @@ class World:
         self.end_pods(workload)
 
     def pass_time(self, seconds: float) -> None:
-        """Let time pass."""
+        """Advance the clock."""
         self.now += timedelta(seconds=seconds)
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return what the provisioner sees."""
+        """Return the snapshot that the provisioner sees."""
         fields: dict[str, Any] = {
             "workloads": self.workloads,
             "deleted_workloads": frozenset(self.deleted_workloads),
@@ -204,16 +204,16 @@ class World:
         return Snapshot(**fields | changes)
 
     def live_calls(self) -> frozenset[PoolName]:
-        """Name the calls under way: all of them are being made."""
+        """Return the names of the pools with calls in progress."""
         calls = {**self.memory.creates, **self.memory.deletes}
         return frozenset(name for name, call in calls.items() if call.state is CallState.UNDER_WAY)
 
     def look(self, **changes: Any) -> Plan:
-        """Decide, and send nothing: calls stay under way."""
+        """Decide without sending calls, which remain in progress."""
         snapshot = self.snapshot(**changes)
         plan = decide(snapshot, self.memory, self.settings, self.rules, self.now, self.derived)
         if len(self.plans) % _COMPARED_EVERY == 1:
-            # What is taken over from the last round changes nothing.
+            # Results that are cached from the last round must not change the decision.
             fresh = decide(snapshot, self.memory, self.settings, self.rules, self.now)
             assert replace(plan, derived=None) == replace(fresh, derived=None)
         self.derived = plan.derived
@@ -222,7 +222,7 @@ class World:
         return plan
 
     def step(self, *, seconds: float = 1.0) -> Plan:
-        """Decide, carry the plan out, and let a little time pass."""
+        """Decide, carry out the plan, and advance the clock by one step."""
         plan = self.look()
         for delete in plan.deletes:
             self.answer(self._delete(delete))
@@ -252,7 +252,7 @@ class World:
         return plan
 
     def live(self, rounds: int, *, seconds: float = 1.0) -> Plan:
-        """Take several steps in which GKE and the scheduler do their part at once."""
+        """Take several steps, after each of which GKE and the scheduler act."""
         for _ in range(rounds):
             plan = self.step(seconds=seconds)
             self.finish_creates()
@@ -261,19 +261,19 @@ class World:
         return plan
 
     def answer(self, answer: answers.Answer) -> None:
-        """Hand an answer of GKE to the provisioner."""
+        """Pass a result of GKE to the provisioner."""
         self.memory = answers.fold(self.memory, answer, dict(self.pools))
 
     def states(self) -> dict[PoolName, str]:
-        """Return the phases of the last plan."""
+        """Return the phases in the last plan."""
         return {state.name: state.phase.value for state in self.plans[-1].pools}
 
     def told(self, reason: str = "") -> list[Notice]:
-        """Return all that was said so far, for one reason or for any."""
+        """Return all notices so far, for one reason or for any."""
         return [each for plan in self.plans for each in plan.notices if reason in ("", each.reason)]
 
     def bound(self, workload: Workload) -> int:
-        """Count the slices of a JobSet whose leader is bound."""
+        """Return the number of slices of a JobSet whose leader is bound."""
         leaders = (pod for pod in self.pods.values() if pod.workload_uid == workload.uid and pod.completion_index == 0)
         return sum(bool(leader.node_name) for leader in leaders)
 
@@ -299,7 +299,7 @@ class World:
         return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
 
     def _look_up(self, look_up: LookUp) -> LookUpAnswer:
-        """Answer with the truth; operations end when their pool is no longer in the making."""
+        """Answer by the current state; an operation ends when its pool is no longer being created."""
         pool = self.pools.get(look_up.name)
         if not look_up.operation:
             return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)
@@ -309,7 +309,7 @@ class World:
 
 
 def running(workload: Workload) -> World:
-    """Return a world in which all slices of a workload run on pools of their own."""
+    """Return a world in which each slice of a workload runs on its own pool."""
     world = World(workload)
     world.step()
     world.finish_creates()
@@ -320,14 +320,14 @@ def running(workload: Workload) -> World:
 
 
 def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
-    """Return why pools go after the deletion delay."""
+    """Return the reasons for deletes after the deletion delay."""
     world.look()
     world.pass_time(seconds)
     return [delete.reason for delete in world.look().deletes]
 
 
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
-    """Return the names of the workloads whose owners are told that there are no node pools for them at all."""
+    """Return the names of workloads whose owners are notified that they get no node pools."""
     snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
     round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW, NOT_DERIVED)
     return [notice.objects[0].name for notice in notices_of_workloads(round_)]

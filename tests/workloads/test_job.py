@@ -1,4 +1,4 @@
-"""Plain Jobs and their pods: which are served, what they say, and whose a pod is whatever its labels claim."""
+"""Plain Jobs and their pods: which Jobs are served, and to which Job a pod belongs."""
 
 from __future__ import annotations
 
@@ -18,20 +18,20 @@ SERVED = {constants.SERVE: "true"}
 
 
 def sweep(*, metadata: dict[str, Any] | None = None, chips: int = 4, **spec: Any) -> dict[str, Any]:
-    """Return a Job that asks to be served; `spec` and `metadata` replace fields."""
+    """Return a Job with the annotation; `spec` and `metadata` replace fields."""
     pod = pod_spec(topology="2x2x4", chips=chips)
     return raw_job("sweep", namespace="team", parallelism=4, pod=pod, metadata=metadata, spec=spec, status={})
 
 
 def parsed(raw: dict[str, Any]) -> Workload:
-    """Return what is read of a Job that is to be read."""
+    """Return the record of a Job that is served."""
     found = parse_job(raw)
     assert found is not None
     return found
 
 
-def test_a_job_is_a_workload_with_one_group() -> None:
-    """The group has no number, and whichever of its pods is left leads it."""
+def test_job_is_a_workload_with_one_group() -> None:
+    """The group has no number. Its pod with the lowest existing index is the leader."""
     found = parsed(sweep())
     assert (found.kind, found.namespace, found.name, found.uid) == (WorkloadKind.JOB, "team", "sweep", "uid-of-sweep")
     (group,) = found.groups
@@ -56,8 +56,8 @@ def test_a_job_is_a_workload_with_one_group() -> None:
         pytest.param({"uid": None, "annotations": {}}, id="it cannot be read, and does not ask"),
     ],
 )
-def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
-    """Not even where they are malformed: that would be a line in the log for each."""
+def test_job_that_is_not_served_is_not_kept(metadata: dict[str, Any]) -> None:
+    """A malformed Job of this kind must not cause a log line either."""
     assert parse_job(sweep(metadata=metadata)) is None
 
 
@@ -77,8 +77,8 @@ def test_nothing_is_kept_of_other_jobs(metadata: dict[str, Any]) -> None:
         ),
     ],
 )
-def test_a_job_that_asks_and_is_not_served_says_why(changes: dict[str, Any], words: str) -> None:
-    """An Event on the Job has these words."""
+def test_job_that_cannot_be_served_has_a_problem(changes: dict[str, Any], words: str) -> None:
+    """An Event on the Job contains the message."""
     if "metadata" in changes and "annotations" not in changes["metadata"]:
         changes = {**changes, "metadata": {**changes["metadata"], "annotations": SERVED}}
     assert words in parsed(sweep(**changes)).problem
@@ -93,20 +93,20 @@ def test_a_job_that_asks_and_is_not_served_says_why(changes: dict[str, Any], wor
         pytest.param("kueue.x-k8s.io/multikueue", "kueue.x-k8s.io/multikueue", id="it runs in another cluster"),
     ],
 )
-def test_who_runs_a_job(managed_by: str | None, want: str) -> None:
-    """One that another controller runs has no pods here."""
+def test_other_controller_of_a_job_is_read(managed_by: str | None, want: str) -> None:
+    """A Job that another controller manages has no pods in this cluster."""
     assert parsed(sweep(managedBy=managed_by)).managed_by == want
 
 
 @pytest.mark.parametrize("place", ["labels", "annotations"])
-def test_a_job_whose_pods_count_as_a_jobsets_says_why(place: str) -> None:
-    """Nobody would serve them otherwise, nor say so."""
+def test_job_whose_pods_count_as_a_jobsets_has_a_problem(place: str) -> None:
+    """Otherwise, its pods would not be served, without any report."""
     raw = sweep()
     raw["spec"]["template"]["metadata"] = {place: {constants.JOBSET_NAME: "train"}}
     assert f"its pod template has {constants.JOBSET_NAME}" in parsed(raw).problem
 
 
-def test_a_job_without_chips_has_nothing_to_hear() -> None:
+def test_job_without_chips_has_no_problem() -> None:
     found = parsed(sweep(chips=0, completionMode="NonIndexed"))
     assert (found.problem, found.groups[0].template.chips) == ("", 0)
 
@@ -121,8 +121,7 @@ def test_a_job_without_chips_has_nothing_to_hear() -> None:
         pytest.param({"parallelism": -1, "completions": 4}, 0, id="a negative number"),
     ],
 )
-def test_how_many_pods_run_at_once(spec: dict[str, Any], want: int) -> None:
-    """As the Job controller counts them."""
+def test_number_of_concurrent_pods_is_that_of_the_job_controller(spec: dict[str, Any], want: int) -> None:
     assert parsed(sweep(**spec)).groups[0].parallelism == want
 
 
@@ -144,8 +143,8 @@ def test_how_many_pods_run_at_once(spec: dict[str, Any], want: int) -> None:
     ],
 )
 @pytest.mark.parametrize("live", [False, True])
-def test_whether_a_job_lives(*, changes: dict[str, Any], lives: bool, live: bool) -> None:
-    """Whole, as the watch shows it, and without its template, as it is read before a delete."""
+def test_job_lives_unless_it_ended_or_is_suspended(*, changes: dict[str, Any], lives: bool, live: bool) -> None:
+    """Both with the complete object, as in a watch, and without its template, as before a delete."""
     raw = sweep(metadata=changes.get("metadata"), **changes.get("spec", {}))
     raw["status"]["conditions"] = [{"type": type_, "status": each} for type_, each in changes.get("conditions", ())]
     assert parsed(PLAIN_JOB.without_templates(raw) if live else raw).lives is lives
@@ -179,8 +178,8 @@ _OTHER = [job_reference("other")]
         pytest.param({"labels": {}, "ownerReferences": [job_reference("a", kind="JobSet")]}, None, id="another kind"),
     ],
 )
-def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | None] | None) -> None:
-    """The controller reference tells, and it alone."""
+def test_job_of_a_pod_is_its_controller(metadata: dict[str, Any], want: tuple[str, str, int | None] | None) -> None:
+    """The controller reference determines the Job; labels are ignored."""
     claim = claim_of(_pod(**metadata)["metadata"])
     assert (None if claim is None else (claim.name, claim.uid, claim.index)) == want
     if claim is not None:
@@ -197,8 +196,8 @@ def test_whose_a_pod_is(metadata: dict[str, Any], want: tuple[str, str, int | No
         pytest.param([job_reference("")], id="no name"),
     ],
 )
-def test_a_pod_that_no_job_controls_is_of_no_group(references: list[dict[str, Any]]) -> None:
-    """It leads no slice and holds none; the chips that it has are in use all the same."""
+def test_pod_that_no_job_controls_has_no_group(references: list[dict[str, Any]]) -> None:
+    """The pod is in no slice, but its chips are in use."""
     raw = _pod(ownerReferences=references)
     if references and not references[0]["name"]:
         references[0]["uid"] = "uid"
@@ -210,8 +209,8 @@ def test_a_pod_that_no_job_controls_is_of_no_group(references: list[dict[str, An
     assert slice_id_of(pod, Workloads.of({job.uid: job})) is None
 
 
-def test_a_pod_of_a_jobset_stays_one() -> None:
-    """A child Job controls it, and the JobSet is asked first."""
+def test_pod_of_a_jobset_does_not_count_for_its_job() -> None:
+    """A child Job controls the pod, and JobSets are checked first."""
     claim = claim_of(_pod(labels={constants.JOBSET_NAME: "train", constants.JOB_NAME: "sweep"})["metadata"])
     assert claim is not None
     assert (claim.kind, claim.name, claim.group_name) == (WorkloadKind.JOBSET, "train", "sweep")
@@ -225,21 +224,21 @@ def test_a_pod_of_a_jobset_stays_one() -> None:
         pytest.param(_pod(ownerReferences=[job_reference("sweep", uid="former")]), False, id="one of a namesake"),
     ],
 )
-def test_a_pod_counts_for_a_job_of_its_namespace_and_uid_alone(*, pod: dict[str, Any], belongs: bool) -> None:
-    """Whoever may create pods elsewhere changes nothing."""
+def test_pod_counts_only_for_a_job_of_its_namespace_and_uid(*, pod: dict[str, Any], belongs: bool) -> None:
+    """Pods in other namespaces must have no effect."""
     job = parsed(sweep())
     read = parse_pod(pod)
     assert read is not None
     assert (Workloads.of({job.uid: job}).uid_of(read) == job.uid) is belongs
 
 
-def test_nothing_is_kept_of_pods_without_chips() -> None:
-    """Whatever else they ask for, and however wrong that is."""
+def test_pod_without_chips_is_not_kept() -> None:
+    """The pod is not kept even if its other resources are invalid."""
     containers = [{"name": "main", "resources": {"requests": {"cpu": "much"}}}]
     assert parse_pod(_pod() | {"spec": {"containers": containers}}) is None
 
 
-def test_what_is_watched_leaves_the_parts_of_jobsets_out() -> None:
-    """On the server's side: each JobSet has a Job, and is watched already."""
+def test_selector_of_jobs_excludes_those_of_jobsets() -> None:
+    """The server excludes them, because each JobSet has Jobs and is watched itself."""
     assert PLAIN_JOB.selector == "!jobset.sigs.k8s.io/jobset-name"
     assert PLAIN_JOB.pod_selector == "batch.kubernetes.io/job-name,!jobset.sigs.k8s.io/jobset-name"

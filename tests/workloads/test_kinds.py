@@ -1,4 +1,4 @@
-"""Every kind of workloads has what each part of the program asks of it."""
+"""Each kind of workloads has the parts that the program needs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,17 @@ from provisioner.workloads.pods import claim_of
 from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset, raw_raycluster, raw_request
 from tests.workloads.test_leaderworkerset import recorded
 
-#: Of each type something that JSON can have, and what Kubernetes would not.
+#: Values of each JSON type that Kubernetes would not accept.
 STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-", "\ud800", [], [None], {}, {"": {}})
 
 
-def test_every_kind_is_read() -> None:
-    """Plain Jobs come last, for pods of other kinds may be pods of Jobs."""
+def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
+    """Plain Jobs come last, because pods of other kinds may also belong to a Job."""
     assert KINDS.keys() == {*WorkloadKind}
     assert [*KINDS.values()][-1] is PLAIN_JOB
 
 
-def test_every_kind_can_be_planned() -> None:
-    """It is known where its templates are."""
+def test_templates_of_every_kind_are_found() -> None:
     kinds = [kind for kind in WorkloadKind if kind.has_pods]
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}], "workerGroupSpecs": [{}]}})[0].path for kind in kinds}
     assert len(paths) == len(kinds)
@@ -53,8 +52,8 @@ def _said(kind: Kind, raw: Any) -> str:
 
 
 @pytest.mark.parametrize("kind", KINDS.values(), ids=[*KINDS])
-def test_whatever_stands_in_an_object_a_record_or_one_error_comes_out(kind: Kind) -> None:
-    """Each place, with each kind of value there; of the object, and of a pod's metadata."""
+def test_any_value_in_an_object_results_in_a_record_or_an_error(kind: Kind) -> None:
+    """Each field of an object, and of a pod's metadata, is replaced by a value of each type."""
     asks = {constants.SERVE: "true"}
     references = [job_reference("nightly", kind="CronJob")]
     whole = {
@@ -96,7 +95,7 @@ def test_succeeded_child_jobs_are_read_from_the_status(succeeded: object, want: 
     ("spec", "want"),
     [({}, 0), ({"activeDeadlineSeconds": 3600}, 3600), ({"activeDeadlineSeconds": "3600"}, 0)],
 )
-def test_the_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
+def test_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
     raw = {"metadata": metadata, "spec": {"replicatedJobs": [{"name": "a", "template": {"spec": spec}}]}}
     assert parse_jobset(raw).groups[0].deadline_seconds == want
@@ -118,7 +117,6 @@ def test_the_deadline_of_a_job_is_read(spec: dict[str, Any], want: int) -> None:
         ),
     ],
 )
-def test_the_condition_says_when(status: dict[str, Any], want: datetime | None) -> None:
-    """Whatever else is in the status."""
+def test_time_of_suspension_is_that_of_the_condition(status: dict[str, Any], want: datetime | None) -> None:
     metadata = {"namespace": "research", "name": "train", "uid": "u"}
     assert parse_jobset({"metadata": metadata, "spec": {}, "status": status}).suspension_changed_at == want

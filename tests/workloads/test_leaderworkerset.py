@@ -1,7 +1,7 @@
-"""LeaderWorkerSets and the places of their pods, read from what the real controller makes and from worse.
+"""Reads LeaderWorkerSets and their pods, both recorded and invalid ones.
 
-tests/data/leaderworkerset has what it made of a set of two groups, with names in place of UIDs. That today's release
-makes the same is shown by tests/e2e/test_leaderworkersets.py alone, as far as the provisioner goes by it.
+tests/data/leaderworkerset has objects that the controller created for a set of two groups, with names instead of UIDs.
+tests/e2e/test_leaderworkersets.py checks that the current release creates the same fields.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ def recorded(kind: str, name: str) -> dict[str, Any]:
 
 
 def raw_set(**spec: Any) -> dict[str, Any]:
-    """Return the recorded set with other fields in its spec."""
+    """Return the recorded set with changes to its spec."""
     raw = recorded("LeaderWorkerSet", "serve")
     raw["spec"] |= spec
     return raw
@@ -50,7 +50,7 @@ def raw_pod(
     controller: Any = True,
     **annotations: str,
 ) -> dict[str, Any]:
-    """Return a pod that says that it is of a set, with the owner that its reference names."""
+    """Return a pod with the label of a set, and an owner reference."""
     reference = {
         "apiVersion": api_version,
         "kind": kind,
@@ -71,12 +71,12 @@ def raw_pod(
 
 
 def place_of(raw: Any) -> Claim | None:
-    """Return what is read of a pod's place."""
+    """Return the claim of a pod."""
     return LEADER_WORKER_SET.claim_of(mapping(mapping(raw).get("metadata")))
 
 
-def test_what_the_controller_makes_is_read_whole() -> None:
-    """Replicas, size, chips, and selectors; both templates are one here."""
+def test_recorded_set_is_read_completely() -> None:
+    """The set has one template for leaders and workers."""
     found = parse_leaderworkerset(recorded("LeaderWorkerSet", "serve"))
     assert found.full_name == (WorkloadKind.LEADER_WORKER_SET, "serving", "serve")
     assert (found.uid, found.suspended, found.finished, found.lives) == ("uid-of-lws-serve", False, False, True)
@@ -87,8 +87,7 @@ def test_what_the_controller_makes_is_read_whole() -> None:
     assert (found.deleting, found.problem) == (False, "")
 
 
-def test_every_recorded_pod_has_its_place() -> None:
-    """Leaders and workers, as the controller makes them."""
+def test_every_recorded_pod_has_its_group_and_index() -> None:
     places = {}
     for pod in (one for one in RECORDED if one["kind"] == "Pod"):
         claim = place_of(pod)
@@ -125,8 +124,8 @@ def test_every_recorded_pod_has_its_place() -> None:
         pytest.param({"metadata": {"labels": {constants.LWS_NAME: "a"}, "name": "a-1"}}, None, id="no owner"),
     ],
 )
-def test_the_place_of_a_pod(raw: dict[str, Any], want: tuple[str, str, int] | None) -> None:
-    """The controller reference and the names have to agree with the label; indexes in labels count for nothing."""
+def test_claim_of_a_pod_needs_matching_owner_and_label(raw: dict[str, Any], want: tuple[str, str, int] | None) -> None:
+    """The controller reference and the names must match the label; indexes in labels are ignored."""
     raw["metadata"]["labels"] |= {
         "leaderworkerset.sigs.k8s.io/group-index": "7",
         "leaderworkerset.sigs.k8s.io/worker-index": "0",
@@ -145,8 +144,8 @@ def test_the_place_of_a_pod(raw: dict[str, Any], want: tuple[str, str, int] | No
         pytest.param("9" * 400, 0, id="beyond all bounds"),
     ],
 )
-def test_the_size_of_a_pods_group(size: str, want: int) -> None:
-    """It is the pod's own: a rolling update may give groups of one set different sizes."""
+def test_size_of_a_group_is_that_of_the_pod(size: str, want: int) -> None:
+    """During a rolling update, groups of one set may have different sizes."""
     raw = raw_pod("a-0", owner="a", **{constants.LWS_SIZE: size})
     claim = place_of(raw)
     assert claim is not None
@@ -169,8 +168,8 @@ def test_the_size_of_a_pods_group(size: str, want: int) -> None:
         pytest.param(4, True, 0, id="not a number"),
     ],
 )
-def test_groups_of_a_rolling_update(replicas: int, surge: Any, want: int) -> None:
-    """As the controller counts maxSurge."""
+def test_additional_groups_are_those_of_max_surge(replicas: int, surge: Any, want: int) -> None:
+    """The controller counts maxSurge in the same way."""
     strategy = {"rollingUpdateConfiguration": {"maxSurge": surge}}
     (group,) = parse_leaderworkerset(raw_set(replicas=replicas, rolloutStrategy=strategy)).groups
     assert group.surge == want
@@ -184,8 +183,8 @@ def test_groups_of_a_rolling_update(replicas: int, surge: Any, want: int) -> Non
         pytest.param({"selector": {f"k{n}": "v" for n in range(200)}}, "nodeSelector has 202 entries", id="selectors"),
     ],
 )
-def test_what_exceeds_a_bound_is_not_served_and_says_which(change: dict[str, Any], words: str) -> None:
-    """The bounds are those of JobSets."""
+def test_set_above_a_limit_has_a_problem(change: dict[str, Any], words: str) -> None:
+    """The limits are those of JobSets."""
     raw = raw_set(replicas=change.get("replicas", 2))
     template = raw["spec"]["leaderWorkerTemplate"]
     template["size"] = change.get("size", 2)
@@ -195,7 +194,7 @@ def test_what_exceeds_a_bound_is_not_served_and_says_which(change: dict[str, Any
     assert parse_leaderworkerset(raw).problem == "", "a set without chips is no work"
 
 
-def test_as_many_groups_and_pods_as_allowed_are_served_and_one_where_no_number_is_given() -> None:
+def test_set_at_its_limits_is_served_and_missing_numbers_are_one() -> None:
     raw = raw_set(replicas=bounds.CHILD_JOBS)
     raw["spec"]["leaderWorkerTemplate"]["size"] = bounds.PARALLELISM
     assert parse_leaderworkerset(raw).problem == ""
@@ -205,8 +204,8 @@ def test_as_many_groups_and_pods_as_allowed_are_served_and_one_where_no_number_i
     assert (group.replicas, group.parallelism) == (1, 1)
 
 
-def test_a_set_without_workers_is_not_judged_by_their_template() -> None:
-    """Groups of one pod have a leader alone."""
+def test_template_of_workers_is_ignored_in_a_set_without_workers() -> None:
+    """Groups of one pod have only a leader."""
     raw = raw_set()
     template = raw["spec"]["leaderWorkerTemplate"]
     template["leaderTemplate"] = copy.deepcopy(template["workerTemplate"])
@@ -228,8 +227,8 @@ def test_a_set_without_workers_is_not_judged_by_their_template() -> None:
         pytest.param((0, 0), 1, "", id="no chips at all"),
     ],
 )
-def test_a_group_that_is_not_one_slice_says_so(chips: tuple[int, int], subgroup_size: int, want: str) -> None:
-    """It gets no pool, and an Event with these words."""
+def test_group_that_is_not_one_slice_has_a_problem(chips: tuple[int, int], subgroup_size: int, want: str) -> None:
+    """An Event contains the message, and no pool is created."""
 
     def template(count: int) -> dict[str, Any]:
         limits = {constants.TPU_RESOURCE: str(count)} if count else {}
@@ -258,7 +257,7 @@ def test_a_group_that_is_not_one_slice_says_so(chips: tuple[int, int], subgroup_
 def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
     key: str, label: str, *, served: bool
 ) -> None:
-    """The affinity is what LeaderWorkerSet 0.10 writes for its placementPolicy."""
+    """The affinity is that of LeaderWorkerSet 0.10 for its placementPolicy."""
     raw = raw_set()
     rules = [{"key": each, "operator": "In", "values": ["x"]} for each in (label, "disaggregatedset.x-k8s.io/slice")]
     term = {"labelSelector": {"matchExpressions": rules}, "topologyKey": key}
@@ -268,8 +267,8 @@ def test_roles_of_a_disaggregatedset_that_share_a_node_pool_are_not_served(
     assert ("placementPolicy" in problem) is not served
 
 
-def test_pods_are_of_the_group_that_controls_them() -> None:
-    """The same key for the leader and its workers, which is the one that the controller labels them with."""
+def test_group_of_a_pod_is_that_of_its_controller() -> None:
+    """Leader and workers have the same key, which is also the controller's label."""
     leader, worker = recorded("Pod", "serve-1"), recorded("Pod", "serve-1-1")
     for raw, index in ((leader, 0), (worker, 1)):
         pod = parse_pod(raw)
@@ -279,8 +278,8 @@ def test_pods_are_of_the_group_that_controls_them() -> None:
         assert pod.group_key == raw["metadata"]["labels"]["leaderworkerset.sigs.k8s.io/group-key"]
 
 
-def test_a_pod_of_a_set_stays_one_whatever_it_is_labelled() -> None:
-    """A template may carry any label, also that of a JobSet; what controls the pod decides."""
+def test_pod_of_a_set_with_a_label_of_a_jobset_belongs_to_the_set() -> None:
+    """A template may have any label, including those of JobSets; the pod's controller decides."""
     raw = recorded("Pod", "serve-1-1")
     raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
     claim = claim_of(raw["metadata"])
@@ -288,8 +287,8 @@ def test_a_pod_of_a_set_stays_one_whatever_it_is_labelled() -> None:
     assert (claim.kind, claim.group_name, claim.index) == (WorkloadKind.LEADER_WORKER_SET, "serve-1", 1)
 
 
-def test_a_pod_of_a_jobset_stays_one_whatever_it_is_labelled() -> None:
-    """A template may carry any label; what controls the pod decides."""
+def test_pod_of_a_jobset_with_a_label_of_a_set_belongs_to_the_jobset() -> None:
+    """A template may have any label; the pod's controller decides."""
     raw = raw_pod("serve-1", owner="serve-1", kind="Job", api_version="batch/v1", of="serve")
     raw["metadata"]["labels"][constants.JOBSET_NAME] = "train"
     claim = claim_of(raw["metadata"])

@@ -1,4 +1,4 @@
-"""RayClusters: their worker groups, the places of their pods, and what becomes of their slices as they scale."""
+"""RayClusters: their worker groups, the groups of their pods, and their slices when they are scaled."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ JSON = dict[str, Any]
 
 
 def raw_worker(replica: str, number: int | None, host: int) -> JSON:
-    """Return the pod of one host of a replica of group "tpus"; without a number from an old KubeRay."""
+    """Return the pod of one host of a replica in group "tpus"; without a number, as of an old KubeRay."""
     owner = {"apiVersion": "ray.io/v1", "kind": "RayCluster", "name": "ray", "uid": "uid-of-ray", "controller": True}
     labels = {constants.RAY_CLUSTER_NAME: "ray", constants.RAY_GROUP: "tpus"}
     if number is not None:
@@ -35,7 +35,7 @@ class Ray(World):
     """A world with a RayCluster "ray", whose replicas have two hosts."""
 
     def scale(self, *replicas: tuple[str, int]) -> None:
-        """Let there be exactly these replicas, by name and number; what runs goes on."""
+        """Set the replicas, by name and number; existing pods remain."""
         self.workloads = {}
         cluster = parse_raycluster(raw_raycluster(replicas=len(replicas)))
         self.workloads[cluster.uid] = cluster
@@ -54,7 +54,7 @@ class Ray(World):
         return pod
 
     def bind(self) -> None:
-        """Bind the pods of each replica to a pool, as their affinity asks."""
+        """Bind the pods of each replica to one pool, as their affinity requires."""
         busy = {pod.node_name.rpartition("-")[0] for pod in self.pods.values() if pod.node_name}
         free = [name for name in sorted({node.pool_name for node in self.nodes.values()}) if f"gke-{name}" not in busy]
         for leader in [pod for pod in self.pods.values() if pod.completion_index == 0 and not pod.node_name]:
@@ -67,7 +67,7 @@ class Ray(World):
                 self.put_worker(raw)
 
     def turn(self, rounds: int = 4, seconds: float = 1.0) -> None:
-        """Let GKE and the scheduler do their part."""
+        """Simulate GKE and the scheduler for some rounds."""
         for _ in range(rounds):
             self.step(seconds=seconds)
             self.finish_creates()
@@ -75,7 +75,7 @@ class Ray(World):
             self.bind()
 
 
-def test_pools_follow_the_replicas_from_none_to_four_to_one() -> None:
+def test_pools_follow_the_number_of_replicas() -> None:
     world = Ray()
     world.scale()
     world.turn()
@@ -94,7 +94,7 @@ def test_pools_follow_the_replicas_from_none_to_four_to_one() -> None:
     assert world.pools == {}
 
 
-def test_a_replica_that_is_made_anew_has_the_pool_of_the_one_that_lost_a_host() -> None:
+def test_recreated_replica_gets_the_pool_of_its_predecessor() -> None:
     world = Ray()
     world.scale(("tpus-a", 0), ("tpus-b", 1))
     world.turn()
@@ -106,7 +106,7 @@ def test_a_replica_that_is_made_anew_has_the_pool_of_the_one_that_lost_a_host() 
     assert (len(world.created), world.deleted) == (2, [])
 
 
-def test_pods_of_an_old_kuberay_are_reported_on_the_cluster() -> None:
+def test_pods_of_an_old_kuberay_cause_an_event_on_the_cluster() -> None:
     world = Ray()
     world.scale()
     world.put_worker(raw_worker("tpus-a", None, 0))
@@ -126,12 +126,12 @@ def test_pods_of_an_old_kuberay_are_reported_on_the_cluster() -> None:
         ({"replicas": 3, "suspend": True}, 0),
     ],
 )
-def test_how_many_replicas_a_group_has_and_one_host_by_default(fields: JSON, replicas: int) -> None:
+def test_replicas_of_a_group_are_within_its_bounds(fields: JSON, replicas: int) -> None:
     assert replicas_of(fields) == replicas
     assert [each.parallelism for each in parse_raycluster(raw_raycluster(numOfHosts=None)).groups] == [1]
 
 
-def test_a_cluster_that_is_suspended_or_run_by_others_has_no_demand() -> None:
+def test_cluster_that_is_suspended_or_managed_elsewhere_has_no_demand() -> None:
     raw = raw_raycluster(replicas=1)
     assert parse_raycluster({**raw, "spec": {**raw["spec"], "suspend": True}}).suspended
     managed = {**raw["spec"], "managedBy": "kueue.x-k8s.io/multikueue"}

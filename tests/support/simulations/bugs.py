@@ -1,4 +1,4 @@
-"""Bugs planted on purpose, each a small mutation of the real code: every one must be found, or the checks are blind."""
+"""Planted bugs: small mutations of the real code. If one is not found, the checks of a simulation are too weak."""
 
 from __future__ import annotations
 
@@ -14,26 +14,26 @@ At = tuple[Any, str]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Bug:
-    """One mutation, or two where the code has the same care twice: an attribute, and what it becomes."""
+    """A mutation of one attribute, or of two if the code has the same check twice."""
 
     name: str
     at: At
     mutate: Callable[[Any], Any]
     also: tuple[At, Callable[[Any], Any]] | None = None
-    #: The seed from which it is searched for, one that shows it soon.
+    #: First seed of the search, near a seed that shows the bug.
     search_from: int = 0
-    #: The kinds of faults that show it, for what would be a rare coincidence among all kinds.
+    #: Kinds of faults that show the bug, if it would be rare among all kinds; empty for all kinds.
     storm: tuple[str, ...] = ()
 
 
 def always(value: Any) -> Callable[[Any], Any]:
-    """Return the mutation of a function that makes it return one value."""
+    """Return a mutation after which a function returns a constant."""
     return lambda _original: lambda *_args, **_options: value
 
 
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
-    """Plant the bug of a name, nothing for no name; yield the kinds of faults that show it."""
+    """Apply the bug of a name, none if the name is empty; yield the kinds of faults that show it."""
     bug = next((each for each in bugs if each.name == name), None)
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():
@@ -43,7 +43,7 @@ def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def mutated(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute of a module or class, wherever it was imported by name."""
+    """Replace an attribute of a module or class, and all references that were imported by name."""
     owner, attribute = at
     original = vars(owner)[attribute]
     modules = [module for key, module in sys.modules.items() if key.startswith("provisioner.")]

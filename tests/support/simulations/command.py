@@ -1,4 +1,4 @@
-"""The command line of a simulation: many runs, in as many processes as there are cores; one; or the planted bugs."""
+"""Command line of a simulation: many runs in one process per core, a single run, or the planted bugs."""
 
 from __future__ import annotations
 
@@ -20,18 +20,18 @@ from tests.support.simulations.runs import Outcome
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Simulation:
-    """What is played."""
+    """A simulation with its planted bugs."""
 
-    #: For `python -m`.
+    #: Name of the module for `python -m`.
     module: str
-    #: A function with `seed`, `bug` and `recording`, which other processes find by its name.
+    #: Function with `seed`, `bug` and `recording`. Other processes import it by name.
     run_seed: Callable[..., Outcome]
     bugs: Sequence[Bug]
 
     def main(self) -> int:
-        """Run what is asked for; return 1 where an invariant is broken, or a planted bug is not found."""
+        """Run the command; return 1 if an invariant is broken or a planted bug is not found."""
         if os.environ.get("PYTHONHASHSEED") != "0":
-            # The order of sets of strings is part of what a seed replays.
+            # Replays of a seed depend on the order of sets of strings.
             os.environ["PYTHONHASHSEED"] = "0"
             os.execv(sys.executable, [sys.executable, "-m", self.module, *sys.argv[1:]])
         names = ("all", *(bug.name for bug in self.bugs))
@@ -54,14 +54,14 @@ class Simulation:
             return _tell_runs(pool.imap_unordered(self.run_seed, seeds))
 
     def _replay(self, seed: int, *, bug: str, history: bool) -> int:
-        """Run one seed, and tell what happened."""
+        """Run one seed, and print the result."""
         outcome = self.run_seed(seed, bug=bug, recording=history)
         _tell(*outcome.history, _told(outcome))
         return 1 if outcome.problem else 0
 
 
 def _tell_runs(runs: Iterable[Outcome]) -> int:
-    """Tell what breaks, and sum up; return 1 where something does."""
+    """Print the broken invariants and a summary; return 1 if any invariant is broken."""
     began, outcomes, faults = time.monotonic(), [], Counter[str]()
     figures: defaultdict[str, list[float]] = defaultdict(list)
     for outcome in runs:
@@ -79,7 +79,7 @@ def _tell_runs(runs: Iterable[Outcome]) -> int:
 
 
 def _tell_bugs(bugs: Sequence[Bug], shown: Iterable[Outcome | None]) -> int:
-    """Tell which seed shows each bug; return 1 where none does."""
+    """Print the seed that shows each bug; return 1 if a bug was not found."""
     found = 0
     for bug, outcome in zip(bugs, shown, strict=True):
         found += outcome is not None
@@ -89,7 +89,7 @@ def _tell_bugs(bugs: Sequence[Bug], shown: Iterable[Outcome | None]) -> int:
 
 
 def _first_broken(run_seed: Callable[..., Outcome], seeds: int, bug_and_first: tuple[str, int]) -> Outcome | None:
-    """Return the first run that a bug breaks."""
+    """Return the first run in which a bug breaks an invariant."""
     bug, first = bug_and_first
     outcomes = (run_seed(seed, bug=bug) for seed in range(first, first + seeds))
     return next((outcome for outcome in outcomes if outcome.problem), None)

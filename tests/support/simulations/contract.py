@@ -1,6 +1,6 @@
-"""What each simulation is tested for, in processes of its own.
+"""Tests of each simulation, in separate processes.
 
-Tracing coverage would take most of the time, and the order of sets has to be fixed.
+Otherwise, tracing coverage would take most of the time, and the order of sets would not be fixed.
 """
 
 from __future__ import annotations
@@ -16,18 +16,18 @@ import pytest
 _ROOT = Path(__file__).parents[3]
 
 
-# These take all cores for minutes; a bug often shows by nothing happening for hours, which takes longest to play.
+# These runs take all cores for minutes. Bugs often show as hours of virtual time without progress, which take long.
 @pytest.mark.timeout(3000)
 class HistoriesContract:
-    """Many seeds break nothing and go as recorded."""
+    """Runs of many seeds keep all invariants and have the recorded histories."""
 
-    #: By which its histories are recorded.
+    #: Name of the simulation in the recorded histories.
     name: ClassVar[str]
-    #: How many are played.
+    #: Number of seeds.
     seeds: ClassVar[int] = 100
 
     def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self) -> None:
-        """Whatever befalls it, the world comes to rest as the simulation's module says; `make histories` records."""
+        """Each run must reach the final state that the simulation's module describes. `make histories` records."""
         done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(self.seeds))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
 
@@ -44,21 +44,21 @@ class HistoriesContract:
 
 
 class SimulationContract(HistoriesContract):
-    """Each planted bug is found, besides."""
+    """In addition, each planted bug is found."""
 
-    #: For `python -m`.
+    #: Name of the module for `python -m`.
     module: ClassVar[str]
     bugs: ClassVar[int]
-    #: In so many seeds each bug has to show.
+    #: Maximum number of seeds in which each bug must be found.
     seeds_for_a_bug: ClassVar[int]
 
     def test_every_planted_bug_is_found(self) -> None:
-        """The checks are not blind: each bug that is put into the real code breaks an invariant."""
+        """Each mutation of the real code must break an invariant; otherwise, the checks are too weak."""
         done = self._simulate("--planted", "--seeds", str(self.seeds_for_a_bug))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
         assert f"{self.bugs} of {self.bugs} planted bugs found" in done.stdout, done.stdout
         assert self.bugs >= 12
-        # A mutation that does not run would be found, too, and show nothing.
+        # Mutated code that always crashes would be found as well, but would prove nothing.
         assert "no round crashes" not in done.stdout
 
     def _simulate(self, *arguments: str) -> subprocess.CompletedProcess[str]:

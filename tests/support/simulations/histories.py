@@ -1,9 +1,9 @@
-"""The histories of many seeds of each simulation as hashes: they show which runs a change of the code changes.
+"""Hashes of the histories of many seeds of each simulation, which show the runs that a change of the code affects.
 
-A seed that goes as recorded in another process depends on nothing but its number and the code.
+If a seed has the recorded history in another process, its run depends only on its number and the code.
 
 python -m tests.support.simulations.histories                # compare with tests/data/histories
-python -m tests.support.simulations.histories --write slices # write those of one simulation anew
+python -m tests.support.simulations.histories --write slices # write the hashes of one simulation
 """
 
 from __future__ import annotations
@@ -29,9 +29,9 @@ _MODULES = {
 
 
 def main() -> int:
-    """Compare or write; return 1 where a history has changed, or an invariant is broken."""
+    """Compare or write; return 1 if a history has changed, or an invariant is broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # The order of sets of strings is part of what a seed replays.
+        # Replays of a seed depend on the order of sets of strings.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.support.simulations.histories", *sys.argv[1:]])
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulations.histories")
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _play(module: str, seed: int) -> tuple[str, str]:
-    """Return the beginning of the hash of one seed's history, and what breaks in it."""
+    """Return the start of the hash of a seed's history, and the broken invariant."""
     outcome = importlib.import_module(module).run_seed(seed, recording=True)
     return hashlib.sha256("\n".join(map(str, outcome.history)).encode()).hexdigest()[:16], outcome.problem
 

@@ -1,4 +1,4 @@
-"""One run: to the end of its story, to a violation, or to the moment at which it goes round in circles."""
+"""Plays one run: to its end, to a violation, or until its time limit."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from tests.support.simulations.stage import Stage, Violated
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outcome:
-    """What came of one run."""
+    """Result of one run."""
 
     seed: int
     problem: str = ""
-    #: Faults injected, by kind.
+    #: Number of injected faults by kind.
     faults: Counter[str]
-    #: What was measured, such as seconds; empty where something is broken.
+    #: Measured values, such as seconds; empty if an invariant is broken.
     figures: Mapping[str, float] = field(default_factory=dict)
     history: tuple[str, ...] = ()
 
@@ -33,7 +33,7 @@ def _take_too_long(_number: int, _frame: FrameType | None) -> None:
 
 
 def outcome_of(story: Callable[[], Mapping[str, float]], stage: Stage, *, cpu_seconds: float) -> Outcome:
-    """Play a story, which raises Violated and returns figures, for this much time of the processor."""
+    """Play a story for a limited CPU time. The story returns figures, or raises Violated."""
     figures: Mapping[str, float] = {}
     problem = ""
     before = signal.signal(signal.SIGVTALRM, _take_too_long)

@@ -1,4 +1,4 @@
-"""What all parts of one run of a simulation share: chance, time, the history."""
+"""Common parts of one run of a simulation: random numbers, virtual time, history."""
 
 from __future__ import annotations
 
@@ -14,15 +14,15 @@ from typing import Any
 from rehearsal.simulators.http.world import BaseWorld
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-#: Deeper than this a wait passes at once: calls within calls within calls prove nothing more.
+#: Maximum depth of nested waits; a deeper wait passes without events, because more nesting finds no further bugs.
 _DEEPEST = 6
 
 
 class Agenda:
-    """Virtual time: callbacks in the order of their times, and of their making where the times are equal.
+    """Virtual time: callbacks in the order of their times, or of their creation if the times are equal.
 
-    `wait` may be called from inside a callback: whatever is due meanwhile happens then, nested, as other threads and
-    other machines do things while a call is on its way. Time never goes back.
+    `wait` may be called in a callback. Callbacks that are due in the meantime then run nested, like other threads and
+    machines during a call. The time never decreases.
     """
 
     def __init__(self) -> None:
@@ -32,15 +32,15 @@ class Agenda:
         self._depth = 0
 
     def at(self, when: float, callback: Callable[[], None]) -> None:
-        """Call back at a moment, at once where it has passed."""
+        """Call back at a time, or immediately if it has passed."""
         heapq.heappush(self._heap, (max(when, self.now), next(self._numbers), callback))
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after some time."""
+        """Call back after a number of seconds."""
         self.at(self.now + seconds, callback)
 
     def wait(self, seconds: float) -> None:
-        """Let time pass, and everything happen that is due in it."""
+        """Advance the time, and run all callbacks that are due."""
         end = self.now + seconds
         if self._depth >= _DEEPEST:
             return
@@ -56,7 +56,7 @@ class Agenda:
         self.now = max(self.now, end)
 
     def wall(self, skew_seconds: float = 0.0) -> datetime:
-        """Return the time of day, by a clock that may run wrong."""
+        """Return the time of day, by a clock that may be wrong."""
         return EPOCH + timedelta(seconds=self.now + skew_seconds)
 
 
@@ -66,13 +66,13 @@ def seconds_of(moment: datetime) -> float:
 
 
 class Violated(BaseException):
-    """An invariant does not hold; ends the run, so nothing between here and there may catch it."""
+    """An invariant is violated. Ends the run, so no other code may catch the error."""
 
 
 class Stage:
-    """One run's surroundings."""
+    """Environment of one run."""
 
-    #: How wide the column is in which the history says who did something.
+    #: Width of the column of the actor in the history.
     who_width = 10
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
@@ -81,17 +81,17 @@ class Stage:
         self.agenda = Agenda()
         self.recording = recording
         self.history: list[str] = []
-        #: Faults injected, by kind.
+        #: Number of injected faults by kind.
         self.faults: Counter[str] = Counter()
-        #: Whether faults may still happen.
+        #: Whether faults may be injected.
         self.stormy = True
 
     def after(self, seconds: float, callback: Callable[[], None]) -> None:
-        """Call back after some time."""
+        """Call back after a number of seconds."""
         self.agenda.after(seconds, callback)
 
     def often(self, seconds: float, act: Callable[[], None]) -> None:
-        """Let something happen about this often, until the storm is over."""
+        """Call an action at random intervals with this mean, until the storm is over."""
 
         def once() -> None:
             if self.stormy:
@@ -101,13 +101,13 @@ class Stage:
         self.after(self.rng.uniform(0.3, 1.7) * seconds, once)
 
     def drive(self, world: BaseWorld[Any, Any]) -> None:
-        """Let a simulated cloud advance as soon as something is due in it."""
+        """Advance a simulated cloud whenever one of its events is due."""
         ticks: set[float] = set()
 
         def follow() -> None:
             if (due := world.timeline.next_due) is None:
                 return
-            # Virtual seconds are floats, the world's are microseconds: a little later, never a little early.
+            # Virtual seconds are floats, and the cloud's are microseconds: round up, so that the event is due.
             when = seconds_of(due) + 1e-5
             if when not in ticks:
                 ticks.add(when)
@@ -125,16 +125,16 @@ class Stage:
         return self.agenda.wall()
 
     def chance(self, probability: float) -> bool:
-        """Toss a coin."""
+        """Return a random Boolean."""
         return self.rng.random() < probability
 
     def note(self, who: str, what: str, *values: object) -> None:
-        """Write a line of history, where somebody is going to read it."""
+        """Write a line of the history if it is recorded."""
         if self.recording:
             self.history.append(f"{self.agenda.now:10.3f}  {who:<{self.who_width}} {what % values if values else what}")
 
     def note_digest(self, who: str, what: str, *values: object) -> None:
-        """Write a line of history with a hash of what is too long for it."""
+        """Write a line of the history with a hash of values that are too long for it."""
         if self.recording:
             self.note(who, "%s %s", what, hashlib.sha256(repr(values).encode()).hexdigest()[:16])
 
@@ -144,7 +144,7 @@ class Stage:
         self.note("fault", f"{kind}: {what}", *values)
 
     def violate(self, *words: str) -> None:
-        """End the run: something that must never happen has happened."""
+        """End the run because of a violation."""
         text = ": ".join(words)
         self.note("VIOLATION", "%s", text)
         raise Violated(text)
