@@ -1,4 +1,5 @@
-"""What the decision would be about objects that nobody has applied yet. Pure: objects and settings are handed in.
+"""Forecasts what the provisioner would do about objects that have not been applied yet. Pure.
 
-Not handled: fields that do not exist or are of a wrong type, which the API server rejects; the latter count as absent.
+Objects and settings are arguments. Not handled: fields that do not exist or have a wrong type, which the API server
+rejects; a field of a wrong type counts as absent.
 """
