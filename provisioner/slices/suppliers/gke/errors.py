@@ -71,7 +71,7 @@ _KINDS_BY_CODE = dict(enumerate(_RPC_CODES.values(), start=1))
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
-    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if there is none.
+    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if it is missing.
 
     `values` are the texts of the request or pool that may be words of users: they do not decide the kind.
     """
@@ -87,7 +87,7 @@ def _without(text: str, values: Iterable[str]) -> str:
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 
-#: GKE documents INVALID_ARGUMENT for a policy that is not found, and no text; the others are Compute Engine's words.
+#: Texts about missing resources. GKE documents INVALID_ARGUMENT for a missing policy, and no text.
 _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
@@ -97,7 +97,7 @@ def blames(failure: Failure, name: str) -> bool:
 
 
 def says_missing(failure: Failure, name: str) -> bool:
-    """Whether a create was refused because something of this name, which it refers to, is not there (yet)."""
+    """Return whether a create was rejected because a resource of this name, which it needs, does not exist (yet)."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 
