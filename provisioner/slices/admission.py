@@ -6,8 +6,7 @@ serve: nodes that this provisioner does not create may come from elsewhere.
 
 Selectors are changed as the Go provisioner's admission_controller did, but only for Jobs that get a node pool with the
 changed selectors: otherwise pods would wait for nodes that are never created, or lose a request to another controller.
-Bounds and limits on all Jobs of a JobSet together are not checked. A selector that a Job has already is not
-overwritten.
+Bounds and limits on all Jobs of a JobSet together are not checked. Existing selectors are not overwritten.
 """
 
 from __future__ import annotations
@@ -170,14 +169,13 @@ def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
 
 
 def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str = "default") -> tuple[Finding, ...]:
-    """Return what the provisioner would report if an object were created now, in a cluster without any node pool.
+    """Return the findings that the provisioner would report if an object were created now, in a cluster without pools.
 
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
     the labels of the namespace are unknown. Errors come first. `slices` of a finding is always 1.
 
-    The function reads nothing, and never raises, whatever the JSON is. Its time depends on the size of the object and
-    not on its demand: at most 256 slices are checked, so exceeding a limit of more slices is only reported by the
-    Event.
+    The function reads nothing, and never raises, whatever the JSON is. Its time depends on the size of the object, not
+    on its demand: at most 256 slices are checked, so only the Event reports an exceeded limit of more slices.
     """
     reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MOST_SLICES)
     read_document(reading, Document(raw), 1)
@@ -230,8 +228,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
         found = [each for each in found if (each.reason, each.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue also sets selectors when it suspends or resumes. If rejected, it would retry indefinitely and keep the
-        # quota.
+        # Kueue changes selectors when it suspends or resumes. If rejected, it would retry without end and keep the quota.
         return Answer(warnings=tuple(str(each) for each in found if each.impossible))
     denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
     denied = [str(each) for each in found if denies and each.impossible]
