@@ -228,7 +228,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
         found = [each for each in found if (each.reason, each.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue changes selectors when it suspends or resumes. If rejected, it would retry without end and keep the quota.
+        # Kueue changes selectors when it suspends or resumes. If rejected, it would retry endlessly and keep the quota.
         return Answer(warnings=tuple(str(each) for each in found if each.impossible))
     denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
     denied = [str(each) for each in found if denies and each.impossible]

@@ -2,7 +2,7 @@
 
 With these leader pods, later steps treat them like any other demand: one queue, the same limits, and the same rules to
 match pools. A request is served as a whole. After that, its leaders no longer wait, and it only keeps its pools until
-pods run on them. The leaders of a buffer always wait: if other pods use the pool of a slice, the slice gets another.
+pods run on them. The leaders of a buffer always wait: a slice whose pool is used by other pods gets another pool.
 """
 
 from __future__ import annotations
@@ -37,9 +37,8 @@ def with_slices(
 ) -> tuple[_Workloads, list[Pod]]:
     """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
-    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. A request whose
-    name is in `rejected` gets no slices: its status could not be written for a long time, so no controller would learn
-    of its pools.
+    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. Requests named
+    in `rejected` get no slices: their status could not be written for long, so no controller would see their pools.
     """
     asking = [
         each

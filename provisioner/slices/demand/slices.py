@@ -110,7 +110,7 @@ def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
 
 @lru_cache(maxsize=16384)
 def _parts(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name in the spec and the index; the index is None if there is none."""
+    """Split the name of a group into the name in the spec and the index, None if the name has another form."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -156,7 +156,7 @@ def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Wishes in annotations. A field is None or empty if its annotation is missing or cannot be parsed."""
+    """Wishes in annotations. If an annotation is missing or invalid, its field is None or empty."""
 
     #: In order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
@@ -226,7 +226,7 @@ class Slice:
     #: The node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if it
     #: selects none.
     host: str = ""
-    #: The unfinished leader pod that is not being deleted; None if there is none.
+    #: The unfinished leader pod that is not being deleted; None without such a pod.
     leader: Pod | None
     #: All unfinished pods of the group, including those of earlier incarnations.
     pods: tuple[Pod, ...]
@@ -334,8 +334,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     listed: list[ListedGroup] = []
     others = 0
     for each in listed_groups(workload, wanted):
-        # If only a webhook adds the chips, only pods show them. A suspended workload has no pods, so its groups all
-        # count.
+        # Chips that a webhook adds are visible only in pods, and a suspended workload has none: all its groups count.
         with_chips = bool(groups[each.place].template.chips)
         if with_chips or wanted[each.key].pods or workload.suspended:
             listed.append(each)
@@ -448,10 +447,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements with the chips of a host if chips are requested by claims.
-
-    The current catalogue determines them, because the cluster can extend it.
-    """
+    """Return the requirements with the chips of claims according to the current catalogue, which may grow."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))

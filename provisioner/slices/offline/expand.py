@@ -120,7 +120,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 
 def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
-    """Return the template of a Job with its specification at a path: one group of the pods that run concurrently."""
+    """Return the template of a Job whose spec is at a path. The pods that run concurrently form its only group."""
     parallelism = fields.count(spec.get("parallelism"))
     return Template(
         place=0,
@@ -137,7 +137,7 @@ def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of the groups of a template that requests chips: of all groups, or of those in `numbers`."""
+    """Yield the first pod of each group of a template that requests chips, or only of the groups in `numbers`."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return

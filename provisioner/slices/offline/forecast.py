@@ -108,8 +108,7 @@ def forecast(
 def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     """Decide about all objects that were read.
 
-    An object that the API server rejects is decided about separately, to find its other problems: it must not take
-    limits from the other objects.
+    Objects that the API server rejects are planned alone, to find their other problems: they must not use up any limit.
     """
     _add_slices_of_asks(reading)
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
@@ -367,10 +366,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function from an object to its settings. Raises SettingsError.
-
-    If no setting names the cluster's region, it is the object's.
-    """
+    """Return a function from an object to its settings; the object's region is used if no setting names one."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own

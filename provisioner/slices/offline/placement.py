@@ -24,7 +24,7 @@ _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-s
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
-    """Return what a slice of several hosts needs so that its pods are on one node pool; empty if it needs nothing.
+    """Return how to bind a slice of several hosts to one node pool; empty if its manifest already does.
 
     `template` is the pod template as JSON.
     """

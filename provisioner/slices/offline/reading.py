@@ -134,7 +134,7 @@ class Reading:
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
     #: First document by kind, namespace and name.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    #: By kind: number of objects that request no chips, and the first of them.
+    #: Number of objects that request no chips, and the first of them, by kind.
     ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
     slices: int = 0
 
@@ -246,7 +246,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true; ask the administrator to set it"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # Its other problems are reported anyway.
+        # Report further problems of the Job anyway.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 
@@ -399,7 +399,7 @@ def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
 
 
 def _find_chips(document: Document) -> Path | None:
-    """Return the path of the first container that requests chips, in an object of any kind; None if there is none."""
+    """Return the path of the first container that requests chips, in an object of any kind; None without one."""
     for path, found in mappings_in(document.value):
         if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
             return (*path, constants.TPU_RESOURCE)

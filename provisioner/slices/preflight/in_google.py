@@ -1,7 +1,6 @@
 """Checks on Google's side: the cluster, its node pools, permissions, and the resources that settings name.
 
-Also lists the IAM permissions that the provisioner needs; the roles in docs/install.md and Terraform have exactly
-these.
+Lists the IAM permissions that the provisioner needs: the roles in docs/install.md and Terraform have exactly these.
 """
 
 from __future__ import annotations

@@ -122,7 +122,7 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
         if wait.until <= now:
             continue
         parts = key.split("/", 3)
-        # Otherwise the key is empty (a back-off of a slice), or the digest of a request that was rejected or whose pool
+        # Otherwise the key is empty (a slice's back-off), or the digest of a request that GKE rejected or whose pool
         # failed.
         is_capacity = len(parts) == 4
         zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
@@ -217,8 +217,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
     """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
     is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _TOLD_OF_THE_LAST)
-    # While the last pods end on a pool that no longer serves the slice, such as one of another shape, the next one
-    # counts.
+    # While the last pods end on a pool that no longer serves the slice (such as another shape), the next pool counts.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 

@@ -67,7 +67,7 @@ class Explanation:
     #: slice, workload, pool.
     kind: str
     id: str
-    #: What the object does, why, for how long, and what happens next.
+    #: Activity of the object, its reason and duration, and the next step.
     headline: str
     facts: tuple[tuple[str, str], ...]
     notices: tuple[NoticeView, ...]

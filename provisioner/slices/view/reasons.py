@@ -65,7 +65,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], known: Known) -> str:
-    """Return why a slice waits, or what it does with its pool."""
+    """Return why a slice waits, or how far its pods on the pool are."""
     supply = known.supply.get(state.name)
     if supply is None:
         return state.note or "The create of its node pool is about to be sent."
@@ -98,7 +98,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
 
 
 def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> str:
-    """Return what a slice does with its pool if its pods explain more than the pool's phase; otherwise empty."""
+    """Return how a slice uses its pool if its pods explain more than the pool's phase; otherwise empty."""
     leader, workload = slice_.leader, slice_.workload
     if slice_.id not in state.holders and leader is not None and leader.node_name:
         return (

@@ -43,8 +43,7 @@ class Track:
 class Timeline:
     """Follows the pools from round to round. One thread calls `follow`; any thread may call `tracks`.
 
-    Above the maximum number of segments, the namespace whose deleted pools have the most segments loses its oldest
-    track.
+    Beyond the maximum of segments, the namespace whose deleted pools have the most segments loses its oldest track.
     """
 
     def __init__(self) -> None:

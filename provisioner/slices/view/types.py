@@ -121,7 +121,7 @@ class SliceView:
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the node pool that it has, or that is created for it; empty if there is none.
+    #: Name of the node pool that it has, or that is created for it; empty if it has no pool.
     pool: str
     accelerator: str
     machine_type: str
@@ -158,7 +158,7 @@ class PoolView:
     zone: str
     #: on-demand, spot, reservation, flex-start.
     capacity: str
-    #: Name or path of the reservation; empty if there is none.
+    #: Name or path of the reservation; empty if the pool is not in one.
     reservation: str
     accelerator: str
     machine_type: str
