@@ -1,4 +1,4 @@
-"""What each check makes of what it reads, in words."""
+"""Findings of each check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, describ
 from tests.support.settings import settings
 
 Change = Callable[[World], object]
-#: The checks of any cluster.
+#: The checks of every cluster.
 IN_KUBERNETES = (
     "API server",
     "JobSet",
@@ -250,7 +250,7 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
     ],
 )
 def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words: str) -> None:
-    """It is looked for in each zone that the settings allow."""
+    """The zones are those in which the settings allow pods to use it."""
     zones = (Zone("us-central2-a"), Zone("us-central2-b"))
     world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
     world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}
@@ -266,7 +266,7 @@ def test_the_end_of_a_reservation_is_named() -> None:
 
 
 def test_a_reservation_that_may_not_be_read() -> None:
-    """No role of ours reads reservations: that is not known, and the permission is named."""
+    """No role in the documentation allows reads of reservations, so the result is unknown."""
     world = World(changes=_reserved("r1"))
     world.inspector.failures["get_reservation"] = FailureKind.PERMISSION
     finding = world.find()["reservation r1"]
@@ -275,7 +275,7 @@ def test_a_reservation_that_may_not_be_read() -> None:
 
 
 def test_which_reservations_are_named() -> None:
-    """Those of CAPACITY with their blocks left out, and whole names of ALLOWED_RESERVATIONS; twenty at most."""
+    """Blocks and patterns are left out, and at most 20 reservations are checked."""
     block = reservation_path("r1", project="p", block="b")
     given = settings(**_reserved("r2", block, zone="us-central2-a", allowed_reservations=("p/r1", "r3", "team-*")))
     assert named_reservations(given) == {
@@ -309,7 +309,7 @@ def test_which_reservations_are_named() -> None:
     ],
 )
 def test_plain_jobs_are_checked_where_they_are_served(change: Change, name: str, status: Status, words: str) -> None:
-    """Elsewhere nobody needs the right to read them."""
+    """Without SERVE_JOBS, the right to read them is not needed."""
     world = World(changes={"serve_jobs": True})
     change(world)
     found = world.find()
@@ -318,7 +318,7 @@ def test_plain_jobs_are_checked_where_they_are_served(change: Change, name: str,
 
 
 def test_served_namespaces_need_rights_there_alone() -> None:
-    """Workloads are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
+    """Only reads of workloads and watches of pods are limited to the served namespaces."""
     narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
     wide = set(rights_used(settings()))
     read = ("jobsets", "leaderworkersets", "rayclusters", "provisioningrequests", "capacitybuffers")
@@ -372,7 +372,7 @@ def test_a_mistake_in_a_check_costs_its_finding_alone() -> None:
 
 
 def test_what_run_logs() -> None:
-    """Each finding once: what the proof of the cluster logs by itself is left to that."""
+    """Findings that the proof of the cluster logs itself are not repeated."""
     world = World(changes={"node_service_account": ""})
     world.inspector.on_project.remove("container.clusters.update")
     world.gke.cluster = described(autopilot=True, release_channel="RAPID", auto_provisioned_tpus=("tpu-v6e-slice",))
@@ -393,21 +393,21 @@ GROUPS = groups_path("slices")
 
 @pytest.fixture
 def without_gke() -> World:
-    """Give a cluster where all is well."""
+    """Return a correct cluster without GKE."""
     without_gke = World(changes={"provider": "gce", "node_group_namespace": "slices"})
     without_gke.kube.put_object(f"{GROUPS}/a", {"metadata": {"namespace": "slices"}})
     return without_gke
 
 
 def found_without_gke(without_gke: World) -> dict[str, Finding]:
-    """Make all checks; return the findings by name."""
+    """Run all checks; return the findings by name."""
     without_gke.ca_pem = None
     subject = replace(without_gke.subject, gke=None)
     return {finding.name: finding for finding in run_checks(subject)}
 
 
 def test_where_all_is_well_without_gke(without_gke: World) -> None:
-    """Nothing is said of clusters, pools and permissions of Google's, and nothing is changed."""
+    """There are no findings about clusters, pools and permissions of Google, and nothing is changed."""
     found = found_without_gke(without_gke)
     assert list(found) == [*IN_KUBERNETES, "TPUNodeGroups"]
     assert [str(finding) for finding in found.values() if finding.status is not Status.OK] == []
@@ -423,7 +423,7 @@ def test_the_definitions_of_node_groups_are_missing(without_gke: World) -> None:
 
 
 def test_node_groups_may_not_be_listed(without_gke: World) -> None:
-    """As for any other check, the words are the API server's."""
+    """As in any other check, the message is that of the API server."""
     without_gke.kube.fail("GET", GROUPS, errors.Forbidden("no", status=403))
     assert found_without_gke(without_gke)["TPUNodeGroups"].status is Status.FAILED
 

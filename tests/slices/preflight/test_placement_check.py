@@ -60,7 +60,7 @@ class Cluster(FakeKube):
             self.put_object(path, raw_jobset(namespace=name, pod=pod_spec(chips=chips)))
 
     def install(self, *documents: dict[str, Any]) -> Cluster:  # type: ignore[override]
-        """Have the policy and its binding."""
+        """Install the policy and its binding."""
         for document in documents or tuple(yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))):
             kind = document["kind"]
             plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"

@@ -1,4 +1,4 @@
-"""Which names stand for what, why a slice waits, and its place among those that wait for a limit."""
+"""Explanations of objects by their names, and of the place of a slice in the line for a limit."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_the_headline_of_a_workload_is_about_its_first_slice_and_the_facts_about
 
 
 def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
-    """As in the JobSet of a PathwaysJob whose head runs beside the workers."""
+    """This is the JobSet of a PathwaysJob whose head starts before the workers."""
     template = {"spec": pod_spec(chips=0), "metadata": {}}
     raw = raw_jobset("train")
     (workers,) = raw["spec"]["replicatedJobs"]
@@ -62,7 +62,7 @@ def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
 
 
 def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:
-    """One JobSet has all that may be had, and three of two namespaces wait."""
+    """One JobSet uses the whole limit, and three slices of two namespaces wait."""
     world = World(make_jobset("first"), settings_=settings(max_chips=8, deletion_delay_seconds=300.0))
     world.live(3)
     for name, namespace in (("a", "default"), ("b", "default"), ("c", "other")):
@@ -75,6 +75,6 @@ def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:
     assert facts["place in the queue"] == f"3 of 3 for the limit of all pools together; next: {by_place[1].id}"
     assert facts["used by"] == "JobSet/default/first: 8 chips"
     assert facts["becomes free"] == "when one of these ends, or the administrator raises the limit"
-    # The sentence of the headline is not said again.
+    # The notices do not repeat the sentence of the headline.
     assert "MAX_CHIPS allows all pools together 8 chips" in found.headline
     assert found.notices == ()

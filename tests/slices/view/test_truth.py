@@ -1,4 +1,4 @@
-"""What people are shown where it is easy to say something false: why, since when, and what happens next."""
+"""Reasons, times and next steps in the view, in cases in which a false statement is likely."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def headline(view: View, name: str) -> str:
 
 
 def test_a_pool_that_a_suspended_workload_keeps_says_so() -> None:
-    """It is ready, and nobody waits for its pods to be bound."""
+    """The pool is ready, but no pods wait to be bound."""
     workload = make_jobset("train")
     world = running(workload)
     world.settings = settings(keep_suspended=True)
@@ -57,7 +57,7 @@ def test_a_pool_that_a_suspended_workload_keeps_says_so() -> None:
 
 
 def test_a_pool_that_is_given_up_says_of_what() -> None:
-    """GKE called it up, and its nodes never got ready."""
+    """GKE reported the pool as running, but its nodes never became ready."""
     world = World(make_jobset("train"))
     world.step()
     (name,) = world.pools
@@ -123,7 +123,7 @@ def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
 
 
 def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> None:
-    """Nobody knows, and then the API server says that its workload lives."""
+    """It is unknown whether the workload exists; then the API server returns that it lives."""
     world = running(make_jobset("train", namespace="other"))
     world.settings = settings(namespaces=("default",))
     world.workloads.clear()
@@ -154,12 +154,12 @@ def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
     held = sorted((each for each in view.pools if each.delete_at), key=lambda each: str(each.delete_at))
     assert len(held) == 5
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
-    # When three are left it is off.
+    # At three remaining pools, the limit on the rate of deletes no longer applies.
     assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
 
 
 def test_a_delete_that_waits_for_operations_says_so() -> None:
-    """It is due, and GKE's limit is in the way."""
+    """The delete is due, but GKE's limit on operations blocks it."""
     workloads = [make_jobset(f"train-{index}") for index in range(3)]
     world = World(*workloads)
     world.live(4)
@@ -177,7 +177,7 @@ def test_a_delete_that_waits_for_operations_says_so() -> None:
 
 
 def test_the_first_line_about_a_workload_names_the_slice_that_does_not_run_whole() -> None:
-    """All its slices have their pools; of one a pod is missing."""
+    """Each slice has its pool, but a pod of one slice is missing."""
     workload = make_jobset("train", replicas=2)
     world = running(workload)
     world.put(make_pod(workload, job=1, index=1, unschedulable=True))

@@ -1,4 +1,4 @@
-"""What people are shown of a world."""
+"""The view of a world."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def refused(kind: FailureKind, message: str) -> World:
 
 
 def test_long_words_of_others_are_cut() -> None:
-    """They stand in each slice that they concern, and in each notice and back-off."""
+    """The message is in each affected slice, notice and back-off."""
     view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
     texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
     texts += [each.message for each in only_slice(view).notices]
@@ -69,7 +69,7 @@ def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
     ],
 )
 def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: str) -> None:
-    """A person who was told only that a JobSet does not start finds the cause."""
+    """The reason tells users why a JobSet does not start."""
     world = waiting(settings(keep_suspended=True))
     (uid,) = world.workloads
     world.workloads[uid] = replace(world.workloads[uid], **change)  # type: ignore[arg-type]
@@ -80,7 +80,7 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
 
 
 def test_limits_and_how_much_of_them_is_used() -> None:
-    """Those of the settings, for what is there."""
+    """The view has the limits of the settings and the use by existing pools."""
     world = World(
         make_jobset("train", replicas=1),
         settings_=settings(
@@ -102,7 +102,7 @@ def test_limits_and_how_much_of_them_is_used() -> None:
 
 
 def test_with_prices_a_pool_says_what_it_costs() -> None:
-    """What is there costs; what is joining does not yet."""
+    """Existing hosts have a cost; joining hosts do not."""
     world = World(make_jobset("train", replicas=1), settings_=settings(prices=parse_prices("tpu-v4-podslice=1.5")))
     world.step()
     assert view_of(world).pools[0].cost_per_hour == 0

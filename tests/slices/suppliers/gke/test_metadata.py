@@ -1,4 +1,4 @@
-"""What the metadata server tells, and that its absence harms nothing."""
+"""Values of the metadata server, which may also be missing or invalid."""
 
 from __future__ import annotations
 
@@ -78,6 +78,6 @@ def test_no_server(host: str) -> None:
 
 
 def test_what_is_inferred_is_told_in_words() -> None:
-    """Above all the zone: that of the controller's machine need not be that of the TPUs."""
+    """The message names the zone of the controller's machine, which may differ from the zone of the TPUs."""
     (words,) = inferred_words({"GCP_ZONE": "us-east5-b", "GCP_CLUSTER": ""})
     assert words.startswith("GCP_ZONE is not set; using us-east5-b, the zone of this machine. Node pools are created")

@@ -1,4 +1,4 @@
-"""When reservations end: read rarely, from whoever lets us, and right before a pool is made in one."""
+"""Ends of reservations: read rarely, only with the permission, and right before a pool is created in one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reserved:
         self.supplier.reservations.submit = self.submitted.append
 
     def listed(self, after: float = 0.0) -> datetime | None:
-        """List, let the worker threads run, and list again."""
+        """List the pools, run the submitted reads, and list again."""
         self.clock.advance(after)
         self.supplier.list_pools()
         while self.submitted:
@@ -101,7 +101,7 @@ def test_reads_run_on_threads_while_a_list_returns() -> None:
 
 
 def test_the_end_is_read_rarely_and_again_when_it_has_come() -> None:
-    """Somebody may have moved it."""
+    """The owner of the reservation may have moved its end."""
     world = Reserved()
     assert [world.listed(), world.listed(590), world.reads] == [world.ends_at, world.ends_at, 1]
     assert (world.listed(3 * 3600 - 600), world.reads) == (world.ends_at, 2)
@@ -128,7 +128,7 @@ def test_an_end_that_cannot_be_read_is_not_known_and_is_told_once(kind: FailureK
 
 
 def test_reservations_that_users_invent_are_not_remembered() -> None:
-    """Only of those that pools are in, and of ends that Compute Engine has told, anything is kept."""
+    """Only reservations of existing pools, and known ends, are remembered."""
     world = Reserved()
     world.gke.fail_always("create_node_pool", FailureKind.INVALID)
     for number in range(20):

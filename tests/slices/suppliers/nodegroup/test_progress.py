@@ -1,4 +1,4 @@
-"""How far a TPUNodeGroup is, by its conditions."""
+"""Status and failure of a pool, derived from the conditions of its TPUNodeGroup."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMMARY = (
 
 
 def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float = 0.0) -> dict[str, Any]:
-    """Return a condition; it is true where its reason says so."""
+    """Return a condition, which is true for the reasons of a finished resource."""
     true = reason in ("Ready", "Created", "ExternalTemplate")
     since = format_time(NOW - timedelta(seconds=seconds_ago))
     return {
@@ -46,7 +46,7 @@ def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float =
 
 
 def making(reason: str, message: str = "", *, seconds_ago: float = 0.0) -> list[dict[str, Any]]:
-    """Return the conditions of a group that lacks nothing but its machines."""
+    """Return the conditions of a group whose resources exist, except for its machines."""
     return [
         condition("InstanceTemplateReady", "Ready", seconds_ago=seconds_ago),
         condition("WorkloadPolicyReady", "Ready", seconds_ago=seconds_ago),
@@ -229,7 +229,7 @@ def test_names_of_users_decide_nothing() -> None:
 
 
 def test_the_wait_for_a_slice_that_is_made_anew_begins_when_the_old_machines_are_gone() -> None:
-    """Its pods may take any time to leave, which says nothing of the capacity, nor how soon new machines are ready."""
+    """Pods may take any time to leave, which does not show whether there is capacity."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)

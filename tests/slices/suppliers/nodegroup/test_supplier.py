@@ -1,4 +1,4 @@
-"""The calls of the supplier: what the API server's failures mean, and what is asked of it."""
+"""Calls of the node group supplier: failures of the API server, and the requests that are sent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CALLS: dict[str, tuple[str, Callable[[Ground], object]]] = {
         (errors.Invalid("no such field", status=422), (K.INVALID,) * 4),
         # The whole kind is missing.
         (errors.NotFound("404 page not found", status=404), (K.UNAVAILABLE, K.UNAVAILABLE, K.INVALID, K.INVALID)),
-        # The namespace is, or the group.
+        # The namespace or the group is missing.
         (
             errors.NotFound("not found", status=404, reason="NotFound"),
             (K.NOT_FOUND, K.NOT_FOUND, K.INVALID, K.NOT_FOUND),
@@ -102,7 +102,7 @@ def test_a_rejected_right_says_what_to_grant(ground: Ground) -> None:
 
 
 def test_only_what_was_read_is_deleted(ground: Ground) -> None:
-    """Somebody may have deleted and made it again since."""
+    """The group may have been deleted and created again after the read."""
     ground.create()
     real = ground.kube.delete
     seen = []
@@ -135,7 +135,7 @@ def test_a_name_of_no_operation_is_not_found(ground: Ground, name: str) -> None:
 
 
 def test_an_object_that_is_none_is_listed_and_stays(ground: Ground) -> None:
-    """Its name is taken, and nothing may take it for gone."""
+    """The name of the group is in use, so its pool must not count as deleted."""
     ground.kube.put_object(ground.path("odd"), {"metadata": {"namespace": "Not a namespace"}, "spec": SPEC})
     (pool,) = ground.supplier.list_pools()
     assert (pool.name, pool.status) == ("odd", PoolStatus.UNKNOWN)
@@ -146,7 +146,7 @@ def test_an_object_that_is_none_is_listed_and_stays(ground: Ground) -> None:
 
 
 def test_a_wait_is_over_without_a_change_of_the_group(ground: Ground) -> None:
-    """What was read before is judged anew with each list."""
+    """A group that has not changed is evaluated again with each list."""
     body = {"metadata": {"namespace": "slices", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": SPEC}
     ground.kube.put_object(ground.path(), body)
     statuses = []
@@ -163,7 +163,7 @@ def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
 
 
 def test_a_node_that_says_it_is_of_the_pool_of_others_does_not_keep_that(ground: Ground) -> None:
-    """Whoever writes a TPUNodeGroup chooses the labels of its nodes, but for one."""
+    """The author of a TPUNodeGroup chooses all labels of its nodes except for the trusted one."""
     selector = settings(provider="gce", node_group_namespace="slices").node_selector
     for name, namespace in (("own", "slices"), ("liar", "others")):
         labels = {constants.NODE_POOL: NAME, constants.TRUSTED_GROUP_NAMESPACE: namespace}

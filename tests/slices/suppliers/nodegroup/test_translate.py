@@ -1,4 +1,4 @@
-"""What a TPUNodeGroup is asked to be, and which node pool it is."""
+"""Translation of requests into TPUNodeGroups, and of TPUNodeGroups into node pools."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REQUEST = NodePoolRequest(
 
 
 def made(request: NodePoolRequest) -> dict[str, Any]:
-    """Return a group as the API server has it right after its create."""
+    """Return a group as the API server returns it right after its create."""
     raw = copy.deepcopy(group_document(request, SETTINGS))
     raw["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
     return raw
@@ -91,7 +91,7 @@ def test_nodes_are_named_after_the_managed_instance_group() -> None:
     ],
 )
 def test_a_group_is_the_pool_that_was_asked_for(changes: dict[str, Any]) -> None:
-    """And the API of node groups takes it: every rule of its schema, its names and its shapes."""
+    """The API of node groups accepts the group as well: its schema, its names and its shapes."""
     request = replace(REQUEST, **changes)
     raw = made(request)
     group = parse(TpuNodeGroup, raw)
@@ -119,7 +119,7 @@ def test_what_slices_do_not_say_comes_from_the_settings() -> None:
 
 
 def test_machines_register_with_the_labels_that_planning_expects() -> None:
-    """All that nodes are expected to carry, but for what each kubelet says of itself, and the controller sets later."""
+    """Only the labels that kubelets set themselves, and those that the controller sets later, are missing."""
     labels = {**REQUEST.labels, names.GROUP_NAMESPACE: "slices"}
     request = replace(REQUEST, capacity=CapacityKind.SPOT, labels=labels)
     group, expected = parse(TpuNodeGroup, made(request)), expected_node(expected_pool(request)).labels
@@ -133,14 +133,14 @@ def test_machines_register_with_the_labels_that_planning_expects() -> None:
 
 
 def test_every_label_that_follows_from_a_group_is_known_as_such() -> None:
-    """Else a pool would be listed with labels that nobody asked for."""
+    """Otherwise a pool would be listed with labels that were not requested."""
     blocks = "projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
     for kind in CapacityKind:
         assert derived_labels(expected_pool(replace(REQUEST, capacity=kind, reservation=blocks))).keys() <= DERIVED
 
 
 def test_whose_a_pool_is_cannot_be_changed_by_the_labels_of_the_object() -> None:
-    """Anybody may write these; the spec is fixed."""
+    """Users may change the labels of the object; the spec is immutable."""
     raw = made(REQUEST)
     raw["metadata"]["labels"] = {}
     assert read_ownership(pool(raw).labels) is not None
@@ -168,7 +168,7 @@ ZONE = Zone("us-central2-b")
 def specified(
     *, kind: CapacityKind = CapacityKind.ON_DEMAND, accelerator: str = "tpu7x", changes: Any = None, **pod: Any
 ) -> Specification:
-    """Specify a pool for a slice of two machines."""
+    """Return the specification of a pool for a slice of two machines."""
     asked = make_requirements(accelerator=accelerator, **{"tolerations": (CHIP_TOLERATION, SPOT_TOLERATION), **pod})
     slice_ = make_slice(make_jobset("train", template=asked), requirements=asked)
     candidates = Candidates(settings(**{"node_group_namespace": "slices", **(changes or {})}), NODE_GROUP_RULES)
