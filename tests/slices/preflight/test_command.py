@@ -80,7 +80,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield Machine(kube=kube, gke=gke, kubeconfig=write_kubeconfig(tmp_path / "config", kube.url))
 
 
-def test_all_is_well(machine: Machine) -> None:
+def test_check_of_a_correct_installation_is_ok(machine: Machine) -> None:
     done = machine.check()
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
@@ -96,7 +96,7 @@ def test_all_is_well(machine: Machine) -> None:
     }
 
 
-def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
+def test_failed_check_is_printed_with_its_advice(machine: Machine) -> None:
     """The output may be JSON. A warning does not change the exit status."""
     machine.gke.set(reservations={"us-central2-a/r1": "READY"}, auto_provisioning_limits={"tpu-v6e-slice": 8})
     done = machine.check("-o", "json")
@@ -118,7 +118,7 @@ def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_reader_that_has_seen_enough_is_no_traceback(form: str) -> None:
+def test_closed_output_pipe_causes_no_traceback(form: str) -> None:
     """`tpu-provisioner check | head -1` closes the pipe; the exit status is not that of success."""
     reading, writing = os.pipe()
     os.close(reading)
@@ -127,7 +127,7 @@ def test_a_reader_that_has_seen_enough_is_no_traceback(form: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_letters_that_the_terminal_lacks_are_escaped() -> None:
+def test_characters_that_the_terminal_lacks_are_escaped() -> None:
     """The output contains texts of other programs, and mistyped values."""
     done = _check_nothing(subprocess.PIPE, GCP_CLUSTER="cl\u00fcster", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (1, "")
@@ -148,7 +148,7 @@ def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subproce
     )
 
 
-def test_a_start_that_is_wrong(machine: Machine) -> None:
+def test_invalid_settings_and_missing_kubeconfig_are_findings(machine: Machine) -> None:
     """Invalid settings and a missing kubeconfig are findings, and GKE is checked without a kubeconfig."""
     done = machine.check("--kubeconfig=no-such-file", MAX_CHIPS="many")
     lines = done.stdout.splitlines()
@@ -159,7 +159,7 @@ def test_a_start_that_is_wrong(machine: Machine) -> None:
     assert len(lines) == 11
 
 
-def test_run_waits_for_its_checks_a_moment_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_run_waits_for_its_checks_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Usually they end before the controller starts; a check that hangs continues in the background."""
     world, release, ended = World(), threading.Event(), threading.Event()
     run_command.log_checks(world.subject)

@@ -127,7 +127,7 @@ def test_missing_policy_is_reported_with_its_remedy(missing: str) -> None:
     assert "Enable the component placement; before Kubernetes 1.36" in finding.advice
 
 
-def test_webhook_takes_the_place_of_the_policy() -> None:
+def test_webhook_replaces_the_policy() -> None:
     cluster = Cluster()
     webhooks = {"webhooks": [{"name": "environment.example"}, {"name": "placement.tpu-provisioner.example"}]}
     path = object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=_ROOT)

@@ -126,7 +126,7 @@ class SupplierContract:
     @pytest.mark.parametrize("topology", ["2x2x1", "2x2x2"])
     @pytest.mark.parametrize("accelerator", ["tpu-v4-podslice", "tpu-v5p-slice", "tpu7x"])
     @pytest.mark.parametrize("name", ["train", "0.9-" + "x" * 49], ids=["a short name", "a long name"])
-    def test_what_the_rules_make_of_a_slice_is_taken(
+    def test_specification_of_a_slice_is_accepted_and_listed_as_planned(
         self, ground: Ground, name: str, accelerator: str, topology: str
     ) -> None:
         """An accelerator that the supplier does not sell has no specification."""
@@ -151,7 +151,7 @@ class SupplierContract:
         view = rules.expected_node(pool)
         assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
 
-    def test_labels_up_to_the_limit_are_taken_and_more_are_not_asked_for(self, ground: Ground) -> None:
+    def test_labels_up_to_the_limit_are_accepted_and_more_are_not_requested(self, ground: Ground) -> None:
         """The error names the supplier, because its limit is exceeded."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         keys = tuple(f"k{number:03}" for number in range(LABEL_CHARACTERS // 60 + 1))
@@ -175,7 +175,7 @@ class SupplierContract:
         with pytest.raises(UnmeetableError, match=f"{rules.supplier_name} allows {LABEL_CHARACTERS}"):
             specified(room + 1)
 
-    def test_what_pods_may_ask_of_the_labels_of_nodes_is_on_them(self, ground: Ground) -> None:
+    def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
         """This holds for selected and for copied labels, and pods that select these labels fit the nodes."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.passed_on, "asked")
@@ -192,9 +192,7 @@ class SupplierContract:
             assert want.items() <= specification.blueprint.request.labels.items()
 
     @pytest.mark.parametrize("kind", list(CapacityKind))
-    def test_what_a_choice_of_capacity_adds_to_the_labels_is_on_the_nodes(
-        self, ground: Ground, kind: CapacityKind
-    ) -> None:
+    def test_labels_of_a_capacity_choice_are_on_the_nodes(self, ground: Ground, kind: CapacityKind) -> None:
         rules = ground.supplier.rules
         reservation = "r" if kind is CapacityKind.RESERVATION else ""
         choice = CapacityChoice(kind=kind, zone=ground.request(FIRST).zone, reservation=reservation)
@@ -210,7 +208,7 @@ class SupplierContract:
         assert added.items() <= request.labels.items()
         assert added.items() <= rules.expected_node(expected_pool(request)).labels.items()
 
-    def test_operations_end(self, ground: Ground) -> None:
+    def test_operation_is_known_until_it_is_done(self, ground: Ground) -> None:
         """An operation is known from its beginning until some time after its end."""
         created = create(ground)
         assert not ground.supplier.get_operation(created).done
@@ -222,7 +220,7 @@ class SupplierContract:
         ground.finish()
         assert ground.supplier.get_operation(deleted).done
 
-    def test_a_creation_that_fails_says_why_and_stays_listed(self, ground: Ground) -> None:
+    def test_failed_create_has_its_failure_and_its_pool_stays_listed(self, ground: Ground) -> None:
         """The failed pool must be deleted."""
         ground.fail_creation()
         operation = create(ground)
@@ -238,7 +236,7 @@ class SupplierContract:
         ground.finish()
         assert FIRST not in listed(ground)
 
-    def test_what_is_not_there_is_not_found(self, ground: Ground) -> None:
+    def test_missing_pool_or_operation_is_not_found(self, ground: Ground) -> None:
         supplier = ground.supplier
         calls = (
             lambda: supplier.get_pool(FIRST),
@@ -270,7 +268,7 @@ class SupplierContract:
         assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.NOT_FOUND
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
-    def test_a_create_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
+    def test_create_with_a_lost_answer_may_be_repeated(self, ground: Ground, *, before_effect: bool) -> None:
         """The outcome of the first attempt is unknown; the same name ensures that there is only one pool."""
         ground.lose_answer(to_create=True, before_effect=before_effect)
         assert failure_of(lambda: create(ground)).kind is FailureKind.UNKNOWN_OUTCOME
@@ -284,7 +282,7 @@ class SupplierContract:
         assert listed(ground)[FIRST].status is PoolStatus.RUNNING
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
-    def test_a_delete_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
+    def test_delete_with_a_lost_answer_may_be_repeated(self, ground: Ground, *, before_effect: bool) -> None:
         create(ground)
         ground.finish()
         ground.lose_answer(to_create=False, before_effect=before_effect)
@@ -296,7 +294,7 @@ class SupplierContract:
         assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.NOT_FOUND
 
     @pytest.mark.parametrize("free_for", range(3))
-    def test_nothing_is_sent_once_it_is_blocked(self, ground: Ground, free_for: int) -> None:
+    def test_blocked_create_sends_no_further_request(self, ground: Ground, free_for: int) -> None:
         """A process that has lost the lease changes nothing more, even during a call."""
         asked = 0
 
@@ -319,7 +317,7 @@ class SupplierContract:
             assert ground.changes() == sent[free_for]
             assert FIRST not in listed(ground)
 
-    def test_pools_of_others_are_listed(self, ground: Ground) -> None:
+    def test_pools_of_other_clients_are_listed(self, ground: Ground) -> None:
         ground.create_foreign(SECOND)
         create(ground)
         assert listed(ground).keys() >= {FIRST, SECOND}
@@ -328,7 +326,7 @@ class SupplierContract:
             FailureKind.OPERATION_IN_THE_WAY,
         )
 
-    def test_a_pool_that_cannot_be_read_is_unknown_and_not_left_out(self, ground: Ground) -> None:
+    def test_unreadable_pool_is_listed_as_unknown(self, ground: Ground) -> None:
         create(ground)
         create_other = ground.request(SECOND)
         ground.finish()
@@ -340,7 +338,7 @@ class SupplierContract:
             SECOND: PoolStatus.RUNNING,
         }
 
-    def test_many_threads_may_call_at_once(self, ground: Ground) -> None:
+    def test_concurrent_calls_of_many_threads_succeed(self, ground: Ground) -> None:
         names = [PoolName(f"js-{number:010d}") for number in range(8)]
         together = threading.Barrier(len(names))
 

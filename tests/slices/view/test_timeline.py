@@ -72,7 +72,7 @@ def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
+def test_number_of_tracks_and_of_segments_in_a_track_is_bounded() -> None:
     """A user who creates workloads in a loop must not fill the memory."""
     world = World(make_jobset("train"))
     timeline = Timeline()
@@ -89,7 +89,7 @@ def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_all_segments_together_are_bounded() -> None:
+def test_total_number_of_segments_is_bounded() -> None:
     """A response contains all segments, even if states change all the time."""
     world = World(make_jobset("train"))
     timeline = Timeline()
@@ -104,7 +104,7 @@ def test_all_segments_together_are_bounded() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_others() -> None:
+def test_many_pools_of_one_namespace_do_not_displace_other_namespaces() -> None:
     """The namespace with the most segments loses its oldest track."""
     world = World(make_jobset("train"))
     timeline = Timeline()
@@ -130,7 +130,7 @@ def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_oth
     assert timeline.tracks() == []
 
 
-def test_a_name_that_comes_back_goes_on_with_its_track() -> None:
+def test_pool_that_is_created_again_continues_its_track() -> None:
     """A create may be repeated with the same name."""
     world = World(make_jobset("train"))
     timeline = Timeline()
@@ -144,7 +144,7 @@ def test_a_name_that_comes_back_goes_on_with_its_track() -> None:
     assert len(timeline.tracks()) == 1
 
 
-def test_a_clock_that_is_set_moves_all_moments() -> None:
+def test_times_shift_with_a_clock_that_is_set() -> None:
     """Otherwise segments would overlap or be in the future."""
     world, timeline = World(make_jobset("train")), Timeline()
     life(world, timeline)

@@ -412,7 +412,7 @@ _HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.int
 @pytest.mark.timeout(120)
 @hypothesis_settings(max_examples=100)
 @given(st.sampled_from(range(len(_SETTINGS))), st.booleans(), _HISTORIES)
-def test_whatever_happens_what_is_shown_is_true_and_what_is_done_is_right(
+def test_view_is_true_and_decisions_are_safe_after_random_events(
     which: int, late: bool, events: list[tuple[str, int]]
 ) -> None:
     """The view, the pages of both commands, and the explanation of each named object are checked."""

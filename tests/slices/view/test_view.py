@@ -39,7 +39,7 @@ def refused(kind: FailureKind, message: str) -> World:
     return world
 
 
-def test_long_words_of_others_are_cut() -> None:
+def test_long_messages_of_gke_are_cut() -> None:
     """The message is in each affected slice, notice and back-off."""
     view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
     texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
@@ -48,7 +48,7 @@ def test_long_words_of_others_are_cut() -> None:
     assert {len(each) for each in texts} == {2048}
 
 
-def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
+def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     view = view_of(refused(FailureKind.INVALID, "Bad disk."))
     assert "GKE rejects node pool" in only_slice(view).reason
     (wait,) = view.capacity.backoffs
@@ -68,7 +68,7 @@ def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
         pytest.param({"deleting": True}, "", id="deleting"),
     ],
 )
-def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: str) -> None:
+def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: str) -> None:
     """The reason tells users why a JobSet does not start."""
     world = waiting(settings(keep_suspended=True))
     (uid,) = world.workloads
@@ -79,7 +79,7 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
     assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
 
 
-def test_limits_and_how_much_of_them_is_used() -> None:
+def test_limits_are_shown_with_their_use() -> None:
     """The view has the limits of the settings and the use by existing pools."""
     world = World(
         make_jobset("train", replicas=1),
@@ -101,7 +101,7 @@ def test_limits_and_how_much_of_them_is_used() -> None:
     }
 
 
-def test_with_prices_a_pool_says_what_it_costs() -> None:
+def test_pool_has_a_cost_only_with_prices() -> None:
     """Existing hosts have a cost; joining hosts do not."""
     world = World(make_jobset("train", replicas=1), settings_=settings(prices=parse_prices("tpu-v4-podslice=1.5")))
     world.step()
@@ -111,6 +111,6 @@ def test_with_prices_a_pool_says_what_it_costs() -> None:
     assert view_of(running(make_jobset("train"))).pools[0].cost_per_hour is None
 
 
-def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
+def test_every_phase_has_a_state_and_every_delete_reason_a_text() -> None:
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(reasons.WHY_DELETED[each] for each in DeleteReason)

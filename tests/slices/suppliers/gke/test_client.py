@@ -242,7 +242,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("request_", "want"), REQUESTS)
-def test_create_sends_exactly_this(
+def test_create_sends_exactly_the_expected_json(
     server: RecordingServer, client: GkeClient, request_: NodePoolRequest, want: dict[str, Any]
 ) -> None:
     server.answer = Answer(body={"name": "operation-1-a", "status": "RUNNING", "operationType": "CREATE_NODE_POOL"})
@@ -372,7 +372,7 @@ def test_names_of_nodes_are_read_from_the_instance_groups(server: RecordingServe
 
 
 @pytest.mark.parametrize(("body", "facts"), POOLS)
-def test_pools_are_read(
+def test_json_of_a_pool_is_read_as_the_expected_fields(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], facts: dict[str, Any]
 ) -> None:
     want = NodePool(**{"name": PoolName("b"), "status": PoolStatus.RUNNING, **facts})
@@ -380,7 +380,7 @@ def test_pools_are_read(
 
 
 @pytest.mark.parametrize(("body", "kind", "words"), FAILED_POOLS)
-def test_failed_pools_are_read(
+def test_failed_pool_has_the_kind_and_message_of_its_conditions(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], kind: FailureKind, words: str
 ) -> None:
     pool = read_everywhere(server, client, {"name": "b", "status": "ERROR", **body})
@@ -429,7 +429,7 @@ def test_texts_in_place_of_objects_are_read_as_absent(
 # --- Words of enums that the installed release of the library does not know ---
 
 
-def test_words_of_enums_are_requested(server: RecordingServer, client: GkeClient) -> None:
+def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient) -> None:
     """The library requests numbers, which have no text if the library does not know them."""
     for call in (client.list_node_pools, client.get_cluster, lambda: client.get_operation(OperationName("o"))):
         call()
@@ -470,7 +470,7 @@ def test_conditions_keep_their_own_codes(server: RecordingServer, client: GkeCli
     assert pool.failure.message == "[GCE_STOCKOUT] b [NEW] c"
 
 
-def test_numbers_of_enums_are_read(server: RecordingServer, client: GkeClient) -> None:
+def test_enums_that_are_sent_as_numbers_are_read(server: RecordingServer, client: GkeClient) -> None:
     """A server may send numbers although words are requested."""
     condition = {"code": 1, "canonicalCode": 8, "message": "a"}
     taint = {"key": "t", "effect": 1}
@@ -545,7 +545,7 @@ def test_name_that_gke_does_not_give_is_not_sent_and_not_found(
     assert server.requests == []
 
 
-def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
+def test_empty_list_has_no_pools(server: RecordingServer, client: GkeClient) -> None:
     server.answer = Answer(body={})
     assert client.list_node_pools() == ()
 
@@ -553,7 +553,7 @@ def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>hello</html>", b"[]", b"", b"null", b'"text"', b"1", {"nodePools": "many"}, b"\xff\xfe"]
 )
-def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
+def test_answer_that_is_not_a_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
     """The library reads some of these responses as an empty list, as if all pools had been deleted."""
     server.answer = Answer(body={"nodePools": [FULL_POOL]})
     client.list_node_pools()
@@ -617,7 +617,7 @@ OPERATIONS = [
 
 
 @pytest.mark.parametrize(("body", "done", "failure"), OPERATIONS)
-def test_operations(
+def test_operation_is_read_with_its_result(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], *, done: bool, failure: Failure | None
 ) -> None:
     server.answer = Answer(body={"name": "operation-1", **body})
@@ -627,7 +627,7 @@ def test_operations(
     assert server.requests[0].path.startswith("/v1/projects/p/locations/us-east5/operations/operation-1")
 
 
-def test_cluster(server: RecordingServer, client: GkeClient) -> None:
+def test_cluster_is_read_with_all_checked_fields(server: RecordingServer, client: GkeClient) -> None:
     server.answer = Answer(
         body={
             "name": "c",
@@ -666,13 +666,13 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
     assert {"autopilot.enabled", "autoscaling.resourceLimits", "workloadIdentityConfig.workloadPool"} < set(mask)
 
 
-def test_auto_provisioning_that_is_off_buys_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_disabled_auto_provisioning_has_no_tpus(server: RecordingServer, client: GkeClient) -> None:
     limits = [{"resourceType": "tpu-v6e-slice", "maximum": "16"}]
     server.answer = Answer(body={"name": "c", "autoscaling": {"resourceLimits": limits}})
     assert client.get_cluster().auto_provisioned_tpus == ()
 
 
-def test_cluster_with_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_cluster_without_fields_has_defaults(server: RecordingServer, client: GkeClient) -> None:
     server.answer = Answer(body={"name": "c", "masterAuth": {"clusterCaCertificate": "?"}})
     assert client.get_cluster() == Cluster(name="c")
 
@@ -706,7 +706,7 @@ POLICIES_PATH = "/compute/v1/projects/p/regions/us-east5/resourcePolicies"
         pytest.param({}, WorkloadPolicy(name="", type="", topology="", status=""), id="nothing"),
     ],
 )
-def test_workload_policies_are_read(
+def test_workload_policy_is_read_from_compute_engine(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], want: WorkloadPolicy
 ) -> None:
     """The name is escaped, so that it cannot lead to another path."""
@@ -717,7 +717,7 @@ def test_workload_policies_are_read(
 
 
 @pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
-def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
+def test_policies_are_read_in_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
     """The region also counts for a zonal cluster."""
     client = GkeClient(replace(CLUSTER_NAME, location=location), endpoint=server.url)
     server.answer = Answer(body={})
@@ -771,7 +771,7 @@ METHODS = ("list", "get", "create", "delete", "operation", "cluster", "policy", 
         ),
     ],
 )
-def test_failures_are_ours_and_calls_are_sent_once(
+def test_failed_call_raises_gke_error_and_is_sent_once(
     server: RecordingServer, client: GkeClient, method: str, answer: Answer, read: FailureKind, change: FailureKind
 ) -> None:
     server.answer = answer
@@ -779,7 +779,7 @@ def test_failures_are_ours_and_calls_are_sent_once(
     assert len(server.requests) == 1
 
 
-def test_nothing_listens() -> None:
+def test_refused_connection_is_unavailable() -> None:
     with RecordingServer() as gone:
         url = gone.url
     client = GkeClient(CLUSTER_NAME, endpoint=url)
@@ -852,7 +852,7 @@ ODD_WORDS = (
 )
 
 
-def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_names_in_a_failed_operation_do_not_determine_its_kind(server: RecordingServer, client: GkeClient) -> None:
     """The client remembers the texts of the create whose operation it reads."""
     server.answer = Answer(body={"name": "operation-1"})
     client.create_node_pool(NAMED_BADLY)
@@ -863,7 +863,7 @@ def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, cli
     )
 
 
-def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_names_in_a_failed_pool_do_not_determine_its_kind(server: RecordingServer, client: GkeClient) -> None:
     pool = {
         "name": "b",
         "status": "ERROR",
@@ -893,7 +893,7 @@ class Tokens(auth_credentials.Credentials):
         self.token = f"token-{self.refreshed}"
 
 
-def test_create_is_not_sent_after_its_time(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_create_is_not_sent_after_its_time_out(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     """If fetching the token takes as long as the whole create, the create is not sent."""
     clock = FakeClock()
 
@@ -945,7 +945,7 @@ def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
     client.close()
 
 
-def test_missing_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_default_credentials_are_a_permission_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def none_found(**_: object) -> None:
         raise auth_exceptions.DefaultCredentialsError("Your default credentials were not found.")
@@ -956,7 +956,7 @@ def test_missing_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.failure.kind is FailureKind.PERMISSION
 
 
-def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_without_endpoint_calls_gke_with_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def found(*, scopes: tuple[str, ...]) -> tuple[auth_credentials.Credentials, str]:
@@ -1001,7 +1001,9 @@ def test_change_is_not_repeated_after_a_connection_went_stale(server: RecordingS
 # --- Checks before the first create
 
 
-def test_permissions_on_the_project(server: RecordingServer, client: GkeClient) -> None:
+def test_permissions_on_the_project_are_the_granted_ones_among_the_requested(
+    server: RecordingServer, client: GkeClient
+) -> None:
     """Cloud Resource Manager is called; permissions that were not requested do not count."""
     server.answer = Answer(body={"permissions": ["a.b.c", "x.y.z"]})
     assert client.test_project_permissions(("a.b.c", "d.e.f")) == {"a.b.c"}
@@ -1010,7 +1012,9 @@ def test_permissions_on_the_project(server: RecordingServer, client: GkeClient) 
     assert request.json == {"permissions": ["a.b.c", "d.e.f"]}
 
 
-def test_permissions_on_a_service_account(server: RecordingServer, client: GkeClient) -> None:
+def test_permissions_on_a_service_account_are_checked_in_any_project(
+    server: RecordingServer, client: GkeClient
+) -> None:
     """IAM finds the account in any project; the response is an empty object if nothing is granted."""
     assert client.test_account_permissions("n@q.iam.gserviceaccount.com", ("a.b.c",)) == frozenset()
     (request,) = server.requests
@@ -1020,7 +1024,7 @@ def test_permissions_on_a_service_account(server: RecordingServer, client: GkeCl
     )
 
 
-def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
+def test_reservation_is_read_in_its_project_and_zone(server: RecordingServer, client: GkeClient) -> None:
     """Compute Engine is called with the given project, or the project of the cluster."""
     body = {"name": "r1", "status": "READY", "deleteAtTime": "2026-06-01T05:00:00.000-07:00"}
     server.answer = Answer(body=body)
@@ -1045,7 +1049,9 @@ def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
         pytest.param(lambda client: client.get_reservation(project="q", zone="z", name="r1"), id="reservation"),
     ],
 )
-def test_refused_questions(server: RecordingServer, client: GkeClient, ask: Callable[[GkeClient], object]) -> None:
+def test_rejected_check_has_the_message_of_google(
+    server: RecordingServer, client: GkeClient, ask: Callable[[GkeClient], object]
+) -> None:
     """If an API is not enabled, the message is Google's, without advice to grant permissions."""
     words = "Cloud Resource Manager API has not been used in project 1 before or it is disabled."
     server.answer = google_error(403, "PERMISSION_DENIED", words)

@@ -101,7 +101,7 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "want"), [(text, kind) for kind, texts in TEXTS.items() for text in texts])
-def test_a_text_of_an_operation_or_pool_decides(text: str, want: FailureKind) -> None:
+def test_text_of_an_operation_or_pool_determines_its_kind(text: str, want: FailureKind) -> None:
     """The kind is the same with any code, and without a code."""
     assert classify_message(3 if want is not K.INVALID else 8, text) is want
     assert classify_message(None, text) is want
@@ -117,11 +117,11 @@ def test_a_text_of_an_operation_or_pool_decides(text: str, want: FailureKind) ->
         (8, K.QUOTA),
     ],
 )
-def test_the_code_decides_where_the_text_says_nothing(code: int | None, want: FailureKind) -> None:
+def test_code_determines_the_kind_if_the_text_is_unknown(code: int | None, want: FailureKind) -> None:
     assert classify_message(code, "no text that we know") is want
 
 
-def test_a_precondition_that_passes_is_in_the_way() -> None:
+def test_failed_precondition_that_may_pass_is_operation_in_the_way() -> None:
     """A precondition that is known not to pass is INVALID although its text asks to wait."""
     assert classify_message(9, "The moon is in the way, please wait") is K.OPERATION_IN_THE_WAY
     assert classify_message(9, "Constraint constraints/compute.x violated for project p. Please wait.") is K.INVALID
@@ -161,7 +161,7 @@ STEERED = [
 
 
 @pytest.mark.parametrize("text", STEERED)
-def test_words_of_users_do_not_decide(text: str) -> None:
+def test_words_of_users_do_not_determine_the_kind(text: str) -> None:
     """The user's words in a request are removed from the text before its classification; the message is kept."""
     assert classify_message(3, text, SAID) is K.INVALID
     refused = google(400, "INVALID_ARGUMENT", text)
@@ -192,24 +192,24 @@ def test_words_of_users_do_not_decide(text: str) -> None:
         ),
     ],
 )
-def test_words_of_google_decide_though_users_use_them_too(text: str, want: FailureKind) -> None:
+def test_words_of_google_determine_the_kind_even_if_users_use_them(text: str, want: FailureKind) -> None:
     """A plain word is removed only if it is quoted or in a path."""
     assert classify_message(None, text, SAID) is want
 
 
 @pytest.mark.parametrize("code", [401, 404, 500, 503])
-def test_the_text_of_other_answers_is_not(code: int) -> None:
+def test_text_of_other_statuses_does_not_determine_the_kind(code: int) -> None:
     """Each of these statuses has one meaning, or none that is certain."""
     said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
     assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is not K.OPERATION_IN_THE_WAY
 
 
-def test_a_long_text_of_hyphens_is_read_in_time() -> None:
+def test_long_text_of_hyphens_is_classified_in_time() -> None:
     """The search must not start again at each character."""
     assert classify_message(3, "a-" * 500_000, ["b-c-d-e"]) is K.INVALID
 
 
-def test_a_policy_is_blamed_by_its_name_alone() -> None:
+def test_policy_is_missing_only_if_the_text_has_its_whole_name() -> None:
     """A word that contains the name, or that the name contains, does not count."""
     failure = Failure(kind=K.INVALID, message="Node pool is not found.")
     assert not says_missing(failure, "pool-policy")
@@ -269,7 +269,7 @@ ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, Failure
 
 
 @pytest.mark.parametrize(("code", "status", "message", "reason", "want"), ANSWERS)
-def test_answer(
+def test_error_response_has_the_kind_of_its_status_and_text(
     code: int,
     status: str,
     message: str,
@@ -317,7 +317,7 @@ def test_exception_of_the_library_without_a_response_maps_by_code_and_text() -> 
         ),
     ],
 )
-def test_a_node_service_account_that_may_not_be_used_is_a_permission_with_its_remedy(
+def test_unusable_node_service_account_is_a_permission_failure_with_its_remedy(
     code: int, text: str, remedy: str
 ) -> None:
     """The create is retried, because the role may be granted at any time; the account's name does not hide the text."""
@@ -339,16 +339,16 @@ def test_a_node_service_account_that_may_not_be_used_is_a_permission_with_its_re
     ],
 )
 @pytest.mark.parametrize("body", [b"<html>oops</html>", b"", b'"text"', b'{"error": "invalid_grant"}', b"[]", b"[1]"])
-def test_answer_that_is_not_from_google(code: int, want: FailureKind, body: bytes) -> None:
+def test_response_of_a_proxy_has_the_kind_of_its_status(code: int, want: FailureKind, body: bytes) -> None:
     assert to_gke_error(answer(code, body), "delete", call=Call.DELETE).failure.kind is want
 
 
-def test_proxy_is_not_mended_by_grants() -> None:
+def test_proxy_that_requires_credentials_gets_no_advice_on_grants() -> None:
     failure = to_gke_error(answer(407, b"who are you?"), "it", call=Call.READ).failure
     assert failure == Failure(kind=K.PERMISSION, message="who are you?")
 
 
-def test_odd_bodies_of_google() -> None:
+def test_malformed_error_body_is_classified_by_its_valid_parts() -> None:
     body = {"error": {"message": None, "errors": ["x"], "details": [None, {"reason": "rateLimitExceeded"}]}}
     assert to_gke_error(answer(403, body), "it", call=Call.READ).failure.kind is K.UNAVAILABLE
 
@@ -363,13 +363,15 @@ def test_odd_bodies_of_google() -> None:
         pytest.param({}, [], None, id="no wish is None"),
     ],
 )
-def test_retry_after(headers: dict[str, str], details: list[object], want: float | None) -> None:
+def test_retry_delay_is_read_from_the_header_or_the_details(
+    headers: dict[str, str], details: list[object], want: float | None
+) -> None:
     body = {"error": {"code": 429, "message": "API requests", "details": details}}
     api = failures.Api(name="GKE", address_option="", kind_of_answer=lambda _: K.UNAVAILABLE, help_of=str)
     assert failures.read(answer(429, body, headers), api, Call.READ).retry_after_seconds == want
 
 
-def test_exceptions_that_contain_each_other() -> None:
+def test_exceptions_that_cause_each_other_are_classified() -> None:
     first, second = requests.ConnectionError("a"), requests.ConnectionError("b")
     first.__cause__, second.__cause__ = second, first
     assert to_gke_error(first, "it", call=Call.CREATE).failure.kind is K.UNKNOWN_OUTCOME
@@ -433,19 +435,19 @@ TRANSPORT = [
 
 
 @pytest.mark.parametrize(("error", "want"), TRANSPORT)
-def test_transport(error: Exception, want: tuple[FailureKind, FailureKind]) -> None:
+def test_transport_error_has_the_kind_of_its_outcome(error: Exception, want: tuple[FailureKind, FailureKind]) -> None:
     """After a transport failure, the outcome of a change is unknown unless the request cannot have been sent."""
     got = tuple(to_gke_error(error, "it", call=call).failure.kind for call in (Call.READ, Call.CREATE))
     assert got == want
 
 
-def test_missing_credentials_say_what_to_run() -> None:
+def test_missing_credentials_name_the_command_to_run() -> None:
     error = to_gke_error(auth.DefaultCredentialsError("none found"), "start", call=Call.READ)
     assert "gcloud auth application-default login --impersonate-service-account=SA" in str(error)
     assert str(error).startswith("start: ")
 
 
-def test_an_api_of_tokens_that_is_off_is_named() -> None:
+def test_disabled_token_api_is_named() -> None:
     """The message tells the user of an impersonated service account which API to enable."""
     refused = "IAM Service Account Credentials API has not been used in project 1 before or it is disabled."
     error = to_gke_error(auth.RefreshError("Unable to acquire impersonated credentials", refused), "x", call=Call.READ)
@@ -486,12 +488,12 @@ def test_every_exception_of_the_libraries_maps(kind: type[Exception], call: Call
     assert mapped.failure.kind not in (K.STOCKOUT, K.QUOTA)
 
 
-def test_enough_classes_were_found() -> None:
+def test_exception_classes_of_the_libraries_are_found() -> None:
     assert len(_CLASSES) > 100
     assert {api.ServiceUnavailable, api.RetryError, auth.RefreshError, requests.ReadTimeout} <= set(_CLASSES)
 
 
-def test_the_status_of_an_answer_is_kept() -> None:
+def test_http_status_of_a_response_is_the_code_of_the_error() -> None:
     """The status is a label of the metric of calls; 0 without a response."""
     assert to_gke_error(answer(429, {}), "it", call=Call.READ).code == 429
     assert to_gke_error(requests.exceptions.ReadTimeout(), "it", call=Call.READ).code == 0

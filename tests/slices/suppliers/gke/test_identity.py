@@ -60,7 +60,7 @@ CERTIFICATES = [
 
 
 @pytest.mark.parametrize(("trusted", "issued", "want"), CERTIFICATES)
-def test_certificates(trusted: bytes, issued: bytes, *, want: bool) -> None:
+def test_shared_certificate_proves_the_same_cluster(trusted: bytes, issued: bytes, *, want: bool) -> None:
     cluster = Cluster(name="c", ca_certificate_pem=issued)
     proven, _why = prove_same_cluster(kubernetes_ca_pem=trusted, cluster=cluster, node_provider_ids=(), assume=False)
     assert proven is want
@@ -83,7 +83,7 @@ NODES = [
 
 
 @pytest.mark.parametrize(("nodes", "groups", "want"), NODES)
-def test_nodes(nodes: list[str], groups: list[str], *, want: bool) -> None:
+def test_node_of_an_instance_group_proves_the_same_cluster(nodes: list[str], groups: list[str], *, want: bool) -> None:
     """If the client trusts public roots, one node in an instance group of the cluster is sufficient."""
     cluster = Cluster(name="c", ca_certificate_pem=pem(OURS), instance_group_urls=tuple(groups))
     proven, _why = prove_same_cluster(kubernetes_ca_pem=None, cluster=cluster, node_provider_ids=nodes, assume=False)
@@ -99,7 +99,7 @@ def test_nodes_do_not_outweigh_a_wrong_certificate() -> None:
     assert proven is False
 
 
-def test_unproven_says_what_to_do() -> None:
+def test_failed_proof_names_the_settings_to_check() -> None:
     _proven, why = prove_same_cluster(
         kubernetes_ca_pem=pem(OTHER),
         cluster=Cluster(name="c", ca_certificate_pem=pem(OURS)),
@@ -110,7 +110,7 @@ def test_unproven_says_what_to_do() -> None:
         assert word in why
 
 
-def test_assumed() -> None:
+def test_assumption_is_used_and_named_only_without_a_proof() -> None:
     """The user's assertion is used only if nothing else proves it."""
     proven, why = prove_same_cluster(
         kubernetes_ca_pem=None, cluster=Cluster(name="c"), node_provider_ids=(), assume=True

@@ -113,7 +113,7 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
         ),
     ],
 )
-def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolRequest) -> None:
+def test_nodes_match_the_prediction_of_planning(gke: Rehearsal, request_: NodePoolRequest) -> None:
     """The prediction has only labels that the nodes have, and every taint of the nodes."""
     gke.client.create_node_pool(request_)
     assert gke.client.get_node_pool(request_.name) == expected_pool(request_)
@@ -153,7 +153,7 @@ def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal)
         pytest.param("missing", "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT", id="no such account"),
     ],
 )
-def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, state: str, words: str) -> None:
+def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state: str, words: str) -> None:
     """The create is rejected with HTTP 400 until the account is usable; the check of permissions predicts it."""
     account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
     gke.simulator.set(service_accounts={account: state})
@@ -173,7 +173,7 @@ def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, s
     gke.client.create_node_pool(request)
 
 
-def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
+def test_full_reservation_is_a_stockout_and_a_missing_one_is_invalid(gke: Rehearsal) -> None:
     """A reservation that is full or not ready may become available; a missing one is a mistake in the request."""
     gke.simulator.set(reservations={"us-east5-b/r": "FULL", "us-east5-b/new": "CREATING", "us-east5-a/there": "READY"})
     kind, message = failure_of_create(gke, replace(SLICE, reservation="there"))
@@ -193,7 +193,7 @@ def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
     assert pools[PoolName("next")].status is PoolStatus.RUNNING
 
 
-def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
+def test_missing_policy_is_distinguished_from_other_failures(gke: Rehearsal) -> None:
     request = replace(IRONWOOD, policy_name="nobody")
     kind, message = failure_of_create(gke, request)
     assert says_missing(Failure(kind=kind, message=message), "nobody")

@@ -183,7 +183,7 @@ def _jobset(name: str, capacity: str, topology: str = "4x4", parallelism: int = 
 
 
 @pytest.mark.parametrize(("topology", "parallelism"), [("4x4", 4), ("2x2", 1), ("2x2", 3)])
-def test_at_the_end_of_a_flex_start_run_the_jobset_gets_other_machines(topology: str, parallelism: int) -> None:
+def test_jobset_gets_other_machines_at_the_end_of_a_flex_start_run(topology: str, parallelism: int) -> None:
     both = Both(_jobset("train", "flex-start", topology, parallelism))
     both.settle()
     before = both.machines()
@@ -193,7 +193,7 @@ def test_at_the_end_of_a_flex_start_run_the_jobset_gets_other_machines(topology:
     assert not set(before) & set(both.machines())
 
 
-def test_a_slice_that_is_preempted_where_spot_is_out_of_stock_goes_on_demand() -> None:
+def test_preempted_spot_slice_becomes_on_demand_if_spot_is_out_of_stock() -> None:
     both = Both(_jobset("train", "spot, on-demand"))
     both.settle()
     both.groups.compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT, model="SPOT"))
@@ -227,7 +227,7 @@ def _befall(both: Both, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_befalls_them_all_is_at_rest_in_the_end(seed: int) -> None:
+def test_all_pods_run_and_no_pool_is_unused_after_random_failures(seed: int) -> None:
     rng = random.Random(seed)
     shapes = (("4x4", 4), ("2x4", 2), ("2x2", 3), ("2x2", 1))
     both = Both(

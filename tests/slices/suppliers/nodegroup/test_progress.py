@@ -148,7 +148,9 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
         ),
     ],
 )
-def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], want: PoolStatus) -> None:
+def test_status_of_a_pool_follows_from_the_conditions_of_its_group(
+    conditions: list[dict[str, Any]], parts: dict[str, Any], want: PoolStatus
+) -> None:
     found = progress(conditions, **parts)
     assert (found.status, found.made) == (want, conditions in (READY, LOST))
 
@@ -206,7 +208,9 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
         ),
     ],
 )
-def test_what_fails(conditions: list[dict[str, Any]], parts: dict[str, Any], want: FailureKind) -> None:
+def test_pool_fails_with_the_kind_of_its_conditions(
+    conditions: list[dict[str, Any]], parts: dict[str, Any], want: FailureKind
+) -> None:
     found = progress(conditions, **parts)
     assert found.status is PoolStatus.ERROR
     assert found.failure is not None
@@ -214,7 +218,7 @@ def test_what_fails(conditions: list[dict[str, Any]], parts: dict[str, Any], wan
     assert found.failure.message
 
 
-def test_names_of_users_decide_nothing() -> None:
+def test_names_of_users_do_not_determine_the_failure() -> None:
     raw = {
         "metadata": {"namespace": "slices", "name": "insufficient-quota-0123456789", "uid": "1"},
         "spec": SPEC,
@@ -228,7 +232,7 @@ def test_names_of_users_decide_nothing() -> None:
     assert (found.status, found.failure) == (PoolStatus.PROVISIONING, None)
 
 
-def test_the_wait_for_a_slice_that_is_made_anew_begins_when_the_old_machines_are_gone() -> None:
+def test_wait_for_a_recreated_slice_starts_after_its_old_machines_are_deleted() -> None:
     """Pods may take any time to leave, which does not show whether there is capacity."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
