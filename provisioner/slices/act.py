@@ -197,7 +197,7 @@ class Actor(CallingActor[Answer]):
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
     def _assign(self, assignment: Assignment) -> None:
-        """Write the labels of a node. Raises Conflict if a pod is on it that the caches do not show."""
+        """Write the labels of a node. Raises Conflict if an unfinished pod is on it that the caches do not show."""
         if assignment.verify:
             pods = list_pods_on_node(self.api, assignment.node)
             using = [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]

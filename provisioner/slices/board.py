@@ -119,7 +119,7 @@ class Document:
     problems: tuple[str, ...]
     #: Whether this process leads, but has not decided anything for a minute, so that the view is old.
     stalled: bool
-    #: None before the first decision.
+    #: View of the last round; None before the first decision.
     view: View | None
     tracks: tuple[Track, ...]
     activity: tuple[Entry, ...]
@@ -130,7 +130,7 @@ class Board:
     """Latest state for the API. The loop's thread publishes; any thread may read."""
 
     about: About
-    #: The variables of the settings that are set, as text.
+    #: Environment variables that the settings were read from.
     environment: Mapping[str, str] = field(default_factory=dict)
     problems: Callable[[], tuple[str, ...]] = tuple
     leader: Callable[[], str] = str

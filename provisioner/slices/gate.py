@@ -48,7 +48,7 @@ class SettlingError(KeptError):
     """The pool is cordoned, and pods that the scheduler assigned to it before may still arrive."""
 
     def __init__(self, wait_seconds: float) -> None:
-        """Set the remaining time until the delete may be sent."""
+        """`wait_seconds` is the time until the delete may be sent."""
         super().__init__(
             f"its nodes are cordoned, and for {BINDING_SECONDS:.0f} s pods may arrive that the scheduler assigned to "
             "them before"

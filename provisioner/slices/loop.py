@@ -164,7 +164,7 @@ class Loop(RoundLoop[answers.Answer]):
         return True
 
     def _prepare(self) -> float:
-        """Return the seconds until the proof of the cluster, or the read of the hints, is repeated; 0 if not."""
+        """Prove the cluster and read the hints; return the seconds until the next attempt, 0 if both succeeded."""
         proof = self.identity
         wait_seconds = proof.follow() if proof is not None else 0.0
         self.metrics.proven.set(not wait_seconds)

@@ -36,7 +36,7 @@ from provisioner.slices.planning.round import Snapshot, Supply
 from provisioner.slices.view.types import State, state_of
 
 PREFIX = "tpu_provisioner_"
-#: State of a pool's chips, by phase.
+#: State label of a pool's chips, by phase of the pool.
 CHIP_STATES = {
     Phase.WANTED: "wanted",
     Phase.BLOCKED: "wanted",

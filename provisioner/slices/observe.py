@@ -283,7 +283,7 @@ def take_snapshot(
     live_calls: frozenset[PoolName] = frozenset(),
     rejected: AbstractSet[str] = frozenset(),
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` has the nodes and statuses with long-rejected writes."""
+    """Return the input of one decision; `rejected` names nodes and statuses whose writes keep being rejected."""
     # Before the records are read, because a watch may become synced in between.
     reasons, sources, unknown = not_synced(watches), read_sources(watches), unknown_sources(watches)
     if pools.listed_at is None or pools.problem:

@@ -202,7 +202,7 @@ def _read(texts: tuple[str, ...]) -> Wishes:
 
 # A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
-    """Identity of a slice: kept over restarts of its workload, but not by another workload of the same name."""
+    """Identity of a slice; it survives restarts of its workload. A later workload of the same name has other slices."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey

@@ -68,7 +68,7 @@ class Finding(NamedTuple):
 
 
 class Document(NamedTuple):
-    """One object."""
+    """Object as decoded JSON, with its source if it was read from a file."""
 
     #: Decoded JSON. Aliases of YAML are the same value at several paths.
     value: Any

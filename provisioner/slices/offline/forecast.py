@@ -76,7 +76,7 @@ class PlannedPool(NamedTuple):
 
     @property
     def shown_name(self) -> str:
-        """The name; the digits that are not known yet are replaced."""
+        """The name, with `*` instead of digits that are not known yet."""
         return self.request.name if self.named else shown_name(self.request.name)
 
 
@@ -162,7 +162,7 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a pool with its last digits, which are not known yet, replaced."""
+    """Return the name of a pool with `*` instead of its last digits, which are not known yet."""
     return f"{name[:-_HASH_DIGITS]}*"
 
 
@@ -281,7 +281,7 @@ class _Verdicts:
             raw = fields.mapping(value_at(subject.document.raw, template.path)) if template is not None else {}
             self._not_placed[workload.uid, template] = missing_placement(slice_, raw)
         if message := self._not_placed[workload.uid, template]:
-            # The field that the message names does not exist.
+            # The field that the message names does not exist, so the path is that of the template.
             self._say(slice_, message, Severity.WARNING, path=template.path if template is not None else ())
 
     def _say_all(self, slice_: Slice, first: Notice) -> None:

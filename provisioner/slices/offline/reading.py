@@ -158,7 +158,7 @@ class Reading:
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
-    """Read one object."""
+    """Read one object; `number` determines its UID if it has none."""
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:

@@ -64,7 +64,7 @@ _DOING = {
 class Explanation:
     """State of one object, with its reason and the facts."""
 
-    #: slice, workload, pool.
+    #: Kind of the object: slice, workload or pool.
     kind: str
     id: str
     #: Activity of the object, its reason and duration, and the next step.
@@ -119,7 +119,7 @@ def for_how_long(since: datetime, now: datetime) -> str:
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
     known = _KINDS.get(kind.lower().partition(".")[0])
-    # An id has two or three slashes.
+    # An id has two or three slashes, and is not split.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 
 

@@ -65,7 +65,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], known: Known) -> str:
-    """Return why a slice waits, or how far its pods on the pool are."""
+    """Return why a slice waits, or the state of its pods and its pool."""
     supply = known.supply.get(state.name)
     if supply is None:
         return state.note or "The create of its node pool is about to be sent."

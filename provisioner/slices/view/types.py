@@ -60,14 +60,14 @@ class NoticeView:
 class WorkloadView:
     """Object whose pods request TPUs, such as a JobSet."""
 
-    #: kind/namespace/name.
+    #: Id in the form kind/namespace/name.
     id: str
     kind: str
     namespace: str
     name: str
     uid: str
     created_at: datetime
-    #: lives, suspended, completed, failed, deleting.
+    #: One of lives, suspended, completed, failed, deleting.
     state: str
     #: Chips of its slices.
     chips: int
@@ -102,7 +102,7 @@ class QueueView:
 class SliceView:
     """One slice of a workload."""
 
-    #: kind/namespace/workload/group.
+    #: Id in the form kind/namespace/workload/group.
     id: str
     #: Id of its workload.
     workload: str
@@ -156,7 +156,7 @@ class PoolView:
     #: Namespace of the workload that it is for, or was created for.
     namespace: str
     zone: str
-    #: on-demand, spot, reservation, flex-start.
+    #: One of on-demand, spot, reservation, flex-start.
     capacity: str
     #: Name or path of the reservation; empty if the pool is not in one.
     reservation: str
@@ -239,7 +239,7 @@ class Entry:
     #: Number of the entry, counted from 1 since the process started.
     number: int
     at: datetime
-    #: create, delete, pool, notice, alert.
+    #: One of create, delete, pool, notice, alert.
     kind: str
     message: str
     warning: bool

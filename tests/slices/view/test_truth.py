@@ -123,7 +123,7 @@ def test_reason_of_a_waiting_slice_is_the_message_of_its_event(replicas: int) ->
 
 
 def test_pool_of_an_unwatched_namespace_is_not_shown_as_unneeded() -> None:
-    """It is unknown whether the workload exists; then the API server returns that it lives."""
+    """Whether the workload exists is unknown, until the API server returns that it lives."""
     world = running(make_jobset("train", namespace="other"))
     world.settings = settings(namespaces=("default",))
     world.workloads.clear()

@@ -58,13 +58,13 @@ _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose words are remembered; in failures of older ones, only generated names are recognized.
+#: Maximum number of creates whose texts are remembered; in failures of older ones, only generated names are recognized.
 _MAX_REMEMBERED_CREATES = 1024
-#: A documented header of Google's APIs; field paths in JSON spelling.
+#: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
 #: Pattern of names. The library sends other names to another path, or rejects them with a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: Exceptions of a call. The last two: a response with a good status that is not Google's, or that the library rejects.
+#: Exceptions of a call. The last two are raised for responses that are not Google's, or that the library rejects.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
 
@@ -217,7 +217,7 @@ class GkeClient:
             return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Submit the creation of a workload policy, which may be used once `get_workload_policy` calls it READY."""
+        """Submit the creation of a workload policy, which can be used once `get_workload_policy` returns READY."""
         body = {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
         subject = f"create of workload policy {policy.name!r}"
         with _errors(subject, Call.CREATE, _POLICY_GRANT_HELP, values=(policy.name,)):

@@ -41,7 +41,7 @@ _TABLE = Table(
             r"|is currently being (created|deleted|updated|upgraded|repaired)",
             FailureKind.OPERATION_IN_THE_WAY,
         ),
-        # The cluster object is full; deleting pools makes room (GKE's autoscaler).
+        # The cluster object has reached its maximum size; deleting pools helps (GKE's autoscaler).
         text_rule(r"cluster byte size limit", FailureKind.QUOTA),
         *TEXTS,
     )
@@ -50,7 +50,7 @@ _TABLE = Table(
 _FAILED_PRECONDITION = 9
 #: Meanings of the codes of google.rpc.Code, in the order of their numbers from 1 on, for texts that no rule matches.
 _RPC_CODES: Mapping[str, FailureKind] = {
-    "CANCELLED": FailureKind.UNAVAILABLE,  # by another client; the next round repeats the call
+    "CANCELLED": FailureKind.UNAVAILABLE,  # cancelled by another client; the next round repeats the call
     "UNKNOWN": FailureKind.UNAVAILABLE,
     "INVALID_ARGUMENT": FailureKind.INVALID,
     "DEADLINE_EXCEEDED": FailureKind.UNAVAILABLE,
@@ -83,7 +83,7 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
 
 def _without(text: str, values: Iterable[str]) -> str:
-    """Return a text without the values and without names that GKE or the provisioner made."""
+    """Return a text without the values, and without names that GKE or the provisioner generates."""
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 

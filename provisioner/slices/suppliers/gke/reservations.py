@@ -28,7 +28,7 @@ _AT_ONCE = 4
 
 
 class ReservationId(NamedTuple):
-    """Project, empty for that of the cluster, zone and name; the blocks of a reservation end with it."""
+    """Project (empty for the cluster's project), zone and name; the blocks of a reservation end with it."""
 
     project: str
     zone: Zone
@@ -54,7 +54,7 @@ class Reservations:
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
     )
     _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
-    #: Reservations of listed pools, and those whose read is submitted.
+    #: Reservations of listed pools, and reservations whose read has been submitted.
     _used: frozenset[ReservationId] = frozenset()
     _submitted: set[ReservationId] = field(default_factory=set)
 

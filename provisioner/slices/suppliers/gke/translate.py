@@ -53,7 +53,7 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-#: Address of an instance group. Its machines have the prefix, TPU machines only the hash, and four more characters.
+#: URL of an instance group. Machine names have its prefix (only the hash for TPU machines) and four more characters.
 INSTANCE_GROUP = re.compile(
     r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
 )
@@ -64,14 +64,14 @@ _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The facts of the cluster that identify it and that a start is checked by."""
+    """Facts of the cluster that identify it, and facts that are checked at the start."""
 
     name: str
     #: Status as GKE spells it: RUNNING, RECONCILING, DEGRADED, ...; empty if it is unknown.
     status: str = ""
     #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. With a channel, GKE rejects pools without auto-upgrade.
     release_channel: str = ""
-    #: The certificate authority of the Kubernetes API server, PEM; empty when GKE gives none.
+    #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none.
     ca_certificate_pem: bytes = b""
     #: Instance group managers of all node pools.
     instance_group_urls: tuple[str, ...] = ()
@@ -251,7 +251,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
     pool = {
         "name": request.name,
         "config": _config_json(request),
-        # Flex-start capacity demands that a pool begins without nodes and grows to its whole size at once.
+        # A flex-start pool must begin without nodes, and grow to its whole size at once.
         "initialNodeCount": 0 if late else request.hosts,
         # A flex-start node that is released for repair cannot be obtained again.
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),

@@ -1,4 +1,4 @@
-"""GKE fulfils the contract of suppliers, as far as the simulated GKE shows."""
+"""The simulated GKE, and therefore GKE, fulfils the contract of suppliers."""
 
 from __future__ import annotations
 

@@ -199,7 +199,7 @@ def test_words_of_google_determine_the_kind_even_if_users_use_them(text: str, wa
 
 @pytest.mark.parametrize("code", [401, 404, 500, 503])
 def test_text_of_other_statuses_does_not_determine_the_kind(code: int) -> None:
-    """Each of these statuses has one meaning, or none that is certain."""
+    """These statuses have a fixed meaning, or leave the outcome unknown."""
     said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
     assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is not K.OPERATION_IN_THE_WAY
 
@@ -448,7 +448,7 @@ def test_missing_credentials_name_the_command_to_run() -> None:
 
 
 def test_disabled_token_api_is_named() -> None:
-    """The message tells the user of an impersonated service account which API to enable."""
+    """For an impersonated service account, the message names the API to enable."""
     refused = "IAM Service Account Credentials API has not been used in project 1 before or it is disabled."
     error = to_gke_error(auth.RefreshError("Unable to acquire impersonated credentials", refused), "x", call=Call.READ)
     assert error.failure.kind is FailureKind.PERMISSION

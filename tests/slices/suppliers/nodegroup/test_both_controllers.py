@@ -52,8 +52,7 @@ class Both(World):
             clock=self.groups.clock.now,
         )
         self.restarts = 0
-        #: Whether the controller of node groups is stopped, nodes that report nothing, and since when pods have lost a
-        #: node.
+        #: Whether the controller of node groups is stopped, silent nodes, and times at which pods lost their node.
         self.away = False
         self.silent: set[str] = set()
         self._lost_since: dict[str, float] = {}
