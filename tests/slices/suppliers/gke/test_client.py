@@ -482,7 +482,7 @@ def test_enums_that_are_sent_as_numbers_are_read(server: RecordingServer, client
 
 
 @pytest.mark.parametrize(("word", "want"), [("GLACIAL", "GLACIAL"), (77, "77"), ("UNSPECIFIED", ""), (None, "")])
-def test_channel_that_the_library_does_not_know_is_a_channel(
+def test_channel_that_the_library_does_not_know_is_read(
     server: RecordingServer, client: GkeClient, word: object, want: str
 ) -> None:
     """On every channel, GKE rejects pools without auto-upgrade."""
@@ -535,7 +535,7 @@ def test_name_is_the_last_segment_of_the_path(
 
 @NAMED
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "w/../x", "a?b=c", "a#b", "a%2Fb", "a:b", "a*b", "ä", "a\n"])
-def test_name_that_gke_does_not_give_is_not_sent_and_not_found(
+def test_invalid_name_is_not_sent_and_not_found(
     server: RecordingServer, client: GkeClient, call: Callable[[GkeClient, str], object], path: str, name: str
 ) -> None:
     """A delete of the pool ".." would go to the path of the cluster, and a delete of "a?b" to the pool "a"."""

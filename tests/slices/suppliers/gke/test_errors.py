@@ -121,7 +121,7 @@ def test_code_determines_the_kind_if_the_text_is_unknown(code: int | None, want:
     assert classify_message(code, "no text that we know") is want
 
 
-def test_failed_precondition_that_may_pass_is_operation_in_the_way() -> None:
+def test_failed_precondition_that_may_pass_is_not_invalid() -> None:
     """A precondition that is known not to pass is INVALID although its text asks to wait."""
     assert classify_message(9, "The moon is in the way, please wait") is K.OPERATION_IN_THE_WAY
     assert classify_message(9, "Constraint constraints/compute.x violated for project p. Please wait.") is K.INVALID
