@@ -36,8 +36,9 @@ _log = structlog.get_logger(__name__)
 #: Maximum duration in seconds of a supplier's changing call (its time-out); with less of the lease left, none is made.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: First and maximum pause in seconds before a rejected change of a node is repeated; the pause doubles each time.
+#: Pause in seconds after the first rejection of a node's change; it doubles with each further one.
 _FIRST_SECONDS = 1.0
+#: Maximum pause in seconds after a rejection.
 _CAP_SECONDS = 60.0
 #: Time in seconds for which a change must have been rejected before an alert is raised.
 _ALERT_SECONDS = 600.0

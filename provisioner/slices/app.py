@@ -30,8 +30,9 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
-#: Maximum number of concurrent calls to the API server before deletes, for one pool and for all pools together.
+#: Maximum number of concurrent calls to the API server before the delete of one pool.
 _AT_ONCE_PER_POOL = 16
+#: Maximum number of concurrent calls to the API server before deletes of all pools together.
 _AT_ONCE = 32
 
 

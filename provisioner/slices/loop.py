@@ -33,8 +33,9 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 _CREATE_LIST_AGE_SECONDS = 5.0
 #: Minimum interval in seconds between two writes of the hints, and between two reads until one succeeds.
 _HINTS_GAP_SECONDS = 2.0
-#: Time in seconds without a decision after which owners of waiting slices are notified, and interval of notifications.
+#: Time in seconds without a decision after which owners of waiting slices are notified.
 _STALLED_SECONDS = 60.0
+#: Interval in seconds between two of these notifications.
 _STALLED_GAP_SECONDS = 30.0
 
 

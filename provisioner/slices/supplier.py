@@ -1,11 +1,10 @@
 """Interfaces to a supplier of node pools: the loop calls `Supplier`, planning calls `PoolRules`.
 
-GKE is one supplier; each has a folder in suppliers/. `PoolRules` are pure. The contract of a `Supplier`, which one
-suite of tests checks for every supplier (tests/slices/suppliers/conformance.py):
+GKE is one supplier; each has a folder in suppliers/. `PoolRules` are pure. The following contract of a `Supplier` is
+checked for every supplier by one suite of tests (tests/slices/suppliers/conformance.py):
 
 - Every method may be called from many threads, is one short exchange, and never waits for a long operation: a create or
-  delete returns as soon as the supplier has accepted it, without its final result. `SupplierError` is the only
-  exception.
+  delete returns once the supplier has accepted it, before its result is known. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
@@ -67,8 +66,7 @@ class PoolRules:
     #: other program relies on them.
     copyable: frozenset[str]
     #: Completes a request with the properties that this supplier's pools need, including labels that nodes have only if
-    #: the pool requests them. Depends on the slice's shape and the requirements of its pods. Raises UnmeetableError if
-    #: no such pool is possible.
+    #: the pool requests them. Depends on the slice's shape and its pods' requirements. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Predicts how the scheduler will see a node of a pool.
     expected_node: Callable[[NodePool], NodeView]

@@ -156,7 +156,7 @@ def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Wishes in annotations. If an annotation is missing or invalid, its field is None or empty."""
+    """Wishes in annotations. The field of a missing or invalid annotation has its default."""
 
     #: In order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
@@ -202,7 +202,7 @@ def _read(texts: tuple[str, ...]) -> Wishes:
 
 # A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
-    """Identity of a slice; it survives restarts of its workload. A later workload of the same name has other slices."""
+    """Identity of a slice: restarts of its workload keep it, but a later workload of the same name gets another."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey

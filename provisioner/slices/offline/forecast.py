@@ -108,7 +108,7 @@ def forecast(
 def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     """Decide about all objects that were read.
 
-    Objects that the API server rejects are planned alone, to find their other problems: they must not use up any limit.
+    Objects that the API server rejects are planned separately, to find their problems without using up limits.
     """
     _add_slices_of_asks(reading)
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}

@@ -122,8 +122,7 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
         if wait.until <= now:
             continue
         parts = key.split("/", 3)
-        # Otherwise the key is empty (a slice's back-off), or the digest of a request that GKE rejected or whose pool
-        # failed.
+        # Otherwise the key is empty (back-off of a slice), or a digest of a request that GKE rejected or that failed.
         is_capacity = len(parts) == 4
         zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
         about = key if is_capacity else _FAILED_REQUEST

@@ -14,6 +14,7 @@ from provisioner.slices.view.types import State, slice_of_pool, state_of, worklo
 
 #: Time for which the track of a deleted pool is kept.
 _KEPT = timedelta(hours=24)
+#: Maximum number of segments of a track; the oldest ones are dropped.
 _MOST_SEGMENTS = 50
 #: Maximum number of segments of all tracks together: a response may contain all of them.
 _MOST_SEGMENTS_IN_ALL = 20_000

@@ -67,7 +67,7 @@ class WorkloadView:
     name: str
     uid: str
     created_at: datetime
-    #: One of lives, suspended, completed, failed, deleting.
+    #: State of the workload: lives, suspended, completed, failed, deleting.
     state: str
     #: Chips of its slices.
     chips: int
@@ -156,7 +156,7 @@ class PoolView:
     #: Namespace of the workload that it is for, or was created for.
     namespace: str
     zone: str
-    #: One of on-demand, spot, reservation, flex-start.
+    #: Kind of capacity: on-demand, spot, reservation, flex-start.
     capacity: str
     #: Name or path of the reservation; empty if the pool is not in one.
     reservation: str
@@ -239,7 +239,7 @@ class Entry:
     #: Number of the entry, counted from 1 since the process started.
     number: int
     at: datetime
-    #: One of create, delete, pool, notice, alert.
+    #: Kind of the entry: create, delete, pool, notice, alert.
     kind: str
     message: str
     warning: bool

@@ -21,7 +21,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 
 _log = structlog.get_logger(__name__)
 
-#: Interval until a reservation is read again, because its owner may move the end; the second after a failed read.
+#: Intervals between reads of a reservation, because its owner may move the end: after a success, and a failed read.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
 #: Maximum number of reads at the same time.
 _AT_ONCE = 4
