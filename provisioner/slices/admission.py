@@ -33,7 +33,7 @@ from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.kind import controller_of
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
-#: Kinds that are reviewed, except for objects that a reviewed object's controller created.
+#: Kinds that are reviewed. An object that was created for one of them, such as a JobSet's Job, is not reviewed again.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
 #: API group and kind of the controllers whose objects are not reviewed again.
 _JUDGED_MAKERS = frozenset(

@@ -96,7 +96,7 @@ class Watches:
     machine_configs: Watch[tuple[Accelerator, ...]] | None = None
 
     def named(self) -> dict[str, Watch[Any]]:
-        """The watches by the name of the resource."""
+        """Return the watches that exist, by the name of their resource."""
         named: dict[str, Watch[Any] | None] = {
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,

@@ -329,7 +329,7 @@ def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Return the fields whose values are not the absent value of their type."""
+    """Return the fields whose values differ from the absent value of their type."""
     return {key: value for key, value in values.items() if value}
 
 

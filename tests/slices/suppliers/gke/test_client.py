@@ -87,7 +87,7 @@ SMALLEST_JSON = {
         "diskType": "hyperdisk-balanced",
         "shieldedInstanceConfig": {"enableIntegrityMonitoring": True, "enableSecureBoot": True},
     },
-    # autoUpgrade false is the absent value of the API.
+    # autoUpgrade is left out, because false is the API's absent value.
     "management": {"autoRepair": True},
     "upgradeSettings": {"maxSurge": 1},
     "maxPodsConstraint": {"maxPodsPerNode": "15"},
@@ -102,7 +102,7 @@ def with_config(**config: Any) -> dict[str, Any]:
 MADE_EMPTY: dict[str, Any] = {
     **{key: value for key, value in SMALLEST_JSON.items() if key not in ("initialNodeCount", "management")},
     "config": {**SMALLEST_JSON["config"], "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},  # type: ignore[dict-item]
-    # autoRepair false is also the absent value.
+    # autoRepair is left out for the same reason as autoUpgrade above.
     "management": {},
     "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
     "upgradeSettings": {"strategy": "SHORT_LIVED"},
