@@ -1,7 +1,7 @@
-"""Acting: sends what was decided, and hands the answers back to the loop.
+"""Carries out plans: submits the calls, and returns their answers to the loop.
 
-Nothing here waits for a long operation: a call is submitted to a pool of threads, and later rounds see how it went.
-Changes of nodes that Kubernetes rejects are tried again after longer and longer waits, and are an alert in the end.
+No call waits for a long operation: it runs in a pool of threads, and later rounds look at its result. Changes of nodes
+that Kubernetes rejects are repeated after growing pauses, and are reported as an alert after `_ALERT_SECONDS`.
 """
 
 from __future__ import annotations
@@ -33,15 +33,16 @@ from provisioner.workloads.pods import list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
-#: Longest that one mutating call to a supplier takes (the client's time-out): with less lease left, none is made.
+#: Maximum duration in seconds of a supplier's changing call (its time-out); with less of the lease left, none is made.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Between two tries of a change of a node.
+#: Pause in seconds after the first rejection of a node's change; it doubles with each further one.
 _FIRST_SECONDS = 1.0
+#: Maximum pause in seconds after a rejection.
 _CAP_SECONDS = 60.0
-#: A change that is rejected for this long is an alert.
+#: Time in seconds for which a change must have been rejected before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of writes of statuses at the same time: deletes of later rounds wait behind them.
+#: Maximum number of concurrent writes of statuses: deletes of later rounds wait behind them.
 _MAX_WRITES = 64
 
 
@@ -54,25 +55,25 @@ class _Rejection(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[Answer]):
-    """Carries plans out. The key of a create or delete is the pool's name."""
+    """Carries out plans. The key of a create or delete is the pool's name."""
 
     supplier: Supplier
     api: Api
     gate: Gate
-    #: Where calls run; nothing waits for the results.
+    #: Runs creates and look-ups.
     executor: Executor
-    #: Where those run that are for Kubernetes too, deletes with their gate and changes of nodes: a pool of thousands of
-    #: nodes takes its time, and no create waits for it.
+    #: Runs calls that also use Kubernetes: deletes with their gate, and changes of nodes. They are separate, because a
+    #: pool of thousands of nodes takes long, and must not delay creates.
     slow_executor: Executor
-    #: Nodes that are being changed, so that no two threads change one.
+    #: Nodes and objects with a status that are being changed: only one thread at a time may change each.
     _changing: set[str] = field(default_factory=set)
-    #: By node, or by the object whose status it is; noted by the threads that make the changes.
+    #: Rejected changes by node, or by object with a status; recorded by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit everything in a plan; returns at once. What cannot be submitted costs nothing else its turn."""
+        """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect the others."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
-        # Deletes first: they give back money, and operations that creates wait for.
+        # Deletes first, because they save money, and free operations for which creates wait.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
             self._submit(delete.name, call, self.slow_executor, self._delete_failed)
@@ -80,7 +81,7 @@ class Actor(CallingActor[Answer]):
             name = create.request.name
             self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)
         for look_up in plan.look_ups:
-            # One that was not submitted is decided on again.
+            # The next round decides on a look-up again if it was not submitted.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         of_nodes = (
             (live.uncordon, plan.uncordons),
@@ -96,7 +97,7 @@ class Actor(CallingActor[Answer]):
             for each in plan.statuses
         ]
         for what in self._rejected.copy().keys() - {what for what, _ in (*changes, *writes)}:
-            # Nobody wants to change it any more.
+            # The change is no longer wanted.
             self._rejected.pop(what, None)
         for what, change_it in changes:
             self._submit_change(what, change_it)
@@ -117,7 +118,7 @@ class Actor(CallingActor[Answer]):
         return submitted
 
     def live_calls(self) -> frozenset[PoolName]:
-        """Name the pools whose create or delete is submitted, and whose answer nobody has taken yet."""
+        """Return the pools whose create or delete was submitted, and whose answer has not been processed yet."""
         return frozenset(map(PoolName, self.live()))
 
     def _submit(
@@ -127,7 +128,7 @@ class Actor(CallingActor[Answer]):
         executor: Executor,
         failed: Callable[[PoolName, Failure], Answer],
     ) -> None:
-        """Submit a create or delete: one that cannot be submitted is answered, too."""
+        """Submit a create or delete; if that is impossible, answer with a failure."""
 
         def not_sent(why: str) -> Answer:
             return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=why))
@@ -148,7 +149,7 @@ class Actor(CallingActor[Answer]):
         except SupplierError as error:
             return self._create_failed(name, error.failure)
         except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # Whatever it was, the request may have reached the supplier.
+            # The request may have reached the supplier before the exception.
             _log.exception("create.crashed", node_pool=name)
             return self._create_failed(name, Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)))
         return CreateAnswer(name=name, at=self.clock(), operation=operation)
@@ -163,7 +164,7 @@ class Actor(CallingActor[Answer]):
         try:
             if self._lack_of_lease() is None:
                 self.gate.pass_through(delete)
-                # Again: the gate may have taken long.
+                # Checked again, because the gate may have taken long.
                 if self._lack_of_lease() is None:
                     return answer(DeleteResult.ACCEPTED, operation=self.supplier.delete_pool(delete.name))
         except NeededError as error:
@@ -197,7 +198,7 @@ class Actor(CallingActor[Answer]):
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
     def _assign(self, assignment: Assignment) -> None:
-        """Write the labels of a node. Raises Conflict if a pod is on it that the caches do not show."""
+        """Write the labels of a node. Raises Conflict if an unfinished pod is on one of the nodes to verify."""
         for node in assignment.verify:
             pods = list_pods_on_node(self.api, node)
             if using := [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]:
@@ -207,7 +208,7 @@ class Actor(CallingActor[Answer]):
         live.label(self.api, assignment.node, assignment.labels)
 
     def _write_status(self, write: StatusWrite) -> None:
-        """Write a status, unless its object has changed: then a later round writes another."""
+        """Write a status unless its object has changed; then a later round writes the new status."""
         kind = KINDS[write.kind]
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
@@ -218,7 +219,7 @@ class Actor(CallingActor[Answer]):
         try:
             change()
         except ClusterError as error:
-            # A later round sees the node as it is, and tries again.
+            # A later round sees the current state of the node, and tries again.
             now = self.monotonic()
             before = self._rejected.get(node, _Rejection(since=now, failures=0, retry_at=now, error=""))
             if not before.failures:
@@ -239,7 +240,7 @@ class Actor(CallingActor[Answer]):
         return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
 
     def alerts(self) -> tuple[Alert, ...]:
-        """Report the changes that Kubernetes has rejected for long."""
+        """Return an alert if Kubernetes has rejected changes for `_ALERT_SECONDS`."""
         if not (rejected := self.rejected()):
             return ()
         message = (

@@ -1,12 +1,12 @@
-"""What is said of workloads, and changed in them, when they are created. Pure: reviews and settings are handed in.
+"""Reviews workloads when they are created or updated, and changes the selectors of Jobs. Pure.
 
-Only what the owner of a workload can mend by changing it is said: what stockouts, a pause or other workloads are in the
-way of is left to Events. Rejected is only what nobody's nodes can serve: somebody else may make those that this
-provisioner does not.
+Objects and settings are arguments. A review reports only problems that the owner of a workload can correct by changing
+it; stockouts, a pause and the demand of other workloads are left to Events. It rejects only objects that no nodes can
+serve: nodes that this provisioner does not create may come from elsewhere.
 
-Selectors of Jobs are changed as the Go provisioner's admission_controller did, and only of those that get a node pool
-with the changed selectors: others would wait for nodes that nobody makes, or lose what they ask somebody else for.
-Bounds and limits on all Jobs of a JobSet together are not looked at. What a Job says itself stays.
+Selectors are changed as the Go provisioner's admission_controller did, but only for Jobs that get a node pool with the
+changed selectors: otherwise pods would wait for nodes that are never created, or lose a request to another controller.
+Bounds and limits on all Jobs of a JobSet together are not checked. Existing selectors are not overwritten.
 """
 
 from __future__ import annotations
@@ -33,17 +33,17 @@ from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.kind import controller_of
 
 STATEFUL_SET, POD = "StatefulSet", "Pod"
-#: The kinds that are judged. What one of them makes is not judged again.
+#: Kinds that are reviewed. An object that was created for one of them, such as a JobSet's Job, is not reviewed again.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
-#: API group and kind of the controllers whose pods are not judged again.
+#: API group and kind of the controllers whose objects are not reviewed again.
 REVIEWED_OWNERS = frozenset(
     {("apps", STATEFUL_SET), *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind)}
 )
-#: Fields that say how much there is to be of something.
+#: Fields that hold the number of pods or groups.
 _COUNTS = ("replicas", "parallelism", "completions")
-#: kubectl apply writes the whole object there.
+#: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Slices of an object that stand for all of them: the first ones, and the last one, whose name is the longest.
+#: Maximum number of slices of an object that are checked: the first ones, and the last one, whose name is the longest.
 _MOST_SLICES = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 _KINDS = {each.value: each for each in WorkloadKind}
@@ -51,14 +51,14 @@ _KINDS = {each.value: each for each in WorkloadKind}
 
 class _Pods(NamedTuple):
     template: Template
-    #: None: nothing tells, or it is not theirs alone to fill a slice.
+    #: Number of pods; None if unknown, or if they share a slice with other pods.
     number: int | None = None
-    #: They may fill several slices.
+    #: Whether the pods may fill several slices.
     several: bool = False
 
 
 def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
-    """Yield what is wrong with the shape of slices; of pods that select none by its topology nothing is known."""
+    """Yield the problems of slice shapes; pods that do not select an accelerator and a topology are skipped."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
@@ -78,7 +78,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(pods, shape), pods.template.pods_path
-            # Of fewer, others may have the other hosts; several slices may be filled step by step.
+            # Other pods may use the remaining hosts, and several slices may be filled step by step.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -91,7 +91,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 
 
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
-    """Read accelerator, topology, chips and machine type that a template asks for; raise MalformedObject."""
+    """Read the accelerator, topology, chips and machine type that a template requests. Raises MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = podspec.node_selector_of(spec)
     return (
@@ -104,7 +104,7 @@ def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
 
 def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
     if kind == WorkloadKind.LEADER_WORKER_SET.value:
-        # A group's leader may ask for nothing, or for something else.
+        # The leader of a group may request no chips, or another shape than the workers.
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
@@ -121,7 +121,7 @@ def _template(*, path: Path, pods_path: Path) -> Template:
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
-    """Whether an object or a template opts out, or another controller makes its slices."""
+    """Whether an object or a template opts out, or another controller creates its slices."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
@@ -131,7 +131,7 @@ def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
 
 
 def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Say why the pods of a Job are probably no slice, although they are as many as it has hosts."""
+    """Return why the pods of a Job probably do not form a slice, although their number is right; otherwise empty."""
     if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
     spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
@@ -152,7 +152,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
 
 
 def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
-    """Say that pods do not fill the hosts of slices, in the words of the warning that such a pod gets."""
+    """Return the text of the pod's warning if the pods do not fill the hosts of slices; otherwise empty."""
     hosts = shape.nodes(1)
     if pods.number is None or not shape.multi_host:
         return ""
@@ -169,13 +169,13 @@ def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
 
 
 def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str = "default") -> tuple[Finding, ...]:
-    """Return what the provisioner would say of an object if it were created now, in a cluster without any node pool.
+    """Return the findings that the provisioner would report if an object were created now, in a cluster without pools.
 
-    `raw` is decoded JSON of any kind; `namespace` is where it is created if it does not say so itself. OPT_IN_LABEL is
-    not judged: the labels of the namespace are not known. Errors come first. `slices` of a finding is always 1.
+    `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
+    the labels of the namespace are unknown. Errors come first. `slices` of a finding is always 1.
 
-    Nothing is read and nothing is raised, whatever the JSON is. The time depends on the size of the object and not on
-    what it asks for: up to 256 slices stand for all, so that a limit of more slices is left to the Event.
+    The function reads nothing, and never raises, whatever the JSON is. Its time depends on the size of the object, not
+    on its demand: at most 256 slices are checked, so only the Event reports an exceeded limit of more slices.
     """
     reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MOST_SLICES)
     read_document(reading, Document(raw), 1)
@@ -184,7 +184,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 
 
 class Mode(Enum):
-    """What is done about a mistake."""
+    """Reaction to a mistake."""
 
     OFF = "off"
     WARN = "warn"
@@ -193,18 +193,18 @@ class Mode(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Judge:
-    """By what objects are judged."""
+    """Settings and rules by which objects are reviewed."""
 
     settings_of: Callable[[Document], Settings]
     rules: PoolRules
-    #: What another product of the server will say of the pods of an object in a namespace.
+    #: Returns warnings of another product about the pods of an object in a namespace.
     doubts: Callable[[Mapping[str, Any], str], Sequence[str]] = lambda _raw, _namespace: ()
 
 
 def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: Mode) -> Answer:
-    """Answer the review of the scale of a StatefulSet, which is as it was read."""
+    """Answer the review of a StatefulSet's scale; `scaled` is the StatefulSet as read from the API server."""
     spec = fields.mapping(scaled.get("spec"))
-    # The API server leaves 0 out.
+    # The API server omits replicas if it is 0.
     replicas = fields.mapping(request.object.get("spec")).get("replicas", 0)
     after = {**scaled, "spec": {**spec, "replicas": replicas}}
     return review_workload(
@@ -213,7 +213,7 @@ def review_scale(request: Request, scaled: Mapping[str, Any], by: Judge, mode: M
 
 
 def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
-    """Answer the review of an object: admitted as it is, with warnings, or rejected."""
+    """Answer the review of an object: admit it, with or without warnings, or reject it."""
     if mode is Mode.OFF or request.kind not in KINDS or request.subresource:
         return Answer()
     metadata = fields.mapping(request.object.get("metadata"))
@@ -224,11 +224,11 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         return Answer()
     found = _findings(request, request.object, by)
     if found and request.operation == "UPDATE":
-        # What was there before must not keep an object from being suspended or labelled.
+        # Problems from before the update must not prevent suspending or labelling the object.
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
         found = [each for each in found if (each.reason, each.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue suspends and resumes, with selectors of its own: rejected, it would try for ever and keep the quota.
+        # Kueue changes selectors when it suspends or resumes. If rejected, it would retry endlessly and keep the quota.
         return Answer(warnings=tuple(str(each) for each in found if each.impossible))
     denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
     denied = [str(each) for each in found if denies and each.impossible]
@@ -243,9 +243,9 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
         return []
     settings = by.settings_of(document)
     found = _of_slices(request.kind, document, namespace, settings, by.rules)
-    # It may be any key, and is read by none of them.
+    # The opt-in label may have any key, and none of these checks reads it.
     found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
-    # Where pods are placed has nothing to do with their variables.
+    # Findings on the placement of pods do not affect `doubts`, which are about environment variables.
     mistakes = any(not each.message.startswith(NOT_PLACED) for each in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -256,7 +256,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
     if kind in (STATEFUL_SET, POD):
         return list(_shape_problems(document, kind, namespace))
     judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
-    # Without the Event's reason where the request is invalid for this provisioner alone.
+    # Drop the Event's reason if the request is invalid only for this provisioner.
     said = [
         each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
         for each in judged
@@ -272,7 +272,7 @@ def _of_slices(kind: str, document: Document, namespace: str, settings: Settings
 
 
 def _is_said(finding: Finding) -> bool:
-    """Whether its owner can mend it; fields of a wrong type the API server has rejected already."""
+    """Whether the owner can correct it; fields of a wrong type have already been rejected by the API server."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -283,7 +283,7 @@ def _is_suspended(raw: Mapping[str, Any]) -> bool:
 
 
 def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
-    """Whether a suspended workload lacks what Kueue adds to its selectors when it admits it."""
+    """Whether a suspended workload lacks selectors that Kueue adds when it admits the workload."""
     if not _is_suspended(raw):
         return False
     for each in _pods_of(raw, kind):
@@ -297,10 +297,10 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
 
 
 def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
-    """Return settings without what is out of the way by itself later."""
+    """Return the settings without conditions that end on their own, such as a pause."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
     if any(ended_before(fields.mapping(raw.get("spec"))).values()):
-        # Its jobs run one after the other, so that limits do not count them together.
+        # The jobs run one after the other, so limits do not apply to their sum.
         settings = replace(
             settings,
             max_chips=None,
@@ -312,7 +312,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_shrinks(request: Request) -> bool:
-    """Whether nothing but counts differs of what is read of an object, and none of these grows."""
+    """Whether an update changes only counts in the reviewed part of the object, and increases none."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()
@@ -334,10 +334,10 @@ def _what_is_read(raw: Mapping[str, Any]) -> dict[str, object]:
     return {"labels": fields.mapping(metadata.get("labels")), "annotations": own, "spec": raw.get("spec")}
 
 
-#: The selector that keeps each job on nodes of its own; the provisioner copies it to them.
+#: Selector that keeps each job on its own nodes; the provisioner copies it to their labels.
 JOB_KEY_SELECTOR = "job-key"
 _AT = ("spec", "template", "spec", "nodeSelector")
-#: What asks for other capacity than on-demand, or is only read with it.
+#: Selectors that request capacity other than on-demand, or are read only together with such a selector.
 _NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.MAX_RUN_SECONDS)
 _RESERVATIONS = "cloud.google.com/reservation-"
 _STANDARD = "standard"
@@ -345,22 +345,22 @@ _STANDARD = "standard"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JobChanges:
-    """What the administrator wants of the Jobs that request chips."""
+    """Changes that the administrator has configured for Jobs that request chips."""
 
-    #: Child Jobs of JobSets get a selector that no other job has.
+    #: Whether child Jobs of JobSets get a selector with a value that no other job has.
     job_key: bool = False
-    #: The value of a selector; empty for none.
+    #: Value of the location hint selector; empty to add none.
     location_hint: str = ""
     on_demand: bool = False
 
 
 def jobset_to_read(request: Request, changes: JobChanges) -> str:
-    """Return the JobSet without which nothing tells whether a child Job is served; empty where nothing would change."""
+    """Return the name of the JobSet that determines whether a child Job is served; empty if it need not be read."""
     return _jobset_of(request) if _changed(request, changes) is not None else ""
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
-    """Answer the review of a Job that is created, with its JobSet as it was read; all else is admitted as it is."""
+    """Answer the review of a Job's creation; `jobset` is its JobSet as read. Other requests are admitted unchanged."""
     selectors = _changed(request, changes)
     if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()
@@ -378,7 +378,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a JobSet with one child Job alone, or a Job of no JobSet as it is."""
+    """Return a JobSet with only this child Job; a Job without a JobSet is returned unchanged."""
     if jobset is None:
         return job
     only = {"name": "only", "replicas": 1, "template": {"spec": job["spec"]}}
@@ -386,7 +386,7 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, A
 
 
 def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the node selector of a Job that is created, and what it is to be; None where nothing is to change."""
+    """Return the node selector of a new Job before and after the changes; None if nothing changes."""
     if (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
         return None
     spec = fields.mapping(fields.mapping(fields.mapping(request.object.get("spec")).get("template")).get("spec"))
@@ -394,7 +394,7 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
     try:
         chips = podspec.requested_chips("pod template", spec)
     except fields.MalformedObject:
-        # It is somebody else's to say.
+        # Malformed requests are reported elsewhere.
         return None
     if chips == 0 or not isinstance(before, dict):
         return None
@@ -404,7 +404,7 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 
 
 def _is_other(key: str, value: object) -> bool:
-    """Whether a selector is one of other capacity than on-demand."""
+    """Whether a selector requests capacity other than on-demand."""
     other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != _STANDARD)
     return other or key.startswith(_RESERVATIONS)
 

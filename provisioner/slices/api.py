@@ -1,6 +1,6 @@
-"""The HTTP API of the board, version 1, and the page at the root: paths, what they answer, and their description.
+"""HTTP API of the board, version 1, and the status page: paths, responses, and their description.
 
-Everything is read-only. What is added to version 1 later has a default; what is there keeps its name and its meaning.
+All paths are read-only. Fields that are added to version 1 have a default; existing fields keep their name and meaning.
 """
 
 from __future__ import annotations
@@ -26,9 +26,9 @@ _ENCODER = msgspec.json.Encoder()
 
 class _Part(NamedTuple):
     summary: str
-    #: What it has beside the version.
+    #: Fields of the response in addition to the version.
     fields: Mapping[str, Any]
-    #: Returns that, in the same order.
+    #: Returns the values of the fields, in the same order.
     find: Callable[[Document], tuple[Any, ...]]
 
 
@@ -53,7 +53,7 @@ _PARTS: Mapping[str, _Part] = {
 
 
 def pages(board: Board) -> tuple[Page, ...]:
-    """Return the pages that the board is served as."""
+    """Return the pages that show the board."""
     return (
         *file_pages("provisioner.slices"),
         Page(path=ROOT, make=lambda: _json(json.dumps({"paths": sorted(description()["paths"])}).encode())),
@@ -69,7 +69,7 @@ def _json(body: bytes) -> Response:
 
 
 def _versioned(document: Document, body: bytes) -> Response:
-    """Return a part of a document. Its tag names the process, too: each counts versions anew."""
+    """Return a part of a document. Its ETag names the process as well, because each process counts versions."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
     return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)

@@ -1,4 +1,4 @@
-"""Putting the parts together, starting them, and ending in good order or at once."""
+"""Builds the controller from its parts and runs it."""
 
 from __future__ import annotations
 
@@ -30,8 +30,9 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
-#: Calls to the API server at once before deletes: for the nodes of one pool, and for those of all pools together.
+#: Maximum number of concurrent calls to the API server before the delete of one pool.
 _AT_ONCE_PER_POOL = 16
+#: Maximum number of concurrent calls to the API server before deletes of all pools together.
 _AT_ONCE = 32
 
 
@@ -44,7 +45,7 @@ def choose(
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier of these settings, and the proof that it and Kubernetes are of one cluster.
 
-    No proof where node pools are objects of the same API server. ValueError where GKE is it and has no client.
+    Without a proof (None), node pools are objects of the same API server. Raises ValueError if GKE lacks its client.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None
@@ -70,7 +71,7 @@ def build(
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
 ) -> Controller[Loop, Actor]:
-    """Put the parts together, the client only where capacity comes from GKE; ServerError: an address cannot be read."""
+    """Build the controller; `client` may be None if GKE is not the supplier. Raises ServerError for a bad address."""
     metrics = Metrics(version=provisioner.__version__)
     replica = make_replica(
         api,
@@ -136,14 +137,14 @@ def build(
 def make_gate(
     api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_selector: str = ""
 ) -> Gate:
-    """Return the gate before deletes, with threads of its own."""
+    """Return the gate before deletes, with its own threads."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
     return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_selector=node_selector, for_each=for_each)
 
 
 def run(settings: Settings, addresses: Addresses, api: KubeApi, client: GkeClient | None) -> int:
-    """Run the controller until SIGTERM or SIGINT; return the exit code. ServerError: an address cannot be served."""
+    """Run the controller until SIGTERM or SIGINT; return the exit code. Raises ServerError for a bad address."""
     on_gce = {"node_groups": settings.node_groups_in} if settings.on_gce else {}
     return build(settings, addresses, api, client).run(
         api,

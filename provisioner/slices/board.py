@@ -1,6 +1,6 @@
-"""What is served to people: the latest view, timeline and activity as JSON.
+"""Serves the latest view, timeline and activity as JSON.
 
-The loop publishes each round, which costs next to nothing. A view is built when somebody asks, at most twice a second.
+The loop publishes each round, which is cheap. A view is built on request, at most twice per second.
 """
 
 from __future__ import annotations
@@ -24,33 +24,33 @@ from provisioner.slices.view.build import build_view
 from provisioner.slices.view.timeline import Timeline, Track
 from provisioner.slices.view.types import Entry, View
 
-#: Views are built so far apart.
+#: Minimum interval in seconds between two builds of the view.
 _GAP_SECONDS = 0.5
-#: A round is made every 15 s at least: without a decision for so long, something is wrong.
+#: Time in seconds without a decision after which the view is reported as stalled; rounds run at least every 15 s.
 _STALLED_SECONDS = 60.0
-#: Entries of the journal that are kept.
+#: Maximum number of entries in the journal.
 MOST_ENTRIES = 500
 
 
 class Journal:
-    """What was decided last and what came of it, as sentences; any thread may write and read. Lost with the process.
+    """The last decisions and their results, as sentences. Safe to use from any thread; lost with the process.
 
-    When it is full, the namespace that has the most entries loses its oldest one: a workload that flaps does not push
-    out what is known of others.
+    If it is full, the namespace with the most entries loses its oldest one, so that one unstable workload does not
+    displace the entries of other namespaces.
     """
 
     def __init__(self, *, most: int = MOST_ENTRIES) -> None:
         self._most_entries = most
         self._lock = Lock()
-        #: Oldest first.
+        #: Entries, oldest first.
         self._entries: list[Entry] = []
-        #: The number of the last entry.
+        #: Number of the last entry.
         self._last = 0
 
     def write(
         self, at: datetime, kind: str, message: str, *, warning: bool = False, pool: str = "", workload: str = ""
     ) -> None:
-        """Add one entry; the workload is kind/namespace/name, empty for none."""
+        """Add one entry; `workload` is kind/namespace/name, empty if the entry is about none."""
         with self._lock:
             self._last += 1
             entry = Entry(
@@ -58,7 +58,7 @@ class Journal:
             )
             self._entries.append(entry)
             if len(self._entries) > self._most_entries:
-                # Of namespaces that have as many, the first is that of the oldest entry.
+                # If several namespaces have the most entries, this is the namespace of the oldest entry.
                 counts = Counter(map(_namespace_of, self._entries))
                 most = max(counts, key=counts.__getitem__)
                 self._entries.remove(next(each for each in self._entries if _namespace_of(each) == most))
@@ -75,21 +75,21 @@ def _namespace_of(entry: Entry) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """What the provisioner is, for the head of the page."""
+    """Release, cluster and process, for the head of the page."""
 
     release: str
     project: str
     location: str
     cluster: str
-    #: This process, as the Lease names it.
+    #: Name of this process in the Lease.
     identity: str
     started_at: datetime
 
 
-# Without slots, for the view, which is built only where somebody asks.
+# Without slots, because the view is cached when it is first requested.
 @dataclass(frozen=True, kw_only=True)
 class Published:
-    """One round."""
+    """Result of one round."""
 
     snapshot: Snapshot
     plan: Plan
@@ -99,27 +99,27 @@ class Published:
 
     @cached_property
     def view(self) -> View:
-        """What people see of it."""
+        """View of the round."""
         return build_view(self.snapshot, self.plan, self.settings, self.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Everything that is served; `version` counts its changes since the process started."""
+    """Everything that the API returns; `version` counts its changes since the process started."""
 
     version: int
-    #: The time at which the process created this answer.
+    #: Time at which the process created this response.
     served_at: datetime
     about: About
-    #: True: this process decides. False: another one does, or none.
+    #: Whether this process makes the decisions; if not, another process does, or none.
     leading: bool
-    #: The pod that leads, by the last reading of the Lease; empty if unknown.
+    #: Name of the leading pod according to the last read of the Lease; empty if unknown.
     leader: str
-    #: Why nothing is decided at the moment; empty if decisions are made.
+    #: Reasons why no decisions are made at the moment; empty if decisions are made.
     problems: tuple[str, ...]
-    #: It leads, but has decided nothing for a minute: the view is old.
+    #: Whether this process leads, but has not decided anything for a minute, so that the view is old.
     stalled: bool
-    #: None before the first decision.
+    #: View of the last round; None before the first decision.
     view: View | None
     tracks: tuple[Track, ...]
     activity: tuple[Entry, ...]
@@ -127,10 +127,10 @@ class Document:
 
 @dataclass(slots=True, kw_only=True)
 class Board:
-    """The loop's thread publishes; any thread may ask."""
+    """Latest state for the API. The loop's thread publishes; any thread may read."""
 
     about: About
-    #: The variables of the settings that are set, as text.
+    #: Environment variables that the settings were read from.
     environment: Mapping[str, str] = field(default_factory=dict)
     problems: Callable[[], tuple[str, ...]] = tuple
     leader: Callable[[], str] = str
@@ -138,20 +138,20 @@ class Board:
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
     timeline: Timeline = field(default_factory=Timeline)
-    #: This process decides; else another one does.
+    #: Whether this process makes the decisions.
     leading: bool = False
     _published: Published | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
-    #: The last document that was asked for as JSON.
+    #: The last document that was requested as JSON, and its JSON.
     _json: tuple[Document, bytes] | None = None
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:
-        """Take over what a round saw and decided."""
+        """Publish the snapshot and the plan of a round."""
         self.leading = True
         if snapshot.not_synced:
-            # What was decided last is shown, and the problems beside it.
+            # The last decision remains visible, together with the problems.
             return
         self.timeline.follow(plan.pools, now)
         self._published = Published(
@@ -164,12 +164,12 @@ class Board:
         return given(self.environment, published.settings) if published is not None else {}
 
     def document(self) -> Document:
-        """Return everything, at most half a second old."""
+        """Return the document, at most half a second old."""
         with self._lock:
             return self._refreshed()
 
     def everything(self) -> tuple[Document, bytes]:
-        """Return everything, and as JSON, which is put together as seldom as a view, however many ask."""
+        """Return the document and its JSON, which is encoded once per document for any number of requests."""
         with self._lock:
             document = self._refreshed()
             if self._json is None or self._json[0] is not document:
@@ -184,7 +184,7 @@ class Board:
         document = self._build(last.version if last is not None else 0)
         if last is None or _without_moments(document) != _without_moments(last):
             document = replace(document, version=document.version + 1)
-        # Where nothing changed it still has the moment of the last round, and its own.
+        # An unchanged document keeps its version, but gets the times of the last round and of this response.
         self._document = document
         return document
 
@@ -206,7 +206,7 @@ class Board:
 
 
 def _without_moments(document: Document) -> Document:
-    """Return a document without the moments of its round and of serving it: they alone are no change."""
+    """Return a document without the times of its round and its response, which do not count as changes."""
     view = document.view
     same = document.about.started_at
     return replace(document, served_at=same, view=replace(view, at=same) if view is not None else None)

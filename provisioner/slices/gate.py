@@ -1,12 +1,12 @@
-"""The way to a delete: the reason proven live, the pods on the nodes listed live, before these are cordoned and after.
+"""Checks before a delete: proves its reason, and lists the pods on the pool's nodes, before and after cordoning these.
 
-What was decided on caches is not enough to end a pool: every delete reads the API server itself. A pool that pods are
-on is not cordoned. A cordon does not stop a pod for which the scheduler has chosen a node before, and the API does not
-show that choice: where there may be such pods, the pool stays cordoned for a minute before its delete. Between the last
-look and the delete no pod can be bound that does not tolerate the cordon; a node that registers after that look takes
-no pod before the delete has reached GKE, because it reports its chips only several seconds later.
+Cached decisions are not enough to delete a pool, so each delete reads the API server. A pool with pods is not cordoned.
+A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not show that choice:
+if there may be such pods, the pool stays cordoned for a minute before its delete. Between the last check and the
+delete, only pods that tolerate the cordon can be bound. A node that registers after that check gets no pod before the
+delete has reached GKE, because it reports its chips only several seconds later.
 
-`provisioner.model.membership` decides which nodes a pool has. A pool with fewer nodes than hosts is not deleted while
+`provisioner.model.membership` determines the nodes of a pool. A pool with fewer nodes than hosts is not deleted while
 pods of its workload are on a node whose pool is unknown.
 """
 
@@ -34,21 +34,21 @@ from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_work
 
 _log = structlog.get_logger(__name__)
 
-#: Far longer than the scheduler takes from its choice of a node to the binding.
+#: Wait in seconds after a cordon, far longer than the scheduler takes from its choice of a node to the binding.
 BINDING_SECONDS = 60.0
-#: The workload needs no pool any more.
+#: Reasons that hold only if the workload no longer needs pools.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 
 
 class NeededError(KeptError):
-    """The workload that the pool was made for lives, although the caches do not show it so."""
+    """The workload of the pool lives, although the caches do not show it."""
 
 
 class SettlingError(KeptError):
     """The pool is cordoned, and pods that the scheduler assigned to it before may still arrive."""
 
     def __init__(self, wait_seconds: float) -> None:
-        """`wait_seconds` are left until the delete may be sent."""
+        """`wait_seconds` is the time until the delete may be sent."""
         super().__init__(
             f"its nodes are cordoned, and for {BINDING_SECONDS:.0f} s pods may arrive that the scheduler assigned to "
             "them before"
@@ -57,7 +57,7 @@ class SettlingError(KeptError):
 
 
 class _Closed(NamedTuple):
-    """The nodes of a pool, names and UIDs, that are cordoned, and since when all of them have been."""
+    """Cordoned nodes of a pool, as names and UIDs, and the time since which all of them have been cordoned."""
 
     nodes: frozenset[tuple[str, str]]
     since: float
@@ -65,29 +65,29 @@ class _Closed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Lets a delete through, or raises KeptError. Raises ClusterError where Kubernetes does not answer."""
+    """Lets a delete pass, or raises KeptError. Raises ClusterError if Kubernetes does not answer."""
 
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: A suspended workload keeps its pools.
+    #: Whether a suspended workload keeps its pools.
     keep_suspended: bool = False
     node_selector: str = ""
-    #: How the nodes of a pool are gone through: there may be thousands.
+    #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
     for_each: ForEach = one_by_one
-    #: The node whose pod keeps a pool: while a pod is on it, nothing else is looked at.
+    #: Node with a pod that keeps the pool, by pool: as long as a pod is on it, no other node is checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
-    #: Pools that were cordoned and not opened again.
+    #: Pools that have been cordoned and not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
 
     def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
-        """Forget the pools whose delete nobody asks for any more."""
+        """Forget all pools except those whose delete is still requested."""
         for name in {*list(self._kept_on), *list(self._closed)}.difference(asked_for):
             self._kept_on.pop(name, None)
             self._closed.pop(name, None)
 
     def pass_through(self, delete: Delete) -> None:
-        """Prove the reason, close the pool for new pods, and make sure that none is on it."""
+        """Prove the reason, cordon the nodes, and make sure that no pod is on them."""
         living = self._prove(delete)
         kept_on = self._kept_on.get(delete.name)
         if kept_on is not None:
@@ -96,11 +96,11 @@ class Gate:
         nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_selector)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
-        # Cordons that an earlier try left behind are ours too.
+        # Cordons that an earlier attempt left behind are the provisioner's as well.
         closed = [node.name for node in nodes if not node.open and node.marked]
 
         def close(name: str) -> None:
-            # Noted before the call: a cordon whose answer is lost has to be undone as well.
+            # Recorded before the call, because a cordon whose response is lost must be undone as well.
             closed.append(name)
             live.cordon(self.api, name)
 
@@ -110,14 +110,14 @@ class Gate:
                 self._refuse_if_used(delete, names, living)
             self.for_each(close, opened)
             self._let_settle(delete, known, anew=bool(opened))
-            # Pods that tolerate the cordon may have come since the first look.
+            # Pods that tolerate the cordon may have been bound since the first check.
             self._refuse_if_used(delete, names, living)
             self._refuse_if_growing(delete, nodes)
         except SettlingError:
             raise
         except (ClusterError, KeptError):
             if closed:
-                # The next pass looks at all nodes again: an uncordon may fail.
+                # The next attempt checks all nodes again, because an uncordon may fail.
                 self._kept_on.pop(delete.name, None)
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
@@ -135,7 +135,7 @@ class Gate:
                 )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
-        """Take note since when all nodes are cordoned; a node that was open, or is new, starts the time anew."""
+        """Raise SettlingError until all nodes have been cordoned long enough; open or new nodes restart the time."""
         now, closed = self.monotonic(), self._closed.get(delete.name)
         if anew or closed is None or not nodes <= closed.nodes:
             closed = self._closed[delete.name] = _Closed(nodes, now)
@@ -166,7 +166,7 @@ class Gate:
         look_last(strangers, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Make sure that the pool may go; return its workload where that lives all the same."""
+        """Raise KeptError if the pool is still needed; return its workload if that lives anyway."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -180,7 +180,7 @@ class Gate:
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # Whichever of these was decided, any of them is reason enough.
+            # Any of these reasons is sufficient, even if another one was decided.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK and not self._still_stuck(delete):
             raise KeptError("no pod of the stuck slice is unschedulable any more")
@@ -208,18 +208,18 @@ class Gate:
         try:
             live.uncordon(self.api, node)
         except ClusterError as error:
-            # The next round sees a pool that is kept with a cordon of ours, and tries again.
+            # The next round sees a kept pool with a cordon of the provisioner, and tries again.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether the pod is of the stuck job that the pool is replaced for; only an explicit setting leads here."""
+    """Whether a pod belongs to the stuck job for which the pool is replaced, which requires an explicit setting."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
     return of_the_job and pod.kind == delete.kind and pod.workload_uid in ("", delete.workload_uid)
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:
-    """Whether a pod, with chips or without, is the living workload's: of its namespace, its name, its UID and a Job."""
+    """Whether a pod, with or without chips, belongs to the living workload by namespace, name, UID and group."""
     if living is None or not pod.group_key:
         return False
     named = (pod.kind, pod.namespace, pod.workload_name) == (living.kind, living.namespace, living.name)

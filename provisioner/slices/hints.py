@@ -1,10 +1,11 @@
-"""The part of the memory that is worth keeping over a crash, as text in one ConfigMap.
+"""Saves the part of the memory that is worth keeping after a crash, as text in one ConfigMap.
 
-Kept: since when pools are idle (or an hour's timer would start anew), back-off (or a create that blocks the cluster for
-half an hour would be repeated), where slices last ran, the creates of the last hour (for a limit on them), and the
-attempt of creates that no list confirms yet (so that the same name is sent again, and no other). A section that cannot
-be read back, or what has no room, is left out: losing it is safe. A failed read is repeated until it succeeds, because
-the next write would otherwise replace hints that were never read. A failed write does not raise; the last writer wins.
+Saved are: the times since which pools are idle (otherwise a delay of an hour would restart), back-off (otherwise a
+create that blocks the cluster for half an hour would be repeated), the pools on which slices last ran, the creates of
+the last hour (for a limit on them), and the attempts of creates that no list confirms yet (to send the same name
+again). Invalid sections, and entries beyond the size limit, are left out: losing them is safe. A failed read is
+repeated until it succeeds, because the next write would otherwise replace hints that were never read. A failed write
+does not raise; the last writer wins.
 """
 
 from __future__ import annotations
@@ -27,17 +28,17 @@ from provisioner.slices.planning.memory.state import Backoff, Memory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
-#: Bounded, so that a spoilt hint makes no absurd names.
+#: Bounded, so that a corrupt hint does not lead to absurd names.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
 
 def to_text(memory: Memory) -> dict[str, str]:
-    """Write the hints; keys are those of the ConfigMap's data.
+    """Return the hints as data of the ConfigMap.
 
-    What has no room is left out. Where slices last ran goes first: of all but those between two restarts, pods tell it.
+    Entries beyond the size limit are left out, first the pools on which slices last ran: pods usually show them.
     """
-    # Those that last longest: users name the reservations that they are kept by.
+    # The back-offs that last longest, because pods name the reservations in the keys: there may be any number of them.
     shared = (item for item in memory.backoffs.items() if item[1].slice_id is None)
     backoffs = sorted(shared, key=lambda item: (item[1].until, item[0]), reverse=True)[: bounds.HINTED_BACKOFFS]
     sections: dict[str, list[Any]] = {
@@ -56,7 +57,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
 
 def from_text(data: Mapping[str, str]) -> Memory:
-    """Read the hints back; a section that is not understood is left out."""
+    """Parse the hints; an invalid section is left out."""
     backoffs = _read(data, "back-off", list[tuple[str, FailureKind, str, int, _Moment, _Moment]])
     return Memory(
         unneeded_since=dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]])),
@@ -85,7 +86,7 @@ def _backoff_out(each: Backoff) -> tuple[str, str, int, datetime, datetime]:
 
 
 def _cut(entries: list[Any], most: int) -> str:
-    """Write the first entries, as many as have room."""
+    """Return as many of the first entries as fit into `most` characters, as text."""
     text = _dump(entries)
     while entries and len(text) > most:
         entries = entries[: max(0, len(entries) * most // len(text))]
@@ -129,7 +130,7 @@ class HintsStore:
         return stored
 
     def save(self, data: Mapping[str, str]) -> bool:
-        """Create or update the hints; False when that failed, which is logged once per cause."""
+        """Create or update the hints; return False if that failed, which is logged once per cause."""
         try:
             self._write(data)
         except ClusterError as error:
@@ -144,7 +145,7 @@ class HintsStore:
         return before != self._last_cause
 
     def _write(self, data: Mapping[str, str]) -> None:
-        """Write the data and nothing else: labels and annotations belong to whoever installed the object."""
+        """Write only the data: the labels and annotations belong to the installer of the object."""
         try:
             self._api.patch(self._path, {"data": dict(data)})
         except NotFound:

@@ -1,4 +1,4 @@
-"""The loop: observe, decide, act, and tell people."""
+"""Runs the rounds of the controller: observe, decide, act, report."""
 
 from __future__ import annotations
 
@@ -29,23 +29,24 @@ from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, po
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
-#: A create may be decided on a list of pools this old; a delete needs one of the same round.
+#: Maximum age in seconds of the list of node pools for creates; deletes need a list of the same round.
 _CREATE_LIST_AGE_SECONDS = 5.0
 #: Minimum interval in seconds between two writes of the hints, and between two reads until one succeeds.
 _HINTS_GAP_SECONDS = 2.0
-#: When nothing can be decided for this long, owners of waiting slices are told; looked at so often.
+#: Time in seconds without a decision after which owners of waiting slices are notified.
 _STALLED_SECONDS = 60.0
+#: Interval in seconds between two of these notifications.
 _STALLED_GAP_SECONDS = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[answers.Answer]):
-    """Observe, decide, act, until told to stop. `memory` and all parts belong to the loop's thread."""
+    """Observes, decides and acts until it is stopped. `memory` and all parts belong to the loop's thread."""
 
     settings: Settings
     watches: Watches
     pools: PoolList
-    #: None: node pools are objects of the same API server.
+    #: None if node pools are objects of the same API server.
     identity: ClusterProof | None
     actor: Actor
     reporter: Reporter
@@ -61,7 +62,7 @@ class Loop(RoundLoop[answers.Answer]):
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Since when nothing could be decided, and when owners were last told.
+    #: Times since which nothing could be decided, and of the last notification of owners; None if there was none.
     _stalled_since: float | None = None
     _told_stalled: float | None = None
     _derived: Derived = NOT_DERIVED
@@ -71,18 +72,18 @@ class Loop(RoundLoop[answers.Answer]):
         """Run rounds until `stopping` is set."""
         RoundLoop.run(self)
         if self.is_leader():
-            # Whoever leads now writes its own.
+            # If another process leads now, it writes its own hints.
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Say what keeps the provisioner from doing its work; a follower that waits for the lease has no problem."""
+        """Return why the provisioner cannot work; a follower that waits for the lease has no problem."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
-        """Do one round; return how many seconds the next may wait where nothing happens."""
+        """Do one round; return the maximum pause in seconds before the next one."""
         for name, watch in self.watches.named().items():
             if name in OPTIONAL and watch.missing:
-                # Nothing is wrong with a cluster that does not have the kind.
+                # The cluster does not have the kind, which is normal.
                 self.metrics.forget_watch(name)
                 continue
             self.metrics.set_watch(
@@ -99,7 +100,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._stalled_since = None
             self.board.leading = False
             return LONGEST_PAUSE_SECONDS
-        # Answers first: they are stamped by the clock as it was until now.
+        # Take in the answers first: their times are from the clock before a correction.
         fold = functools.partial(self._fold, self.pools.by_name())
         self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
         self._follow_clock()
@@ -115,8 +116,8 @@ class Loop(RoundLoop[answers.Answer]):
             self._tell_stalled(snapshot)
         else:
             self._stalled_since = None
-            # First what is remembered as being under way. Should it fail as a whole, what is no live call of the actor
-            # counts a minute later as a call whose outcome nobody knows.
+            # First the calls, which the memory records as in progress. If this fails as a whole, calls that are not
+            # live calls of the actor count as calls with an unknown outcome a minute later.
             self.actor.carry_out(plan)
             self.report(lambda: self.reporter.tell(plan))
             if self.meter is not None:
@@ -135,7 +136,7 @@ class Loop(RoundLoop[answers.Answer]):
         message = f"No node pools are created or deleted at the moment: {'; '.join(self._problems)}"
         policy = policy_of(snapshot, self.settings)
         found = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
-        # A person looks at the pod first.
+        # The first object of a notice is the pod, where users look first.
         notices = tuple(
             notice(each, constants.NOT_READY, message, key="not ready")
             for each in all_slices(found).values()
@@ -144,7 +145,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.report(lambda: self.reporter.tell_notices(notices))
 
     def _follow_clock(self) -> None:
-        """Notice that somebody set the clock, and go on as if it had always been so."""
+        """If the clock was set, shift all stored times by the same amount."""
         by = self.follow_clock()
         if not by:
             return
@@ -155,7 +156,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
-        """Extend the catalogue by the MachineConfigs of the cluster; return whether they are new."""
+        """Add the MachineConfigs of the cluster to the catalogue; return whether they have changed."""
         watch, before = self.watches.machine_configs, self._machine_configs
         self._machine_configs = extend_catalogue(watch.records() if watch is not None else {}, before)
         if self._machine_configs is before:
@@ -164,7 +165,7 @@ class Loop(RoundLoop[answers.Answer]):
         return True
 
     def _prepare(self) -> float:
-        """Return the seconds until the proof of the cluster, or the read of the hints, is repeated; 0 if not."""
+        """Prove the cluster and read the hints; return the seconds until the next attempt, 0 if both succeeded."""
         proof = self.identity
         wait_seconds = proof.follow() if proof is not None else 0.0
         self.metrics.proven.set(not wait_seconds)
@@ -180,7 +181,7 @@ class Loop(RoundLoop[answers.Answer]):
         return 0.0
 
     def _adapted(self) -> Settings:
-        """Return the settings, for the release channel of the cluster."""
+        """Return the settings, adapted to the release channel of the cluster."""
         return self.settings if self.identity is None else self.settings.on_channel(self.identity.release_channel)
 
     def _fold(self, pools: Mapping[PoolName, NodePool], answer: answers.Answer) -> None:
@@ -194,7 +195,7 @@ class Loop(RoundLoop[answers.Answer]):
         plan, snapshot = self._decide_once()
         old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
         if not due and (plan.deletes or (plan.creates and old)):
-            # The first plan was only a reason to look; nothing of it is kept.
+            # The first plan only showed that a new list is needed, and is discarded.
             self.pools.fetch()
             plan, snapshot = self._decide_once()
         self._problems = (self.pools.problem,) if self.pools.problem else ()

@@ -1,7 +1,7 @@
 """Marks pods for the pool of their slice when they are created, or keeps them off the pools of slices. Pure.
 
-The webhook server calls it on clusters without MutatingAdmissionPolicy. The policy in deploy/components/placement makes
-the same changes; a pod that both review is changed once. Not handled: pods without chips in namespaces for
+The webhook server uses this module on clusters without MutatingAdmissionPolicy. The policy in
+deploy/components/placement makes the same changes; a pod that both review is changed once. Not handled: pods without chips in namespaces for
 administrators' ResourceClaims; the registration of the webhook excludes them.
 """
 
@@ -47,7 +47,7 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
-    """Return whether the provisioner can serve a pod, by the pod only; with marks, any other pod would wait forever."""
+    """Return whether the provisioner can serve a pod, by the pod only; marks would make other pods wait forever."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

@@ -1,11 +1,11 @@
-"""Every metric of the provisioner, and what is measured of each round beyond its plan.
+"""Defines all metrics of the provisioner, and measures each round.
 
-Labels are bounded: kinds, phases, methods, reasons, never names of workloads or pools; of namespaces the first hundred
-(see `account_of`) and those that limits name. docs/metrics.md is made from the texts here.
+Labels are bounded: kinds, phases, methods and reasons, never names of workloads or pools; the first hundred namespaces
+(see `account_of`) and the namespaces that limits name. docs/metrics.md is generated from the texts here.
 
-A chip counts while its node exists, so that a pool which GKE tries in vain to make counts for nothing. A start-up
-begins when the scheduler called the leader pod unschedulable: the pod's own condition says it, over restarts of the
-provisioner too. What a slice had reached when this process first saw it waiting is not measured.
+A chip counts while its node exists, so a pool that GKE cannot create does not count. A start-up begins when the
+scheduler marks the leader pod as unschedulable; the pod's condition has this time, also after a restart of the
+provisioner. Stages that a slice had reached when this process first saw it waiting are not measured.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from provisioner.slices.planning.round import Snapshot, Supply
 from provisioner.slices.view.types import State, state_of
 
 PREFIX = "tpu_provisioner_"
-#: The chips of a pool count as this state.
+#: State label of a pool's chips, by phase of the pool.
 CHIP_STATES = {
     Phase.WANTED: "wanted",
     Phase.BLOCKED: "wanted",
@@ -48,52 +48,52 @@ CHIP_STATES = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
-#: The phase and the state of pools that no slice has to itself: nothing in use is whole there.
+#: Phase and state of pools that no slice has to itself.
 SPLIT = "split"
-#: The phases that slices are timed to.
+#: Phases whose times are measured.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 _CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
-#: From a pool that is there already to the hours that a stockout takes.
+#: Bounds in seconds, from a start on an existing pool to the hours that a stockout takes.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
-#: A pool that failed without a word from GKE: given up because its nodes do not get ready.
+#: Kind of failure without a message of GKE: the provisioner gave the pool up, because its nodes did not become ready.
 NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
-#: From a simulator's tenth of a second to the two hours that scarce capacity takes.
+#: Bounds in seconds, from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: The namespace of all that come later. No namespace has this name, since none may contain "_".
+#: Label value of all later namespaces. No namespace has this name, because names cannot contain "_".
 OTHERS = "_other"
 
 
 class Use(Enum):
-    """What a chip is doing."""
+    """Use of a chip."""
 
     #: A slice counts on its pool, and no pod of the slice is bound there (yet, or between two restarts).
     STARTING = "starting"
-    #: Unfinished pods are bound to its pool.
+    #: Unfinished pods are bound to the pool.
     RUNNING = "running"
-    #: Nothing needs its pool, or the pool has failed.
+    #: Nothing needs the pool, or the pool has failed.
     IDLE = "idle"
-    #: Its pool is being deleted.
+    #: The pool is being deleted.
     DRAINING = "draining"
 
 
-# The values of enumerations, not these themselves: it is a key that is looked up for each pool and round.
+# Has values of enumerations instead of members, because it is a key that is looked up for each pool and round.
 class Account(NamedTuple):
-    """What chips are counted by, as the labels of a metric have it."""
+    """Labels by which chips are counted."""
 
     namespace: str
     accelerator: str
-    #: Of `CapacityKind`.
+    #: Value of a `CapacityKind`.
     capacity: str
-    #: Of `Use`.
+    #: Value of a `Use`.
     use: str
 
 
 class Stage(Enum):
-    """How far a slice has come."""
+    """Stage of a slice's start-up."""
 
-    #: GKE lists its pool.
+    #: GKE lists the pool.
     CREATED = "created"
     #: All nodes of the pool are ready, with their chips.
     READY = "ready"
@@ -102,7 +102,7 @@ class Stage(Enum):
 
 
 class Metrics(LoopMetrics):
-    """The metrics of one process; any thread may change them, and only the loop's thread shows values of rounds."""
+    """Metrics of one process. Any thread may change them; only the loop's thread shows the values of rounds."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
@@ -136,7 +136,7 @@ class Metrics(LoopMetrics):
         self.show(values_of(Plan(memory=Memory()), (), {}, datetime.now(UTC), deletion_delay_seconds=0.0))
         self.show(usage_of({}, {}, ()))
         self.set_unknown_sources(())
-        # What is rare begins at 0: Prometheus' `increase` and `rate` miss what a series begins with.
+        # Rare results begin at 0, because Prometheus' `increase` and `rate` ignore the first value of a series.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)
         for reason in DeleteReason:
@@ -149,7 +149,7 @@ class Metrics(LoopMetrics):
             self.pool_failures.labels(kind)
 
     def set_unknown_sources(self, names: Iterable[str]) -> None:
-        """Set the sources of facts on which no decision depends at the moment."""
+        """Set the optional sources of facts that are unknown, so that no decision depends on them."""
         text = (
             "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it "
             "then. An API that the cluster does not have is not unknown."
@@ -157,7 +157,7 @@ class Metrics(LoopMetrics):
         self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
 
     def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str = "200") -> None:
-        """Measure one call to GKE; the kind is None when it succeeded, the code is HTTP's, or "none"."""
+        """Record one call to GKE. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none"."""
         self._gke_seconds.labels(method).observe(seconds)
         self._gke_requests.labels(method, code).inc()
         if error_kind is not None:
@@ -181,27 +181,27 @@ _TRYING = frozenset({Phase.WANTED, Phase.CREATING, Phase.PROVISIONING})
 
 
 class Startup(NamedTuple):
-    """A slice that waits, or did a moment ago."""
+    """Start-up of a slice that waits, or waited in the last round."""
 
     leader_uid: str
     since: datetime
-    #: What need not be measured any more.
+    #: Stages that are not measured any more.
     reached: frozenset[Stage]
 
 
 class PoolUse(NamedTuple):
-    """The chips of one pool that exist."""
+    """Existing chips of one pool."""
 
     account: Account
     chips: int
-    #: What they cost an hour; None: no price says.
+    #: Cost of these chips per hour; None without a price.
     cost_per_hour: float | None = None
 
 
 def follow(
     before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
-    """Return the slices that wait, and what was reached since the last round, after how many seconds of a wait."""
+    """Return the start-ups of waiting slices, and the stages reached since the last round with their seconds."""
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
     started: set[SliceId] = set()
@@ -226,7 +226,7 @@ def follow(
 
 
 def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
-    """Return what the chips of a pool are doing; None where it has none (yet), or nobody knows how many."""
+    """Return the use of a pool's chips; None if it has none (yet), or if their number is unknown."""
     accelerator, host_chips = supply.machine
     capacity, chips = supply.pool.capacity, host_chips * len(supply.nodes)
     if not chips:
@@ -237,7 +237,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(known: Collection[Account], wanted: Account) -> Account:
-    """Return the account itself, or the one of all other namespaces where the known ones are too many already."""
+    """Return the account itself, or the common account if the bound on accounts or namespaces is reached."""
     if wanted in known or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in known} - {OTHERS}
@@ -256,7 +256,7 @@ class Meter:
     monotonic: Callable[[], float] = time.monotonic
     _waiting: Mapping[SliceId, Startup] = field(default_factory=dict)
     _uses: tuple[PoolUse, ...] = ()
-    #: Since the start of the process, by account.
+    #: Chip-seconds and costs since the start of the process, by account.
     _chip_seconds: dict[Account, float] = field(default_factory=dict)
     _costs: dict[Account, float] = field(default_factory=dict)
     _counted_monotonic: float = 0.0
@@ -292,7 +292,7 @@ class Meter:
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))
-                # A counter that begins with a number hides that number from `increase`.
+                # Begin at 0, because `increase` ignores the first value of a counter.
                 self._chip_seconds.setdefault(account, 0.0)
                 self._costs.setdefault(account, 0.0)
         self._uses = tuple(uses)
@@ -301,7 +301,7 @@ class Meter:
 def usage_of(
     chip_seconds: Mapping[Account, float], costs: Mapping[Account, float], priced: Iterable[PoolUse]
 ) -> Iterator[Shown]:
-    """Yield what chips did since the start of the process, and what those that have a price cost now."""
+    """Yield the use of chips since the start of the process, and the current cost of chips with a price."""
     per_hour: defaultdict[Account, float] = defaultdict(float)
     unpriced = 0
     for use in priced:
@@ -342,7 +342,7 @@ def values_of(
         "another slice."
     )
     yield Shown("split_slices", text, len(plan.split_slices))
-    # A delete that is tried again is blocked until its answer; otherwise an alert would begin again.
+    # A repeated delete counts as blocked until its answer; otherwise the alert would begin again.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
@@ -403,16 +403,16 @@ def _phase_of(state: PoolState) -> str:
 
 
 def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str, str]]:
-    """Yield what slices wait for, the kind of a failure or a limit, with the UIDs of their objects."""
+    """Yield the causes for which slices wait, a kind of failure or a limit, with the UIDs of their objects."""
     for notice in plan.notices:
-        # The last word is the pool.
+        # The last word of the key is the pool.
         words = notice.key.split()[:-1]
         if notice.reason == constants.LIMIT_REACHED:
             causes = words[:1]
         else:
             causes = [each for each in words if each in _KINDS] if notice.reason == constants.CREATION_WAITING else []
         yield from ((cause, ref.uid) for cause in causes for ref in notice.objects)
-    # Nothing is said of the slice that tries whether there is capacity again; it waits for that like the others.
+    # The slice that tries whether there is capacity again has no notice, but waits for the same cause.
     memory = plan.memory
     requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
     pools = {name: each.pool for name, each in supply.items()} | requests

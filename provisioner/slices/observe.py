@@ -1,4 +1,4 @@
-"""Observing: the watches of workloads, pods and nodes and the list of node pools, put together into a snapshot."""
+"""Combines the watches of Kubernetes objects and the list of node pools into a snapshot."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ _log = structlog.get_logger(__name__)
 
 _T = TypeVar("_T")
 
-#: What nodes offer to pods with ResourceClaims.
+#: ResourceSlices, which contain the chips that nodes offer to pods with ResourceClaims.
 DEVICES = Collection(
     name=RESOURCE_SLICES,
     resource=RESOURCE_SLICES,
@@ -54,9 +54,9 @@ DEVICES = Collection(
     query={"fieldSelector": f"spec.driver={constants.TPU_DRIVER_NAME}"},
     optional=True,
 )
-#: What ProvisioningRequests and CapacityBuffers ask for.
+#: Templates of the pods for which ProvisioningRequests and CapacityBuffers request capacity.
 TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
-#: Watches without which everything else is served, by their names.
+#: Names of the watches that are not required to serve everything else.
 OPTIONAL = frozenset(
     {
         POD_TEMPLATES,
@@ -68,7 +68,7 @@ OPTIONAL = frozenset(
 #: Duration in seconds after which the objects of a kind whose CRD is not installed count as deleted: their pools cost
 #: money, and an API server that starts may answer 404 for a short time.
 _GONE_AFTER_SECONDS = 86_400.0
-#: After a failed list the next is tried after this long, doubled by each further failure up to the cap.
+#: Pause in seconds after a failed list, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
 #: Maximum share of a processor that periodic lists take. A list of 1,000 node pools of GKE takes 0.12 s of it.
@@ -79,24 +79,24 @@ _MAX_LISTING_SHARE = 0.1
 class Watches:
     """The list-watches of one controller."""
 
-    #: By kind.
+    #: Watches of workloads by kind.
     workloads: Mapping[WorkloadKind, Watch[Workload]]
-    #: Of all these kinds.
+    #: Watch of the pods of all these kinds.
     pods: Watch[Pod]
     nodes: Watch[Node]
-    #: Of what ProvisioningRequests and CapacityBuffers ask for; only where these are watched.
+    #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
-    #: The nodes that offer chips in ResourceSlices, and how many.
+    #: Watch of ResourceSlices: the node, and the number of chips that it offers.
     devices: Watch[tuple[str, int]] | None = None
-    #: Their labels; only where an opt-in label is set.
+    #: Watch of the labels of namespaces; None unless an opt-in label is set.
     namespaces: Watch[dict[str, str]] | None = None
-    #: The ConfigMap that pauses the creation of pools: when it was created.
+    #: Watch of the ConfigMap that pauses the creation of pools; the record is its creation time.
     pause: Watch[datetime] | None = None
-    #: What the cluster itself lists of TPUs.
+    #: Watch of the TPU types that the cluster itself lists.
     machine_configs: Watch[tuple[Accelerator, ...]] | None = None
 
     def named(self) -> dict[str, Watch[Any]]:
-        """All of them, by the name of what they watch."""
+        """Return the watches that exist, by the name of their resource."""
         named: dict[str, Watch[Any] | None] = {
             **{KINDS[kind].resource: watch for kind, watch in self.workloads.items()},
             "pods": self.pods,
@@ -118,7 +118,7 @@ def make_watches(
     kinds: Mapping[WorkloadKind, Kind] | None = None,
     options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
-    """Make the list-watches that the settings ask for, or those of some kinds; they are not started yet."""
+    """Return the watches for the settings, or for some kinds; they are not started yet."""
 
     def watch(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
@@ -128,11 +128,11 @@ def make_watches(
     def watch_in_all(
         collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
-        """Watch in the served namespaces; none means all."""
+        """Watch in the served namespaces, or in all if none are set."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
         return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
-    # Whether an object beyond a bound is served depends on the label.
+    # This label determines whether an object beyond a bound is served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
@@ -146,13 +146,13 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Only unfinished ones that ask for chips.
+    # Only unfinished pods that request chips.
     pods = [
         Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
         for selector in dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     ]
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
-    # Of the pools that the provisioner made.
+    # Only nodes of the provisioner's pools.
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
     nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
     return Watches(
@@ -178,42 +178,42 @@ def make_watches(
 
 
 def _parse_resource_slice(raw: object) -> tuple[str, int]:
-    """Read which node offers devices, and how many; a node's chips are one slice."""
+    """Return the node that offers devices, and their number; the chips of a node are in one ResourceSlice."""
     spec = fields.mapping(fields.mapping(raw).get("spec"))
     return fields.name(spec.get("nodeName")), len(fields.sequence(spec.get("devices")))
 
 
 @dataclass(slots=True, kw_only=True)
 class PoolList:
-    """The last list of node pools. Used by the loop's thread alone."""
+    """The last list of node pools. Used only by the loop's thread."""
 
     supplier: Supplier
     clock: Callable[[], datetime]
     pools: tuple[NodePool, ...] = ()
-    #: When the request for it was sent; None until the first success.
+    #: Time at which the request for the list was sent; None until the first success.
     listed_at: datetime | None = None
-    #: Why the last attempt failed; empty when it did not.
+    #: Reason why the last attempt failed; empty if it succeeded.
     problem: str = ""
     failures: int = 0
-    #: Time of this thread's processor.
+    #: Returns the processor time of this thread in seconds.
     processor_seconds: Callable[[], float] = time.thread_time
     #: Processor time that the last list took, in seconds.
     cost_seconds: float = 0.0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def age_seconds(self, now: datetime) -> float:
-        """How old the list is."""
+        """Return the age of the list in seconds; infinite if there was none."""
         return float("inf") if self.listed_at is None else (now - self.listed_at).total_seconds()
 
     def due_in_seconds(self, now: datetime, *, every_seconds: float) -> float:
-        """Return in how many seconds the list has to be fetched again; 0 or less: now."""
+        """Return the seconds until the list must be fetched again; 0 or less if it is due."""
         if self.failures:
             pause = min(_RELIST_CAP_SECONDS, _RELIST_SECONDS * 2.0 ** min(self.failures - 1, 10))
             return pause - (now - self.tried_at).total_seconds()
         return max(every_seconds, self.cost_seconds / _MAX_LISTING_SHARE) - self.age_seconds(now)
 
     def fetch(self) -> bool:
-        """List the pools: one call. False where it failed; the old list is kept and not to be decided on."""
+        """List the pools. Returns False if that failed: the old list is kept, but must not be decided on."""
         asked_at = self.clock()
         self.tried_at = asked_at
         started = self.processor_seconds()
@@ -232,21 +232,21 @@ class PoolList:
         return True
 
     def clock_set(self, by: timedelta) -> None:
-        """Take note that the clock was set: the list is as old as it was."""
+        """Keep the age of the list after the clock was set."""
         if self.listed_at is not None:
             self.listed_at += by
         if self.failures:
             self.tried_at += by
 
     def by_name(self) -> dict[PoolName, NodePool]:
-        """The pools by name."""
+        """Return the pools by name."""
         return {pool.name: pool for pool in self.pools}
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Say why the caches must not be decided on; empty: they may.
+    """Return why the caches must not be decided on; empty if they may.
 
-    The first answer about each kind is waited for: what an earlier process noted of its slices would be forgotten.
+    Each kind must be listed once; otherwise the memory of its slices from an earlier process would be dropped.
     """
     doubts = (
         doubt_of(name, watch)
@@ -262,12 +262,12 @@ def read_sources(watches: Watches) -> dict[str, Knowledge]:
 
 
 def unknown_sources(watches: Watches) -> frozenset[str]:
-    """Name the optional sources that are unknown."""
+    """Return the names of the optional sources that are unknown."""
     return frozenset(name for name, each in read_sources(watches).items() if each is Knowledge.UNKNOWN)
 
 
 def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
-    """List the kinds whose workloads are not watched, or not known (any more): other kinds are served anyway."""
+    """Return the kinds whose workloads are not watched, or are unknown; other kinds are served anyway."""
     lacking = {name for name, each in read_sources(watches).items() if each is not Knowledge.KNOWN}
     return frozenset(
         kind
@@ -283,7 +283,7 @@ def take_snapshot(
     live_calls: frozenset[PoolName] = frozenset(),
     rejected: AbstractSet[str] = frozenset(),
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` are the nodes and statuses that could not be written for long."""
+    """Return the input of one decision; `rejected` names nodes and statuses whose writes keep being rejected."""
     # Before the records are read, because a watch may become synced in between.
     reasons, sources, unknown = not_synced(watches), read_sources(watches), unknown_sources(watches)
     if pools.listed_at is None or pools.problem:
@@ -327,8 +327,8 @@ def take_snapshot(
 def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
     """Count the chips that a node without google.com/tpu offers in ResourceSlices.
 
-    While ResourceSlices are not known, a ready node of the driver counts with all chips of its machine: otherwise
-    slices that start together would never start, and their pools would be replaced without end.
+    While ResourceSlices are unknown, a ready node of the driver counts with all chips of its machine: otherwise slices
+    that start together would never start, and their pools would be replaced again and again.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)
     if not (known or chips) and node.ready and node.labels.get(constants.TPU_DRA_DRIVER) == "true":

@@ -1,4 +1,4 @@
-"""Telling people: Events on their objects, log lines, metrics. Nothing here decides anything."""
+"""Reports decisions and their results as Events, log lines and metrics. Makes no decisions."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: A notice that lasts is emitted this often: a little more than the recorder waits before it writes a repeat.
+#: Interval in seconds between Events of a lasting notice: slightly longer than the recorder waits before a repeat.
 _REPEAT_SECONDS = 310.0
-#: One that comes back is logged again, this often at most.
+#: Minimum interval in seconds between two log lines for a notice that ends and returns.
 _LOG_AGAIN_SECONDS = 10.0
-#: Notices that are over and remembered, so that those which come and go are not told each time.
+#: Maximum number of past notices that are remembered, so that a notice that returns often is not reported each time.
 _PAST_VERDICTS = 4096
-#: UID of the first object, reason, and key or message.
+#: Identity of a notice: UID of its first object, reason, and key or message.
 _Identity = tuple[str, str, str]
 
 
 @dataclass(slots=True)
 class _Told:
-    """When something was last told, on a clock that nobody sets."""
+    """Times of the last Event and log line of a notice, on the monotonic clock."""
 
     emitted_at: float = float("-inf")
     logged_at: float = float("-inf")
@@ -47,7 +47,7 @@ class _Told:
 
 @dataclass(slots=True, kw_only=True)
 class Reporter:
-    """Used by the loop's thread alone."""
+    """Reports plans and answers. Used only by the loop's thread."""
 
     recorder: EventRecorder
     metrics: Metrics
@@ -55,25 +55,25 @@ class Reporter:
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    #: What was submitted, for the Events that follow its answer.
+    #: Submitted creates and deletes, for the Events after their answers.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
-    #: Pools whose delete GKE has taken.
+    #: Pools whose delete was accepted.
     _accepted: set[PoolName] = field(default_factory=set)
-    #: Pools that were found to be needed when they were about to be deleted.
+    #: Pools that turned out to be needed when they were about to be deleted.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
-    #: Times that were observed: a pool that is ready once more is not made once more.
+    #: Pools and phases whose times were observed: a pool that becomes ready again is not measured again.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
-    #: Kinds, with the pool where they are about one.
+    #: Kinds of the current alerts, with the pool if they are about one.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
-    #: Notices that stand, and all that are remembered.
+    #: Current notices, and all remembered notices.
     _standing: set[_Identity] = field(default_factory=set)
     _told: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
 
     def tell(self, plan: Plan) -> None:
-        """Tell what one decision came to."""
+        """Report the result of one decision."""
         states = plan.states
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
@@ -88,7 +88,7 @@ class Reporter:
         self.metrics.set_events_dropped(self.recorder.dropped_total)
 
     def tell_answer(self, answer: Answer) -> None:
-        """Tell how a call ended."""
+        """Report the result of a call."""
         match answer:
             case CreateAnswer():
                 self._tell_create(answer)
@@ -131,7 +131,7 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
-            # Asked again and again, of workloads that nobody watches perhaps for ever: said once.
+            # Logged once, because this answer is repeated, for unwatched workloads without end.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 log.info("node_pool.needed", reason=answer.reason)
@@ -161,7 +161,7 @@ class Reporter:
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in TIMED_PHASES and name in self._wanted_at:
-            # Where the look came late, it has passed the phases before as well.
+            # If the pool passed several phases since the last round, observe them all.
             for phase in TIMED_PHASES[: TIMED_PHASES.index(new) + 1]:
                 if (name, phase) not in self._timed:
                     self._timed.add((name, phase))
@@ -187,7 +187,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # Deleted at once, it is not seen while it is being deleted.
+        # A pool that was deleted quickly was never seen in the phase DELETING.
         if transition.old is Phase.DELETING or name in self._accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
@@ -198,22 +198,22 @@ class Reporter:
         self._accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event about a pool that goes: on its workload while that exists, else on one of its nodes."""
+        """Emit an Event about a pool's delete: on its workload if that exists, otherwise on one of its nodes."""
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
             self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
-        """Take these for all that there are; emit what is new and what is due again, of the rest nothing."""
+        """Report the notices that are new or due again; `notices` has all current ones."""
         now, standing = self.monotonic(), set[_Identity]()
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
             if identity in standing:
-                # Two slices of one workload in the same words.
+                # Two slices of one workload have the same notice.
                 continue
             standing.add(identity)
-            # What stands is last, so that what has been over for longest is forgotten first.
+            # Moved to the end, so that the notices that ended first are forgotten first.
             told = self._told[identity] = self._told.pop(identity, _Told())
             if identity not in self._standing and now - told.logged_at >= _LOG_AGAIN_SECONDS:
                 self._note(notice)
@@ -228,7 +228,7 @@ class Reporter:
             self._told.popitem(last=False)
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
-        """Log an alert when it begins and when it is over; the metric shows it all the while."""
+        """Log an alert when it begins and when it ends; the metric shows it in between."""
         now = {(alert.kind, alert.pool): alert.message for alert in alerts}
         for kind, pool in sorted(now.keys() - self._alerts):
             message = now[kind, pool]
@@ -240,7 +240,7 @@ class Reporter:
         self._alerts = frozenset(now)
 
     def _log_of(self, pool: PoolName, state: PoolState | None = None) -> structlog.stdlib.BoundLogger:
-        """Return a logger whose lines name a pool, and the workload and slice that it is for, if they are known."""
+        """Return a logger whose lines name a pool, and its workload and slice if they are known."""
         log = cast(structlog.stdlib.BoundLogger, _log.bind(node_pool=pool))
         state = state or self._states.get(pool)
         if state is None or not state.named.name:
@@ -255,7 +255,7 @@ class Reporter:
         self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)
 
     def _note(self, notice: Notice) -> None:
-        """Put a notice into the log and the journal: the last of its objects is the workload."""
+        """Write a notice to the log and the journal; the last of its objects is the workload."""
         first, last = notice.objects[0], notice.objects[-1]
         _log.warning(
             "slice.notice",

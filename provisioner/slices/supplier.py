@@ -1,22 +1,21 @@
-"""What is asked of whoever supplies node pools: `Supplier` by the loop, `PoolRules` by planning.
+"""Interfaces to a supplier of node pools: the loop calls `Supplier`, planning calls `PoolRules`.
 
-GKE is one supplier; each has a folder in suppliers/. `PoolRules` are pure. The contract of a `Supplier` is held by one
-suite of tests, which runs against every supplier (tests/slices/suppliers/conformance.py):
+GKE is one supplier; each has a folder in suppliers/. `PoolRules` are pure. The following contract of a `Supplier` is
+checked for every supplier by one suite of tests (tests/slices/suppliers/conformance.py):
 
 - Every method may be called from many threads, is one short exchange, and never waits for a long operation: a create or
-  delete returns as soon as the supplier has taken it, and says nothing about how it will end. `SupplierError` is the
-  only exception.
-- **Idempotent by name.** A second create of a name ends in ALREADY_EXISTS and changes nothing. A delete of a name that
-  is not there ends in NOT_FOUND. So a call whose answer was lost may be sent again, under the same name.
-- **UNKNOWN_OUTCOME** is what a changing call ends in that was lost on its way: it may have had its effect, also later.
-  Every other failure means that nothing was changed.
-- **Listed means all.** `list_pools` returns every pool of the cluster, also those of others, because their names are
-  taken; one that cannot be read has status UNKNOWN rather than being left out. A pool is listed from the moment that
-  its create was taken until nothing is left of it.
-- An operation is known until some time after its end. NOT_FOUND says nothing about how it ended: look at the pool.
-- Nothing is sent by a changing call once `blocked` has returned a failure: it is asked right before each request.
-- A supplier that takes only so many operations at once answers TOO_MANY_OPERATIONS; planning learns the number from
-  that, and counts as operations the pools that are being created or deleted.
+  delete returns once the supplier has accepted it, before its result is known. `SupplierError` is the only exception.
+- **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
+  pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
+- **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
+  every other failure, nothing has changed.
+- **Complete lists.** `list_pools` returns every pool of the cluster, also pools of other clients, because their names
+  are in use. A pool that cannot be parsed is included with status UNKNOWN. A pool is listed from the moment that its
+  create was accepted until nothing is left of it.
+- An operation is known until some time after its end. NOT_FOUND does not reveal its result: look at the pool.
+- A changing call sends nothing after `blocked` has returned a failure: it calls `blocked` right before each request.
+- A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS; planning learns the limit from that, and
+  counts each pool that is being created or deleted as an operation.
 """
 
 from __future__ import annotations
@@ -31,12 +30,12 @@ from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
 
-#: Says why nothing may be changed now; None: it may.
+#: Returns the reason why nothing may be changed now; None if changes are allowed.
 Blocked = Callable[[], Failure | None]
 
 
 class SupplierError(Exception):
-    """The one exception of a supplier."""
+    """The only exception of a supplier."""
 
     def __init__(self, failure: Failure, subject: str = "") -> None:
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
@@ -46,29 +45,28 @@ class SupplierError(Exception):
 
 
 class UnmeetableError(ValueError):
-    """No node pool can serve the slice as it is; the message says why and what to change."""
+    """No node pool can serve the slice in its present form; the message contains the reason and the remedy."""
 
 
 class ImpossibleError(UnmeetableError):
-    """No nodes can serve it, whoever makes them: Google sells none like that, or the request contradicts itself."""
+    """No provider's nodes can serve it: Google sells no such slice, or the request contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """The rules that the node pools of a supplier follow. Pure: equal inputs, equal answers."""
+    """Rules of a supplier's node pools. Pure: equal inputs, equal results."""
 
-    #: As messages name the supplier.
+    #: Name of the supplier in messages.
     supplier_name: str
-    #: How often the pools are listed while no operation is under way: each list is a call to the supplier.
+    #: Interval in seconds between lists of the pools while no operation is in progress: each list is a call.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods select, and that nodes have only where the pool is asked for them.
+    #: Labels of Google or Kubernetes that pods select, and that nodes have only if they are requested for the pool.
     passed_on: frozenset[str]
-    #: Labels of Google or Kubernetes that a pod may have copied, beside those: they ask something of the supplier, and
-    #: say nothing that others rely on.
+    #: Further labels of Google or Kubernetes that a pod may have copied: they request a feature of the supplier, and no
+    #: other program relies on them.
     copyable: frozenset[str]
-    #: Adds to the facts of a slice what this supplier's pools need beside them, the labels that nodes have only where
-    #: the pool is asked for them among it. Raises UnmeetableError where no pool can be had so. Depends on the slice's
-    #: shape and on what its pods ask for.
+    #: Completes a request with the properties that this supplier's pools need, including labels that nodes have only if
+    #: the pool requests them. Depends on the slice's shape and its pods' requirements. Raises UnmeetableError.
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Predicts how the scheduler will see a node of a pool.
     expected_node: Callable[[NodePool], NodeView]
@@ -79,7 +77,7 @@ class Supplier(Protocol):
 
     @property
     def rules(self) -> PoolRules:
-        """The rules that they follow."""
+        """The rules of these node pools."""
         ...
 
     def list_pools(self) -> tuple[NodePool, ...]:
@@ -93,21 +91,21 @@ class Supplier(Protocol):
     def get_pool(self, name: PoolName) -> NodePool:
         """Return one node pool. Changes nothing.
 
-        NOT_FOUND: it is not there now; a create whose outcome is unknown may still be on its way.
+        NOT_FOUND: the pool does not exist now; a create with an unknown outcome may still take effect.
         """
         ...
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Submit the creation of a node pool, and of what it needs beside it; never retried here."""
+        """Submit the creation of a node pool, and of the resources that it needs. Never retried here."""
         ...
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool with all its nodes; never retried here.
+        """Submit the deletion of a node pool with all its nodes. Never retried here.
 
-        OPERATION_IN_THE_WAY also answers a delete of a pool that is already being deleted.
+        Fails with OPERATION_IN_THE_WAY also if the pool is already being deleted.
         """
         ...
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Return an operation; done with a failure is a failure, not an exception. Changes nothing."""
+        """Return an operation. A failed operation is a result with a failure, not an exception. Changes nothing."""
         ...

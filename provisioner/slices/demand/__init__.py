@@ -1,4 +1,4 @@
-"""Workloads and their pods in, slices out. Pure."""
+"""Derives slices from workloads and their pods. Pure."""
 
 from provisioner.model.workloads import group_key
 from provisioner.slices.demand.slices import Slice, SliceId

@@ -1,7 +1,7 @@
-"""Which pods are served, and what they may name: namespaces, reservations, service accounts, networks, label keys.
+"""Checks which pods are served, and which namespaces, reservations, accounts, networks and labels they may name.
 
-A pod that is not served is not ours: no Event, no log line, no pool. The functions say why something may not be named,
-in words with the setting's name, and nothing where it may.
+A pod that is not served gets no Event, no log line and no pool. The functions `*_problem` return why something may not
+be named, with the name of the setting, or an empty text if it may.
 """
 
 from __future__ import annotations
@@ -18,10 +18,10 @@ from provisioner.settings import Settings
 
 
 class NotServed(NamedTuple):
-    """Why the pods of a workload buy no pools."""
+    """Reason why no pools are created for the pods of a workload."""
 
     why: str
-    #: They ask for that, or another controller serves them: nothing is to be changed.
+    #: Whether nothing needs to be changed: the pods opt out on purpose, or another controller serves them.
     meant: bool = False
 
 
@@ -34,27 +34,27 @@ NO_SELECTORS = NotServed(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServingPolicy:
-    """Whose pods are served."""
+    """Conditions under which pods are served."""
 
-    #: Empty: all.
+    #: Namespaces that are served; empty if all are.
     namespaces: frozenset[str] = frozenset()
-    #: Key and value that the pod or its namespace must carry; None: no such condition.
+    #: Key and value of a label that the pod or its namespace must have; None if there is no such condition.
     opt_in_label: tuple[str, str] | None = None
-    #: Labels of namespaces, known only where the opt-in label is set.
+    #: Labels of namespaces, by namespace; read only if the opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def serves(self, workload: Workload, requirements: Requirements) -> bool:
-        """Whether a pod with these requirements may buy a pool."""
+        """Whether pools may be created for a pod with these requirements."""
         return self.why_not(workload, requirements) is None
 
     def why_not(self, workload: Workload, requirements: Requirements) -> NotServed | None:
-        """Say why a pod with these requirements may not buy a pool; None where it may."""
+        """Return why no pools may be created for a pod with these requirements; None if they may."""
         if asks_for_slices(workload.labels, workload.annotations):
             return NotServed(f"{constants.SLICE_AUTOPROVISIONING} requests Slice resources", meant=True)
         return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a workload would be served, if it did not ask for Slice resources."""
+        """Whether a workload would be served if it did not request Slice resources."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
@@ -81,18 +81,18 @@ class ServingPolicy:
 
 
 def asks_for_slices(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether a JobSet, or its template, asks for Slice resources in place of node pools."""
+    """Whether a JobSet or its template requests Slice resources instead of node pools."""
     asked = labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
     return asked or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
 
 
 def namespace_problem(namespace: str, settings: Settings) -> str:
-    """Say why a namespace may not have pools, empty where it may."""
+    """Return why a namespace may not have pools; empty if it may."""
     return _problem(f"namespace {namespace}", "ALLOWED_NAMESPACES", settings.allowed_namespaces, namespace)
 
 
 def reservation_problem(path: str, settings: Settings) -> str:
-    """Say why a pod may not name a reservation, empty where it may; blocks go with their reservation."""
+    """Return why a pod may not name a reservation; empty if it may. A block is allowed if its reservation is."""
     own = settings.project_id
     name = _reservation_name(path, own)
     in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{own}/")]
@@ -106,7 +106,7 @@ def reservation_problem(path: str, settings: Settings) -> str:
 
 
 def service_account_problem(account: str, settings: Settings) -> str:
-    """Say why a pod may not name a node service account, empty where it may."""
+    """Return why a pod may not name a node service account; empty if it may."""
     if account == settings.node_service_account:
         return ""
     allowed, remedy = settings.allowed_service_accounts, "remove the annotation"
@@ -114,7 +114,7 @@ def service_account_problem(account: str, settings: Settings) -> str:
 
 
 def network_problem(networks: Iterable[Network], settings: Settings) -> str:
-    """Say why a pod may not name additional networks, empty where it may."""
+    """Return why a pod may not name additional networks; empty if it may."""
     named = ((each.network, f"{each.network}:{each.subnetwork}") for each in networks)
     allowed = settings.allowed_networks
     found = (_problem(f"network {each[1]}", "ALLOWED_NETWORKS", allowed, *each, remedy="remove it") for each in named)
@@ -122,7 +122,7 @@ def network_problem(networks: Iterable[Network], settings: Settings) -> str:
 
 
 def label_problem(keys: Iterable[str], settings: Settings) -> str:
-    """Say why a pod may not set these node labels, empty where it may."""
+    """Return why a pod may not set these node labels; empty if it may."""
     allowed, remedy = settings.allowed_label_keys, "remove it from nodeSelector and copy-labels"
     found = (_problem(f"node label {key}", "ALLOWED_LABEL_KEYS", allowed, key, remedy=remedy) for key in sorted(keys))
     return next(filter(None, found), "")

@@ -1,8 +1,8 @@
-"""What ProvisioningRequests and CapacityBuffers ask for, as if the leader pod of each slice were there and waited.
+"""Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods.
 
-So they are demand like any other: in one queue, under the same limits, and matched with pools by the same rules. A
-request is served as a whole. Once it is, its leaders do not wait any more, and it only keeps its pools until pods run
-there. A buffer's leaders always wait: a slice of it whose pool is used by others asks for the next one.
+With these leader pods, later steps treat them like any other demand: one queue, the same limits, and the same rules to
+match pools. A request is served as a whole. After that, its leaders no longer wait, and it only keeps its pools until
+pods run on them. The leaders of a buffer always wait: a slice whose pool is used by other pods gets another pool.
 """
 
 from __future__ import annotations
@@ -28,17 +28,17 @@ from provisioner.model.workloads import (
 from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of, with_host_chips
 
 _Workloads = Mapping[WorkloadUid, Workload]
-#: By namespace and name.
+#: PodTemplates by namespace and name.
 Templates = Mapping[tuple[str, str], Requirements]
 
 
 def with_slices(
     workloads: _Workloads, templates: Templates, rejected: AbstractSet[str] = frozenset(), *, unlisted: bool = False
 ) -> tuple[_Workloads, list[Pod]]:
-    """Return the workloads, those that ask for capacity with their slices, and the leader pods that stand for these.
+    """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
-    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. A request among
-    the `rejected` gets no slices: its status could not be written for long, so no controller would learn of its pools.
+    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. Requests named
+    in `rejected` get no slices: their status could not be written for long, so no controller would see their pools.
     """
     asking = [
         each
@@ -63,9 +63,9 @@ def with_slices(
 def _with_slices(
     workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Turn the pod sets of an ask into groups, one for each slice; its namespace has `room` for so many slices.
+    """Turn the pod sets of an ask into groups, one per slice; its namespace may have `room` more slices.
 
-    With a problem there are none, and the templates alone say whether it is served.
+    If the ask has a problem, it gets no slices; the templates then only determine whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -123,7 +123,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
 
 
 def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    """Return the slices of a buffer: the fewest that its replicas, its percentage and its limits say."""
+    """Return the slices of a buffer: the smallest number that follows from its replicas, percentage or limits."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
@@ -177,7 +177,7 @@ def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloa
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:
-    """Yield the leader pod of each slice, which waits as long as the slice is to be created."""
+    """Yield the leader pod of each slice; it counts as unschedulable until the request has been served."""
     ask = workload.ask
     served = ask is not None and ask.is_true(constants.PROVISIONED)
     for group in workload.groups:
@@ -200,7 +200,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 
 
 def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload]) -> dict[SliceId, Slice]:
-    """Return the slices whose pods use what a request that lives has been served with: it asks for them."""
+    """Return the slices whose pods consume a living ProvisioningRequest, with its name: it requests their pools."""
     live = {
         (each.namespace, each.name)
         for each in by_uid.values()

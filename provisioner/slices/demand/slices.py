@@ -1,11 +1,11 @@
-"""From workloads and their pods to slices.
+"""Derives slices from workloads and their pods.
 
-A slice is what one group of a living workload needs: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, a plain Job itself; only one that asks for chips and that the workload's spec lists. It wants a pool
-once its leader pod cannot be scheduled. Only those are listed that have pods or that something refers to (a pool, the
-memory), so that the work depends on what is there and not on what a spec asks for.
+A slice is the TPU demand of one group of a living workload: a child Job of a JobSet, a leader with its workers of a
+LeaderWorkerSet, or a Job. It must request chips and be in the workload's spec. It wants a pool once its leader pod
+cannot be scheduled. Slices are derived only for groups with pods or references (from a pool or the memory), so the work
+depends on the existing objects and not on the size of specs.
 
-What annotations ask for beside the shape of a slice, read once: those of the pod, else those of its workload.
+Annotations with further wishes are read from the pod, or from its workload if the pod does not have them.
 """
 
 from __future__ import annotations
@@ -39,9 +39,9 @@ from provisioner.model.workloads import (
 from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
 
-#: GKE's API server adds it to every pod that asks for chips; templates do not have it yet.
+#: Toleration that GKE's API server adds to every pod that requests chips; templates do not have it yet.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
-#: The API server's clock says when a pod was created, and that of a workload's controller when it was suspended.
+#: Maximum difference between the API server's clock (creation of pods) and that of workload controllers (suspension).
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
 _KEYS = (
@@ -55,17 +55,17 @@ _KEYS = (
 
 @dataclass(slots=True)
 class Wanted:
-    """A group of which something is there: pods, or a pool or the memory that refers to it."""
+    """Group with pods, or one that a pool or the memory refers to."""
 
-    #: Empty where nothing tells it.
+    #: Name of the group; empty if unknown.
     name: str
     pods: list[Pod] = field(default_factory=list)
 
 
 class ListedGroup(NamedTuple):
-    """One group that a workload's spec lists; they sort as they are listed there."""
+    """One group that a workload's spec lists. Groups sort in the order of the spec."""
 
-    #: Of the pod group in the spec, and of the group among those that come from it.
+    #: Index of the pod group in the spec, and index of this group within it.
     place: int
     number: int
     key: GroupKey
@@ -78,7 +78,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
         if group_key(workload.namespace, each.name) != key:
-            # Nothing tells its name, or a label has only the beginning of it.
+            # The name is unknown, or it comes from a label that has only its beginning.
             unnamed.append(key)
             continue
         name, index = _parts(workload.name, each.name)
@@ -86,7 +86,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             continue
         place, group = groups[name]
         most = group.replicas + (group.surge if each.pods else 0)
-        # What is taken apart has to come out the same again: "07" is no index.
+        # The name must be the same when it is composed again: "07" is not an index.
         if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
@@ -110,7 +110,7 @@ def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
 
 @lru_cache(maxsize=16384)
 def _parts(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Take the name of a group apart: the name in the spec, and the index; None for a text of another form."""
+    """Split the name of a group into the name in the spec and the index, None if the name has another form."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -121,10 +121,10 @@ def _parts(workload_name: str, group_name: str) -> tuple[str, int | None]:
 def _groups_by_key(
     namespace: str, workload_name: str, listed: tuple[tuple[str, int, bool], ...]
 ) -> Mapping[GroupKey, tuple[str, int, str]]:
-    """Return the name of the entry in the spec, the index and the name of each group, by its key.
+    """Return the name of the spec's entry, the index and the name of each group, by the key of the group.
 
-    `listed` are the name, the replicas and whether groups are numbered of each entry. Needed only for what names no
-    group: what the memory holds of slices without pods, and pools with long names.
+    `listed` has the name, the replicas and whether groups are numbered for each entry. This is needed only for
+    references without a group name: slices without pods in the memory, and pools with long names.
     """
     groups = (
         (name, index, name_of_group(workload_name, name, index, numbered=numbered))
@@ -135,7 +135,7 @@ def _groups_by_key(
 
 
 def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield of each entry of the spec that has chips the first group that is not among those found already."""
+    """Yield the first group that is not in `found` for each entry of the spec that requests chips."""
     for place, group in enumerate(workload.groups):
         if group.template.chips == 0 or workload.problem:
             continue
@@ -148,7 +148,7 @@ def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator
 
 
 def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
-    """Return the name of one of the groups that come from an entry of a workload's spec."""
+    """Return the name of the group with an index in an entry of a workload's spec."""
     if not numbered:
         return workload_name
     return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
@@ -156,25 +156,25 @@ def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """What was asked for; None or empty where nothing was, or where it cannot be read."""
+    """Wishes in annotations. The field of a missing or invalid annotation has its default."""
 
-    #: Best first.
+    #: In order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
-    #: Best first.
+    #: In order of preference.
     zones: tuple[Zone, ...] = ()
     same_zone: bool | None = None
     all_or_nothing: bool | None = None
     max_run_seconds: float | None = None
-    #: By annotation: why it cannot be read, in words.
+    #: Error messages of annotations that cannot be parsed, by annotation.
     problems: Mapping[str, str] = field(default_factory=dict)
 
 
 def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
-    """Read the annotations of a pod, and of its workload for those that the pod does not have."""
+    """Read the annotations of a pod, and those of its workload that the pod does not have."""
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
-# Annotations are the same in every round, and alike in most pods of a workload.
+# Annotations are the same in every round, and in most pods of a workload.
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> Wishes:
     asked = dict(zip(_KEYS, texts, strict=True))
@@ -200,9 +200,9 @@ def _read(texts: tuple[str, ...]) -> Wishes:
     return replace(wishes, problems=problems)
 
 
-# A tuple: it is the key of most maps, and hashed tens of thousands of times in one decision.
+# A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
-    """Identifies a slice over restarts of its workload, and apart from an earlier workload of the same name."""
+    """Identity of a slice: restarts of its workload keep it, but a later workload of the same name gets another."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -213,75 +213,75 @@ class SliceId(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """What one group of pods needs."""
+    """Demand of one group of pods."""
 
     id: SliceId
     workload: Workload
-    #: Of a JobSet the name of the child Job.
+    #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: The leader pod's requirements, else the template's; without the marks of admission (`model.placement`).
+    #: Requirements of the leader pod, otherwise of the template; without the marks of admission (`model.placement`).
     requirements: Requirements
-    #: The key that admission marked the leader pod with, else any other pod; empty if no pod is marked.
+    #: The key that admission marked the leader pod with, otherwise any other pod; empty if no pod is marked.
     mark: str = ""
     #: The node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if it
     #: selects none.
     host: str = ""
-    #: The unfinished leader pod that is not being deleted.
+    #: The unfinished leader pod that is not being deleted; None without such a pod.
     leader: Pod | None
-    #: All unfinished pods of the group, oldest incarnation included.
+    #: All unfinished pods of the group, including those of earlier incarnations.
     pods: tuple[Pod, ...]
     parallelism: int
-    #: Its Job ends after this time; 0: no such time.
+    #: Time in seconds after which the Job ends; 0 if it has no deadline.
     deadline_seconds: int
-    #: Its child Job has succeeded: it wants no pool any more.
+    #: Whether the child Job has succeeded, so that the slice no longer wants a pool.
     ended: bool
     siblings: int
     wishes: Wishes
-    #: The ProvisioningRequest that lives and asks for it; empty for none.
+    #: Name of the living ProvisioningRequest that requests its pool; empty if none does.
     request: str = ""
     served: bool
-    #: None where the request is no valid slice.
+    #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
 
     @property
     def pending(self) -> bool:
-        """Whether the slice has a leader that is served and cannot be scheduled, and asks for its pool itself."""
+        """Whether the leader pod is served and unschedulable, and no ProvisioningRequest requests its pool."""
         waits = self.leader is not None and self.leader.unschedulable_since is not None
         return waits and self.served and not self.request
 
     @property
     def spare(self) -> bool:
-        """Whether it is of a buffer: it has what nobody else needs."""
+        """Whether the slice belongs to a CapacityBuffer, whose pools serve other workloads first."""
         return self.workload.kind is WorkloadKind.CAPACITY_BUFFER
 
     @property
     def title(self) -> str:
-        """Its group of pods, as people call it."""
+        """The kind and the name of the group of pods, as in messages."""
         return f"{self.workload.kind.group_title} {self.group_name}"
 
     @property
     def pods_field(self) -> str:
-        """The field of its workload's specification that says how many pods it has."""
+        """The field of the workload's specification with the number of pods."""
         return self.workload.kind.size_field
 
     @property
     def nodes(self) -> int:
-        """Nodes that the slice needs; 0 where it has no shape."""
+        """Number of nodes that the slice needs; 0 if it has no shape."""
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
 
 
 class Found(NamedTuple):
-    """The slices of one workload, and all that they follow from beside the policy."""
+    """Slices of one workload, and the inputs that they were derived from, except the policy."""
 
     workload: Workload
-    #: The key of each group of which something is there, its name where that is known, and its pods.
+    #: Key, name (empty if unknown) and pods of each group that has pods or that something refers to.
     wanted: tuple[tuple[GroupKey, str, tuple[Pod, ...]], ...]
     slices: Mapping[SliceId, Slice]
 
 
 def all_slices(found: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
-    """Put the slices of all workloads together."""
+    """Merge the slices of all workloads."""
     slices: dict[SliceId, Slice] = {}
     for each in found.values():
         slices.update(each.slices)
@@ -297,11 +297,11 @@ def find_by_workload(
     keep_suspended: bool = False,
     last: Mapping[WorkloadUid, Found] = MappingProxyType({}),
 ) -> dict[WorkloadUid, Found]:
-    """List the slices of each living workload; with `keep_suspended` of suspended ones those that something refers to.
+    """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
-    Those that have pods; those of `referred`, with the name of the group where it is known; and one of the others of
-    each template, which says what that asks for. What was found last time, by the same policy, is taken over where
-    nothing that it follows from has changed.
+    Included are slices with pods, the slices in `referred` (the value is the name of the group, empty if unknown), and
+    one further slice of each entry in the spec, which shows the demand of the others. Results in `last`, from the same
+    policy, are reused for workloads whose spec, pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -322,7 +322,7 @@ def find_by_workload(
         there = wanted[uid]
         asked = tuple([(key, each.name, tuple(each.pods)) for key, each in there.items()])
         before = last.get(uid)
-        # Equal objects are nearly always the same ones, so that comparing them costs little.
+        # Equal objects are nearly always identical, so the comparison is cheap.
         if before is None or before.workload != workload or before.wanted != asked:
             before = Found(workload, asked, _slices_of(workload, there, policy))
         found[uid] = before
@@ -334,7 +334,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     listed: list[ListedGroup] = []
     others = 0
     for each in listed_groups(workload, wanted):
-        # Chips that only a webhook adds show on the pods alone, and a suspended workload has none.
+        # Chips that a webhook adds are visible only in pods, and a suspended workload has none: all its groups count.
         with_chips = bool(groups[each.place].template.chips)
         if with_chips or wanted[each.key].pods or workload.suspended:
             listed.append(each)
@@ -347,7 +347,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
             with_pods = len(there) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
             listed = [each for each in listed if each not in surplus]
-    # Those without pods count as well: they will come.
+    # Groups without pods count as well, because their pods will be created.
     siblings = others
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
@@ -358,14 +358,14 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     for each in listed:
         pods = wanted[each.key].pods if each.key in wanted else []
         group = groups[each.place]
-        # The status does not name the groups that have succeeded: it is all without pods, or it is unknown which.
+        # The status has the number of succeeded groups, not their names: it is conclusive only if no others lack pods.
         ended = not pods and 0 < group.replicas - groups_with_pods[each.place] <= group.succeeded
         slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
     return slices
 
 
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
-    """Tell which slice a pod belongs to; None where its workload cannot be told, or no Job controls it."""
+    """Return the slice that a pod belongs to; None if its workload is unknown, or if it is not in a group."""
     uid = workloads.uid_of(pod)
     return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
 
@@ -377,7 +377,7 @@ def _slice(
     leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
-    # What a pod of the template asks for when GKE has added its toleration.
+    # GKE's API server adds this toleration to pods that are created from the template.
     admitted = replace(group.template, tolerations=(*group.template.tolerations, CHIP_TOLERATION))
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
@@ -386,7 +386,7 @@ def _slice(
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
         requirements = with_host_chips(requirements)
-    # Pods from before the policy was installed are not marked, and those that follow them are.
+    # A pod that was created before the admission policy was installed has no mark; later pods of the group have one.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None
     problem = requirements.problem
@@ -408,7 +408,7 @@ def _slice(
         ended=ended,
         siblings=siblings,
         wishes=read_wishes(requirements.annotations, workload.annotations),
-        # One that exceeds a bound is told once, on the workload, and not for each slice.
+        # A workload that exceeds a bound is reported once, on the workload, and not on each slice.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
@@ -416,9 +416,9 @@ def _slice(
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
-    """Choose the leader pod: a restart may show two for a moment, and the one that waits is the one to serve.
+    """Return the leader pod: the pod of index 0; with `lowest`, the pod of the lowest index that is left.
 
-    That of index 0; with `lowest` that of the lowest index that is left.
+    During a restart, two pods may have this index; the pod without a node is the one that needs a pool.
     """
     candidates = [
         pod
@@ -430,9 +430,9 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
-    """Whether a pod is of before its workload was suspended and changed: a cache that is behind shows it still.
+    """Whether a pod is from before its workload was suspended and changed, and is only shown by a stale cache.
 
-    That it asks for another slice than the template alone says nothing: a webhook may have changed that.
+    A difference between pod and template alone is no proof, because a webhook may have changed the pod.
     """
     changed_at = workload.suspension_changed_at
     return (
@@ -447,7 +447,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements with the chips that claims request by the catalogue of now: the cluster extends it."""
+    """Return the requirements with the chips of claims according to the current catalogue, which may grow."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))
@@ -460,7 +460,7 @@ def selected_machines(requirements: Requirements) -> tuple[str, str, str]:
 
 
 def shape_of(requirements: Requirements) -> tpu.Shape:
-    """Return the shape that pods ask for; raise ShapeError where there is none."""
+    """Return the shape that pods request. Raises ShapeError if they do not describe a valid one."""
     accelerator, topology, machine_type = selected_machines(requirements)
     if constants.TPU_ACCELERATOR not in requirements.node_selector:
         valid = ", ".join(tpu.ACCELERATORS)

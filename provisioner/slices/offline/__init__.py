@@ -1,4 +1,4 @@
-"""What the decision would be about objects that nobody has applied yet. Pure: objects and settings are handed in.
+"""Forecasts decisions about objects that have not been applied yet. Pure.
 
-Not handled: fields that do not exist or are of a wrong type, which the API server rejects; the latter count as absent.
+Not handled: fields that do not exist or have a wrong type, which the API server rejects; the latter count as absent.
 """

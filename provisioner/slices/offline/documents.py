@@ -1,7 +1,4 @@
-"""Objects, where their fields are written, and what is found of them.
-
-An object is decoded JSON, whoever decoded it. One that was read from a file also has the lines of its fields.
-"""
+"""Objects as decoded JSON, the lines of their fields if they were read from a file, and the findings on them."""
 
 from __future__ import annotations
 
@@ -14,19 +11,19 @@ from provisioner.model import bounds
 
 #: Keys and indexes from the object down to a field.
 Path = tuple[str | int, ...]
-#: Kinds that only hold others.
+#: Suffix of kinds that are lists of objects.
 _LIST_SUFFIX = "List"
 _MOST_CHARACTERS = 80
 
 
 class Severity(Enum):
-    """What a finding means for the object."""
+    """Consequence of a finding for the object."""
 
-    #: The API server or the provisioner rejects it, or a part of it: there is no node pool.
+    #: The API server or the provisioner rejects the object or a part of it: there is no node pool.
     ERROR = "error"
-    #: The provisioner leaves it alone and says nothing of it: there is no node pool, which may be meant.
+    #: The provisioner ignores the object without a message: there is no node pool, which may be intended.
     NOT_SERVED = "not_served"
-    #: There is a node pool, and something about it is probably not meant.
+    #: There is a node pool, but something about it is probably not intended.
     WARNING = "warning"
     NOTE = "note"
 
@@ -37,26 +34,26 @@ class Severity(Enum):
 
 
 class Finding(NamedTuple):
-    """Something that is said of an object."""
+    """Message about an object."""
 
     document: Document
-    #: Of the field that it is about, which need not be there; empty: the object as a whole.
+    #: Path of the field, which may not exist; empty if it is about the whole object.
     path: Path
     message: str
     severity: Severity
-    #: Kind, namespace and name; empty for what the API server rejects in the text of the object.
+    #: Kind, namespace and name; empty if the API server would reject the text of the object.
     subject: str = ""
-    #: Of the Event that says so; empty where no Event does.
+    #: Reason of the Event with this message; empty if there is no such Event.
     reason: str = ""
-    #: The slice that it is about; empty where it is about all.
+    #: Name of the slice's group; empty if the message is about all slices.
     group_name: str = ""
     slices: int = 1
-    #: Nobody's nodes serve it: Google sells none like that, or the object contradicts itself.
+    #: Whether no provider's nodes can serve it: Google does not sell such a slice, or the object contradicts itself.
     impossible: bool = False
 
     @property
     def line(self) -> int:
-        """The line of the field; 0 where there is no text."""
+        """The line of the field; 0 if the object was not read from a file."""
         return self.document.line_of(self.path)
 
     @property
@@ -71,28 +68,28 @@ class Finding(NamedTuple):
 
 
 class Document(NamedTuple):
-    """One object."""
+    """Object as decoded JSON, with its source if it was read from a file."""
 
-    #: As decoded; aliases of YAML are one value in several places.
+    #: Decoded JSON. Aliases of YAML are the same value at several paths.
     value: Any
-    #: The file; "-" for standard input, empty where it comes from none.
+    #: Name of the file; "-" for standard input, empty if it was not read from a file.
     source: str = ""
-    #: The line of a field, or of the nearest one above it that is there; 0 where there is no text.
+    #: Returns the line of a field, or of its nearest existing parent; 0 if the object was not read from a file.
     line_of: Callable[[Path], int] = lambda _: 0
 
     @property
     def raw(self) -> dict[str, Any]:
-        """The object; empty where it is none."""
+        """The object; empty if the value is not an object."""
         return self.value if isinstance(self.value, dict) else {}
 
     @property
     def line(self) -> int:
-        """Its first line; 0 where there is no text."""
+        """The object's first line; 0 if it was not read from a file."""
         return self.line_of(())
 
 
 def objects_of(document: Document) -> Iterator[Document]:
-    """Yield the objects of a document: those of a list, else the one that it is."""
+    """Yield the items of a list, or the document itself if it is not a list."""
     kind, items = document.raw.get("kind"), document.raw.get("items")
     if not (isinstance(kind, str) and kind.endswith(_LIST_SUFFIX) and isinstance(items, list)):
         yield document
@@ -106,9 +103,9 @@ def _line_within(line_of: Callable[[Path], int], place: int, path: Path) -> int:
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield all objects in a value with their paths, in the order of the text; what aliases name only once."""
+    """Yield all objects in a value with their paths, in the order of the text; aliased values only once."""
     seen: set[int] = set()
-    # One a level, for there may be hundreds of thousands of values.
+    # One iterator per level instead of one per value: there may be hundreds of thousands of values.
     todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]
     while todo:
         for path, found in todo[-1]:
@@ -125,12 +122,12 @@ def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def _inside(path: Path, found: dict[str, Any] | list[Any]) -> Iterator[tuple[Path, Any]]:
     items = found.items() if isinstance(found, dict) else enumerate(found)
-    # Most values are texts, which have nothing in them.
+    # Most values are scalars, which contain no objects.
     return (((*path, step), child) for step, child in items if isinstance(child, (dict, list)))
 
 
 def value_at(value: object, path: Path) -> Any:
-    """Return the value of a field; None where it is not there."""
+    """Return the value of a field; None if it does not exist."""
     for step in path:
         if isinstance(value, dict) and isinstance(step, str):
             value = value.get(step)

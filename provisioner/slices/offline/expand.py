@@ -1,8 +1,7 @@
-"""The pods that the controllers of a workload would make, as they are read: unschedulable.
+"""Derives the pods that the controllers of a workload would create, as unschedulable pods.
 
-Only the first pod of each group is made, which leads it where pods have an index: the decision goes by these. JobSet
-0.11, LeaderWorkerSet 0.9 and Kubernetes' own controllers are followed in what is read of pods: names, labels,
-selectors and tolerations.
+Only the first pod of each group is derived, which is the leader if pods have an index: decisions only need leaders.
+Names, labels, selectors and tolerations follow JobSet 0.11, LeaderWorkerSet 0.9 and the controllers of Kubernetes.
 """
 
 from __future__ import annotations
@@ -26,39 +25,39 @@ Json = dict[str, Any]
 #: Annotations that JobSet writes on pods, if the JobSet or the template of a child Job has the first of them.
 _PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 _INDEXED = "Indexed"
-#: What the scheduler says where there is no node at all.
+#: The scheduler's message in a cluster without nodes.
 _NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
-#: Kubernetes' admission adds it to pods that ask for chips as a resource.
+#: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
-#: The digits of made-up UIDs: as many as real ones have, which count for the length of labels.
+#: Format of made-up UIDs. They are as long as real ones, because the length of labels depends on it.
 _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
 class Template(NamedTuple):
-    """Where a workload says what the pods of its groups are."""
+    """Positions of the pod template and its counts in a workload."""
 
-    #: In the order of `Workload.groups`.
+    #: Index in `Workload.groups`.
     place: int
-    #: Of the replicated job; empty where all groups are alike.
+    #: Name of the replicated job; empty if all groups are alike.
     name: str
     replicas: int
-    #: Of a group.
+    #: Number of pods in a group.
     pods: int
-    #: To the pod template, to the number of pods of a group, and to the number of groups.
+    #: Paths of the pod template, of the number of pods in a group, and of the number of groups.
     path: Path
     pods_path: Path
     replicas_path: Path
-    #: Whether pods have an index: without one, none of them leads.
+    #: Whether pods have an index: without one, no pod is a leader.
     indexed: bool = True
 
 
 def made_up_uid(number: int) -> str:
-    """Return what stands for the UID of an object that does not exist yet."""
+    """Return a placeholder for the UID of an object that does not exist yet."""
     return _MADE_UP.format(number)
 
 
 def is_made_up(uid: str) -> bool:
-    """Whether a UID is not real."""
+    """Whether a UID is a placeholder of `made_up_uid`."""
     return uid.startswith(_MADE_UP[:24])
 
 
@@ -84,7 +83,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     if kind is WorkloadKind.RAY_CLUSTER:
         return list(_templates_of_raycluster(raw))
     found = []
-    # A JobSet with more is not served.
+    # A JobSet with more replicated jobs is not served.
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
@@ -97,7 +96,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
 
 
 def cluster_of(raw: Json) -> Json:
-    """Return the RayCluster that a RayJob or a RayService makes; other objects as they are."""
+    """Return the RayCluster that a RayJob or a RayService creates; other objects are returned unchanged."""
     part = MAKERS.get(fields.text(raw.get("kind")))
     spec = fields.mapping(raw.get("spec"))
     return {**raw, "kind": WorkloadKind.RAY_CLUSTER.value, "spec": fields.mapping(spec.get(part))} if part else raw
@@ -121,7 +120,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 
 def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
-    """Return the template of the Job whose specification is at a path: a group of as many pods as run at once."""
+    """Return the template of a Job whose spec is at a path. The pods that run concurrently form its only group."""
     parallelism = fields.count(spec.get("parallelism"))
     return Template(
         place=0,
@@ -138,7 +137,7 @@ def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group of a template that requests chips, or of those with some numbers."""
+    """Yield the first pod of each group of a template that requests chips, or only of the groups in `numbers`."""
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
@@ -148,7 +147,7 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group; `size` is the group's where each says it itself."""
+        """Return the first pod of a group; `size` is the group's size if its pods have it, else 0."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,

@@ -1,6 +1,6 @@
-"""What the provisioner would do about objects: the same decision as in a cluster, on a cluster without any node pool.
+"""Makes the decision about objects as in a cluster without any node pool, node or back-off.
 
-Everything is planned as if it were created at one moment, alone, with no pool, no node and no back-off.
+All objects are planned as if they were created at the same time, with no other workloads in the cluster.
 """
 
 from __future__ import annotations
@@ -35,70 +35,70 @@ from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
-#: A region and one more part.
+#: Pattern of a zone: a region and one more part.
 _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
 _ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
 _REGION_FIELDS = (constants.REGION, constants.BETA_REGION)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
 _SOMEWHERE = "your-region1"
 _MOST_OF_A_FIELD = 4096
-#: The release channel of new clusters.
+#: Release channel of new clusters.
 CHANNEL = "REGULAR"
-#: The end of a pool's name, which follows from the UID.
+#: Number of digits at the end of a pool's name that depend on the UID.
 _HASH_DIGITS = 10
-#: How is said that pods which request chips are left alone.
+#: Start of the message about ignored pods that request chips.
 NOT_SERVED = "is not served: "
-#: How the Event of what is wrong with a slice begins.
+#: Start of the Event about a problem of a slice.
 _NO_POOL = "No TPU node pool is created: "
 
 
 class Option(NamedTuple):
-    """A choice of capacity for a slice."""
+    """Choice of capacity for a slice."""
 
     choice: CapacityChoice
-    #: Why no pool can be specified for it; empty: one can.
+    #: Why no pool can be specified for it; empty if one can.
     problem: str = ""
 
 
 class PlannedPool(NamedTuple):
-    """A node pool that would be created."""
+    """Node pool that would be created."""
 
     document: Document
     slice_: Slice
-    #: The group of the workload's specification that the slice is of.
+    #: Template of the slice's group; None if the workload has no pods of its own.
     template: Template | None
     request: NodePoolRequest
-    #: In the order in which they are tried.
+    #: Choices in the order in which they are tried.
     options: tuple[Option, ...]
-    #: The name is what it will be, because the manifest has the UID of the object.
+    #: Whether the name is final, because the manifest has the UID of the object.
     named: bool
     chips: int
 
     @property
     def shown_name(self) -> str:
-        """Its name, as far as it is known."""
+        """The name, with `*` instead of digits that are not known yet."""
         return self.request.name if self.named else shown_name(self.request.name)
 
 
 class Forecast(NamedTuple):
-    """What would be done."""
+    """Result of the decision."""
 
     pools: tuple[PlannedPool, ...] = ()
-    #: By file and line.
+    #: Messages by file and line.
     remarks: tuple[Finding, ...] = ()
-    #: Kind, how many objects of it request no chips, and the first of them.
+    #: Kind, number of its objects that request no chips, and the first of them.
     ignored: tuple[tuple[str, int, Document], ...] = ()
 
     @property
     def all_served(self) -> bool:
-        """Whether all that requests chips gets them."""
+        """Whether every object that requests chips gets them."""
         return not any(each.severity.refused for each in self.remarks)
 
 
 def forecast(
     documents: Iterable[Document], settings: Settings, rules: PoolRules, *, default_namespace: str = "default"
 ) -> Forecast:
-    """Decide about all objects at once."""
+    """Decide about all objects together."""
     reading = Reading(settings=settings, default_namespace=default_namespace)
     for number, document in enumerate(documents, start=1):
         read_document(reading, document, number)
@@ -106,9 +106,9 @@ def forecast(
 
 
 def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
-    """Decide about all that was read.
+    """Decide about all objects that were read.
 
-    What is not accepted takes nothing from the others, and is decided about alone, to find what else is wrong with it.
+    Objects that the API server rejects are planned separately, to find their problems without using up limits.
     """
     _add_slices_of_asks(reading)
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
@@ -124,7 +124,7 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
 
 
 def _add_slices_of_asks(reading: Reading) -> None:
-    """Give ProvisioningRequests and CapacityBuffers their slices: what they name may come later in the files."""
+    """Add the slices of ProvisioningRequests and CapacityBuffers: their templates may come later in the files."""
     found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
@@ -145,14 +145,14 @@ def _decide(
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    # As many threads as it takes: which creates come first is no question here.
+    # One thread per pod, because the order of creates does not matter here.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
     return plan, all_slices(plan.derived.found)
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Mark a pod of a workload that starts together, as the placement policy does: without it the promise is void."""
+    """Mark a pod of an all-or-nothing workload as the placement policy does; unmarked pods are not held together."""
     asked, key = pod.requirements, slice_key(pod.requirements.labels)
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
     if not key or not (settings.all_or_nothing if together is None else together):
@@ -162,13 +162,13 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a pool whose last digits nobody knows yet."""
+    """Return the name of a pool with `*` instead of its last digits, which are not known yet."""
     return f"{name[:-_HASH_DIGITS]}*"
 
 
 def _pools(reading: Reading, plan: Plan, slices: Mapping[SliceId, Slice], rules: PoolRules) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
-    # The slices of one template have the same.
+    # The slices of a template have the same options.
     known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
         slice_ = slices[create.slice_id]
@@ -206,22 +206,22 @@ def _named(subject: Subject, message: str) -> Template | None:
 
 @dataclass(slots=True)
 class _Verdicts:
-    """Says what the decision came to for each slice: in the words of its notices, and where it has none in its own."""
+    """Turns the decision about each slice into remarks: with the text of its notice if there is one."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
     slices: Mapping[SliceId, Slice]
     rules: PoolRules
-    #: Workloads and templates of which it is told what is wrong.
+    #: Workloads and templates whose problems have been searched.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: What slices of each template need so that their pods are on one pool.
+    #: Missing placement of the slices of each template; empty if nothing is missing.
     _not_placed: dict[tuple[WorkloadUid, Template | None], str] = field(default_factory=dict)
-    #: What was found of messages on slices of one template: thousands may say the same.
+    #: Paths of messages, because thousands of slices of a template may have the same message.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def tell(self) -> None:
-        """Turn all into remarks."""
+        """Add all remarks."""
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {each.leader.uid: each for each in self.slices.values() if each.leader is not None}
         told: set[SliceId] = set()
@@ -254,13 +254,13 @@ class _Verdicts:
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._say(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # No Event says so, for it is not served for other reasons as well.
+                # There is no Event about the problem, because the workload is not served for other reasons as well.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._say_not_served(workload, asked):
                     self._say(workload, too_large(workload))
 
     def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
-        """Say why pods are left alone; return whether that may be a mistake."""
+        """Add a remark why pods are not served; return whether that may be a mistake."""
         workload = about.workload if isinstance(about, Slice) else about
         found = self.plan.derived.policy.why_not(workload, requirements)
         if found is not None:
@@ -268,7 +268,7 @@ class _Verdicts:
         return found is not None and not found.meant
 
     def _say_not_placed(self, slice_: Slice) -> None:
-        """Say that the pods of a slice may be bound to several pools; a namespace of the files may have the label."""
+        """Warn if the pods of a slice may be on several pools, unless its namespace in the files has the label."""
         workload = slice_.workload
         if (
             self.reading.namespace_labels.get(workload.namespace, {}).get(constants.PLACEMENT)
@@ -281,11 +281,11 @@ class _Verdicts:
             raw = fields.mapping(value_at(subject.document.raw, template.path)) if template is not None else {}
             self._not_placed[workload.uid, template] = missing_placement(slice_, raw)
         if message := self._not_placed[workload.uid, template]:
-            # The field that the message names does not exist.
+            # The field that the message names does not exist, so the path is that of the template.
             self._say(slice_, message, Severity.WARNING, path=template.path if template is not None else ())
 
     def _say_all(self, slice_: Slice, first: Notice) -> None:
-        """Say what is wrong with the slices of a template; the decision tells the first thing, of each slice."""
+        """Add all problems of a template's slices; the decision has only the first problem, for each slice."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
@@ -329,9 +329,9 @@ class _Verdicts:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
-    """Return what is wrong with a slice, in the words of the Event, and whether nobody's nodes could serve it.
+    """Return the problems of a slice with the text of the Event, and whether no provider's nodes could serve it.
 
-    Of what is wrong beside its annotations and its namespace, only the first thing.
+    After the problems of annotations and namespace, only the first further problem is found.
     """
     found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -354,7 +354,7 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:
-    """Put remarks together that differ in the name of the slice alone, in the order of files and lines."""
+    """Merge remarks that differ only in the name of the slice; sort by file and line."""
     found: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
     for each in remarks:
         words = each.message.replace(each.group_name, "") if each.group_name else each.message
@@ -366,7 +366,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return the settings for an object: in its own region where no setting says the cluster's; raise SettingsError."""
+    """Return a function from an object to its settings; the object's region is used if no setting names one."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own
@@ -374,7 +374,7 @@ def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Set
 
 
 def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
-    """Return placeholders by variable; the region is that of the objects where no setting says it."""
+    """Return placeholders by variable; the region is taken from the objects if no setting names it."""
     given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
     named += _zones_of(documents)
@@ -391,7 +391,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones that manifests name, by selector, node affinity or annotation; of a region the first one."""
+    """Yield the zones that manifests name in selectors, node affinity or annotations; the first zone for a region."""
     for document in documents:
         for _, found in mappings_in(document.value):
             for key in (*_ZONE_FIELDS, *_REGION_FIELDS):

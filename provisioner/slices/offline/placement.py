@@ -1,7 +1,7 @@
 """Finds slices whose manifest does not keep their pods on one node pool. Pure.
 
-The placement policy of a cluster keeps them together, and a manifest does not show the policy: the text is a condition.
-Not handled: affinity that other webhooks add to pods.
+A manifest does not show the cluster's placement policy, which also keeps the pods together: the text names it as an
+alternative. Not handled: affinity that other webhooks add to pods.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from provisioner.model.placement import EXCLUSIVE
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
 
-#: How the text begins.
+#: Start of the text.
 NOT_PLACED = "nothing keeps the "
-#: Selectors that no two node pools, or no two child Jobs, have in common.
+#: Selectors whose values differ between node pools, or between child Jobs.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")
 #: Annotations of pod templates by which Kueue's topology-aware scheduling chooses the nodes.
 _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
-    """Return what a slice of several hosts needs so that its pods are on one node pool, empty if it needs nothing.
+    """Return how to bind a slice of several hosts to one node pool; empty if its manifest already does.
 
     `template` is the pod template as JSON.
     """

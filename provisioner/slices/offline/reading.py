@@ -1,6 +1,6 @@
-"""Read objects as the API server would show them once they are created, with all that is wrong with each alone.
+"""Reads objects as the API server would return them after their creation, and finds the problems of each object.
 
-Not handled: of several amounts of one object that are no quantities, only the first is reported.
+Not handled: if several amounts of an object are invalid quantities, only the first is reported.
 """
 
 from __future__ import annotations
@@ -23,22 +23,22 @@ from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, 
 from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.kind import Owner, controller_of
 
-#: Nothing depends on it: all objects are equally old.
+#: Time of creation of all objects; its value has no effect.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
-#: Of all files together: more than one cluster has.
+#: Maximum number of slices of all files together: more than a cluster has.
 MOST_SLICES = 5_000
-#: Of one object.
+#: Maximum number of remarks on the keys, or on the invalid fields, of one object.
 MOST_KEYS = 100
-#: How like a key an unknown one is that was meant to be it.
+#: Minimum similarity of an unknown key to a known key, from 0 to 1, for a suggestion.
 _LIKE = 0.85
 _NAMESPACE = "Namespace"
 _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
 _PREFIX = "tpu-provisioner.cloud.google.com/"
-#: Of pods with IPUs, which other rules are for.
+#: Prefix of the keys for pods with IPUs, which have their own rules.
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-#: Fields that messages name, and others with the words that stand for them beside their keys.
+#: Fields whose own name occurs in messages.
 _FIELDS = frozenset(
     {"affinity", "completionMode", "managedBy", "memory", "namespace", "nodeSelector", "parallelism", "size"}
 )
@@ -63,15 +63,15 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "subGroupPolicy": ("subgroups",),
     "leaderTemplate": ("leader template",),
 }
-#: Their keys are anybody's, and may be parts of other words.
+#: Maps of users, whose keys count only if the message has them as whole words.
 _MAPS = ("nodeSelector", "labels", "annotations")
 _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
 
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
-    """Return the field whose value a message quotes, else the one that it names first, else the template or object.
+    """Return the field whose value a message quotes, else the field that it names first, else the template or object.
 
-    Messages name selectors, annotations and labels by their keys, and other fields by a few words.
+    Messages name selectors, annotations and labels by their keys, and other fields by a few words (`_WORDS`).
     """
     found = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
@@ -85,7 +85,7 @@ def _candidates(
     whole_words: set[str], raw: Mapping[str, Any], template: Template | None
 ) -> Iterator[tuple[str, Path, object]]:
     for path, found in _around(raw, template):
-        # More are read of none.
+        # Entries beyond this bound are not read.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, (key,) if key in _FIELDS else ())
             named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
@@ -95,7 +95,7 @@ def _candidates(
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
     """Yield the objects above a template and those in it; there may be hundreds of other templates."""
     above: Path = template.path if template is not None else ()
-    # A pod is its own template.
+    # The path of a pod's template is empty, because a pod is its own template.
     if above or template is None:
         yield (), dict(raw)
         yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))
@@ -108,33 +108,33 @@ def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple
 
 @dataclass(slots=True)
 class Subject:
-    """A workload of a manifest."""
+    """Workload of a manifest."""
 
     document: Document
     workload: Workload
     templates: list[Template]
-    #: The API server takes it.
+    #: Whether the API server would accept it, and the settings serve its kind.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
-    #: By the name of a group, what it is made from.
+    #: Templates by the name of the group.
     template_of: dict[str, Template] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
 class Reading:
-    """What is read of all objects."""
+    """State of reading: all objects so far, and the remarks on them."""
 
     settings: Settings
     default_namespace: str
-    #: So many slices of an object stand for all of them, at least two of each template; None: all are looked at.
+    #: Maximum number of slices of an object that are derived, at least two for each template; None if unlimited.
     most_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
-    #: Kind, namespace and name -> where.
+    #: First document by kind, namespace and name.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    #: Kind -> how many objects of it request no chips, and the first of them.
+    #: Number of objects that request no chips, and the first of them, by kind.
     ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
     slices: int = 0
 
@@ -153,12 +153,12 @@ class Reading:
         *,
         impossible: bool = False,
     ) -> None:
-        """Say something that no Event says; without a subject it is what the API server rejects in the text."""
+        """Add a message that no Event has; without a subject, it is about text that the API server rejects."""
         self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
-    """Read one object."""
+    """Read one object; `number` determines its UID if it has none."""
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
@@ -204,7 +204,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
 
 
 def _as_created(raw: dict[str, Any], namespace: str, number: int) -> dict[str, Any]:
-    """Return an object as the API server would show it right after it was created, and not suspended."""
+    """Return an object as the API server would return it right after its creation, not suspended."""
     metadata = fields.mapping(raw.get("metadata"))
     name = fields.text(metadata.get("name"))
     if not name and fields.text(metadata.get("generateName")):
@@ -237,7 +237,7 @@ def _read_workload(
     except fields.MalformedObject as error:
         _tell_of_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # What an ask asks for is read when all files are.
+    # The slices of ProvisioningRequests and CapacityBuffers are added after all files have been read.
     if not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
@@ -246,7 +246,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true; ask the administrator to set it"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # What else is wrong with it is said all the same.
+        # Report further problems of the Job anyway.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 
@@ -259,7 +259,7 @@ def _tell_of_malformed(
 
 
 def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], named: str) -> bool:
-    """Whether a Job asks to be served; where it does not and requests chips, that is said."""
+    """Whether a Job asks to be served; add a remark if it does not and requests chips."""
     maker, path = controller_of(metadata), _find_chips(document)
     if maker is not None and maker.kind == WorkloadKind.JOBSET.value:
         if path is not None:
@@ -279,7 +279,7 @@ def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], n
 
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
-    # A problem is told once, and no pod of it is served.
+    # A problem of the workload is reported once, and none of its pods is served.
     if workload.problem or workload.groups[template.place].template.chips == 0:
         return
     most = reading.most_of_object
@@ -307,14 +307,14 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
 
 
 def _numbers(replicas: int, most: int | None) -> Sequence[int]:
-    """Return which slices stand for all of a template: the first ones, and the last one, whose name is the longest."""
+    """Return the indexes of the slices to derive: the first ones, and the last one, whose name is the longest."""
     if most is None or replicas <= most:
         return range(replicas)
     return [*range(most - 1), replicas - 1]
 
 
 def _tell_of_others(reading: Reading, document: Document, kind: str, named: str) -> None:
-    """Say of an object of another kind that it requests chips and is not served."""
+    """Report an object of another kind that requests chips."""
     path = _find_chips(document)
     if path is None:
         reading.ignore(document, bounds.cut(kind))
@@ -333,7 +333,7 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
 
 
 def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner, named: str) -> None:
-    """Say of what a controller made, as `kubectl get` prints it, that it is not planned."""
+    """Add a note that an object created by a controller, as printed by `kubectl get`, is not planned."""
     owner = bounds.cut(maker.kind)
     message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
     reading.remark(document, ("metadata",), named, message, Severity.NOTE)
@@ -347,7 +347,7 @@ def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels and annotations that look like ours, and that nobody reads."""
+    """Yield labels and annotations with the provisioner's prefix that are never read."""
     for path, found in mappings_in(raw):
         for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
             for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
@@ -358,7 +358,7 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
 def _mended(key: str) -> str:
     if key in _ANNOTATIONS:
         return "make it an annotation"
-    import difflib  # noqa: PLC0415 - only for mistakes
+    import difflib  # noqa: PLC0415 - only needed for mistakes
 
     names = [each.removeprefix(_PREFIX) for each in _ANNOTATIONS]
     near = difflib.get_close_matches(bounds.cut(key.removeprefix(_PREFIX)), names, n=1, cutoff=_LIKE)
@@ -366,7 +366,7 @@ def _mended(key: str) -> str:
 
 
 def _wrong(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield a name that is none, and counts of groups and pods that are none."""
+    """Yield an invalid name, and invalid numbers of groups and pods."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
@@ -379,7 +379,7 @@ def _wrong(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]
 
 
 def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
-    """Yield where an object says how many groups and pods there are to be."""
+    """Yield the paths of the numbers of groups and pods in an object."""
     if not kind.has_pods:
         sets = fields.sequence(fields.mapping(raw.get("spec")).get("podSets"))
         yield from (("spec", "podSets", place, "count") for place in range(len(sets)))
@@ -389,7 +389,7 @@ def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
 
 
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels, annotations and selectors whose values lack their quotes: the API server rejects them."""
+    """Yield labels, annotations and selectors whose values lack quotes: the API server rejects them."""
     for path, found in mappings_in(raw):
         if path[-1:] in (("labels",), ("annotations",), ("nodeSelector",)):
             for key, value in found.items():
@@ -399,7 +399,7 @@ def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
 
 
 def _find_chips(document: Document) -> Path | None:
-    """Search an object of any kind for a container that requests chips."""
+    """Return the path of the first container that requests chips, in an object of any kind; None without one."""
     for path, found in mappings_in(document.value):
         if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
             return (*path, constants.TPU_RESOURCE)
@@ -407,6 +407,6 @@ def _find_chips(document: Document) -> Path | None:
 
 
 def title(kind: str, metadata: Mapping[str, Any]) -> str:
-    """Return kind, namespace and name, for people."""
+    """Return kind, namespace and name as in messages."""
     namespace, name = bounds.cut(str(metadata.get("namespace", ""))), bounds.cut(str(metadata.get("name", "")))
     return f"{kind} {namespace}/{name}"

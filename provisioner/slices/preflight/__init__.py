@@ -1,6 +1,6 @@
-"""What is looked at before the first JobSet: `tpu-provisioner check`, and the same findings in the log of `run`.
+"""Checks before the first workload, for `tpu-provisioner check` and for the log of `run`.
 
-Nothing is changed, and whatever goes wrong with a check is a finding, never an exception.
+Checks change nothing. If a check fails for any reason, that is a finding, never an exception.
 """
 
 from __future__ import annotations
@@ -10,7 +10,7 @@ from enum import Enum
 
 
 class Status(Enum):
-    """How bad it is."""
+    """Severity of a finding."""
 
     OK = "ok"
     WARNING = "warning"
@@ -21,15 +21,15 @@ class Status(Enum):
 class Finding:
     """The result of one check."""
 
-    #: Of the check, such as "node pools".
+    #: Name of the check, such as "node pools".
     name: str = ""
     status: Status
     message: str
-    #: What to do; empty where nothing has to be done.
+    #: What to do; empty if nothing has to be done.
     advice: str = ""
 
     def of(self, name: str) -> Finding:
-        """Return it as the finding of the check of a name."""
+        """Return the finding with the name of its check."""
         return replace(self, name=name)
 
     def __str__(self) -> str:
@@ -38,17 +38,17 @@ class Finding:
 
 
 def ok(message: str) -> Finding:
-    """Return a finding of which nothing has to be done."""
+    """Return a finding that needs no action."""
     return Finding(status=Status.OK, message=_one_line(message))
 
 
 def warning(message: str, advice: str) -> Finding:
-    """Return a finding that somebody should know of."""
+    """Return a finding that the administrator should know about."""
     return Finding(status=Status.WARNING, message=_one_line(message), advice=_one_line(advice))
 
 
 def failed(message: str, advice: str = "") -> Finding:
-    """Return a finding that keeps the provisioner from doing its work."""
+    """Return a finding that prevents the provisioner from working."""
     return Finding(status=Status.FAILED, message=_one_line(message), advice=_one_line(advice))
 
 

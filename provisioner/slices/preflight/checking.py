@@ -1,4 +1,4 @@
-"""All checks in order, whatever each meets."""
+"""Runs all checks in order. Never raises."""
 
 from __future__ import annotations
 
@@ -23,28 +23,28 @@ from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
 
-#: What the proof of the cluster logs by itself.
+#: Checks whose findings the proof of the cluster logs itself.
 _LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot"})
-#: Its name, and what makes it.
+#: Name of the check, and the function that makes it.
 _Check = tuple[str, Callable[[], Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """What is checked."""
+    """Settings and clients that are checked."""
 
     settings: Settings
-    #: None where there is no usable kubeconfig; that is a finding of its own.
+    #: None without a usable kubeconfig, which is a separate finding.
     api: KubeApi | None
-    #: None where there are no credentials for GKE, likewise, or no GKE.
+    #: None without credentials for GKE, which is a separate finding, or if the provider is not GKE.
     gke: GkeClient | None
     now: Callable[[], datetime] = wall_clock
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Make all checks but those of settings, kubeconfig and credentials; nothing is ever raised.
+    """Run all checks except those of settings, kubeconfig and credentials. Never raises.
 
-    What needs an API server or a cluster that cannot be had is left out.
+    Checks that need an unavailable API server or cluster are left out.
     """
     api, gke = subject.api, subject.gke
     serving: KubeApi | None = None
@@ -74,7 +74,7 @@ def _made(name: str, check: Callable[[], Finding]) -> Finding:
     except (GkeError, ClusterError) as error:
         return failed(str(error)).of(name)
     except Exception as error:  # noqa: BLE001 - the boundary of each check
-        # A mistake in a check must cost nothing but its finding.
+        # A bug in a check must only affect its own finding.
         _log.exception("check.crashed", check=name)
         return unknown(f"the check itself failed: {error!r}").of(name)
 
@@ -109,7 +109,7 @@ def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
 
 
 def log_findings(subject: Subject) -> None:
-    """Make all checks, and log each finding that somebody should know of; nothing is ever raised."""
+    """Run all checks, and log each finding that is not OK. Never raises."""
     counts: Counter[Status] = Counter()
     for finding in run_checks(subject):
         counts[finding.status] += 1

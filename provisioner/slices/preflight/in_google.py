@@ -1,6 +1,6 @@
-"""Checks of the Google side: the cluster as GKE describes it, node pools, permissions, what the settings name.
+"""Checks on Google's side: the cluster, its node pools, permissions, and the resources that settings name.
 
-The IAM permissions that the provisioner needs; the roles of docs/install.md and of Terraform have exactly these.
+Lists the IAM permissions that the provisioner needs: the roles in docs/install.md and Terraform have exactly these.
 """
 
 from __future__ import annotations
@@ -20,19 +20,19 @@ from provisioner.slices.suppliers.gke.identity_check import CHANNEL_CONSEQUENCE,
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
-#: So many reservations are looked at: each is a call for each of its zones.
+#: Maximum number of reservations that are checked: each takes one call per zone.
 _MOST_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
-#: On the project of the cluster.
+#: Permissions on the project of the cluster.
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
-#: On the nodes' service account.
+#: Permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: On the project of a reservation; no role of ours has it. Without it nobody knows when the reservation ends.
+#: Permission on the project of a reservation, in no documented role. Without it, the reservation's end is unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 
 def check_status(found: Cluster) -> Finding:
-    """Judge GKE's word for the cluster."""
+    """Check the status that GKE reports for the cluster."""
     if found.status in _HEALTHY:
         return ok(f"GKE reports that {found.name!r} is {found.status}")
     return warning(
@@ -48,7 +48,7 @@ def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
 
 
 def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
-    """Judge what the release channel means for jobs; `auto_upgrade` as NODEPOOL_AUTO_UPGRADE says, None for auto."""
+    """Check the release channel for its effect on jobs; `auto_upgrade` is NODEPOOL_AUTO_UPGRADE, None for auto."""
     if channel := found.release_channel:
         if auto_upgrade is False:
             advice = "GKE rejects node pools without auto-upgrade on a release channel; set it to auto."
@@ -64,12 +64,12 @@ def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
 
 
 def check_autopilot(found: Cluster) -> Finding:
-    """Refuse an Autopilot cluster."""
+    """Reject an Autopilot cluster."""
     return failed(autopilot_refusal(found.name)) if found.autopilot else ok("a Standard cluster")
 
 
 def check_auto_provisioning(found: Cluster) -> Finding:
-    """Judge whether node auto-provisioning buys TPUs too."""
+    """Check whether node auto-provisioning creates TPU node pools as well."""
     if found.auto_provisioned_tpus:
         return warning(
             "it creates node pools with TPUs too.",
@@ -81,7 +81,7 @@ def check_auto_provisioning(found: Cluster) -> Finding:
 
 
 def check_workload_identity(found: Cluster) -> Finding:
-    """Judge whether the controller's pod can have an identity of its own."""
+    """Check whether the controller's pod can have its own identity."""
     if found.workload_pool and found.pools_without_identity:
         pools = found.pools_without_identity
         return warning(
@@ -112,7 +112,7 @@ def check_node_pools(gke: GkeClient) -> Finding:
 
 
 def check_permissions(gke: GkeClient, project: str) -> Finding:
-    """Ask which of the permissions that are needed the identity has."""
+    """Check which of the required permissions the identity has."""
     try:
         granted = gke.test_project_permissions(PROJECT_PERMISSIONS)
     except GkeError as error:
@@ -124,7 +124,7 @@ def check_permissions(gke: GkeClient, project: str) -> Finding:
 
 
 def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
-    """Ask whether the identity may act as the nodes' service account."""
+    """Check whether the identity may act as the nodes' service account."""
     account, project = settings.node_service_account, settings.project_id
     if not account:
         return warning(
@@ -149,9 +149,9 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
 
 
 def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the reservations in CAPACITY, then whole names in ALLOWED_RESERVATIONS: project and name -> zones.
+    """Return the reservations in CAPACITY, then full names in ALLOWED_RESERVATIONS: project and name -> zones.
 
-    Twenty at most, and the zones are those in which pods may use them.
+    At most 20 are returned; the zones are those in which pods may use them.
     """
     everywhere = tuple(settings.zones or (settings.zone,))
     found: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -169,7 +169,7 @@ def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, .
 
 
 def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:
-    """Look for a reservation in each of its zones."""
+    """Look up a reservation in each of its zones."""
     found: dict[str, Reservation] = {}
     for zone in zones:
         try:

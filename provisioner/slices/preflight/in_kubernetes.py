@@ -1,4 +1,4 @@
-"""Checks of the Kubernetes side, and the rights that are used there: the manifests in deploy/ grant exactly these."""
+"""Checks on the Kubernetes side, and the rights that are used there: the manifests in deploy/ grant exactly these."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: The Go provisioner renews its Lease every two seconds, and it lasts for fifteen.
+#: Age in seconds above which a renewal counts as stopped. The Go provisioner renews its Lease every 2 s, for 15 s.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
@@ -32,7 +32,7 @@ _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One verb on one resource, by name where RBAC says so; namespace "" where it holds in all."""
+    """One verb on one resource; with a name if RBAC restricts it to one. An empty namespace means all namespaces."""
 
     group: str
     resource: str
@@ -48,7 +48,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return every right that is used. With served namespaces, workloads and pods are watched in these alone."""
+    """Return every right that is used. With served namespaces, workloads and pods are watched only in these."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
@@ -74,7 +74,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
                 ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
             )
         ),
-        # Only for the check of placement, unless a namespace can opt in.
+        # Needed only for the check of placement, unless namespaces can opt in.
         Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(
@@ -95,7 +95,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
 
 
 def check_api_server(api: Api, server: str) -> Finding:
-    """Ask for the version; a server that refuses the question answers all the same. Raises Unavailable."""
+    """Check the server's version; a server that forbids the request is reachable nevertheless. Raises Unavailable."""
     try:
         answer = api.get("/version")
     except Unauthorized as error:
@@ -122,7 +122,7 @@ def check_api_server(api: Api, server: str) -> Finding:
 
 
 def check_kind(api: Api, kind: Kind) -> Finding:
-    """Look whether a kind of workloads is served in the version that is read."""
+    """Check whether the API server serves a kind of workloads in the version that is read."""
     served = kind.root.removeprefix("/apis/")
     try:
         resources = fields.mappings(api.get(kind.root).get("resources"))
@@ -136,7 +136,7 @@ def check_kind(api: Api, kind: Kind) -> Finding:
 
 
 def is_granted(api: Api, right: Right) -> bool:
-    """Ask the API server whether we have a right; every authenticated user may ask. Raises ClusterError."""
+    """Return whether the API server grants a right to this identity; any user may ask. Raises ClusterError."""
     resource, _, subresource = right.resource.partition("/")
     named = {**asdict(right), "resource": resource, "subresource": subresource}
     asked = {key: value for key, value in named.items() if value and key != "optional"}
@@ -155,7 +155,7 @@ def is_granted(api: Api, right: Right) -> bool:
 
 
 def check_rights(api: Api, settings: Settings) -> Finding:
-    """Ask for each right that is used."""
+    """Check each right that is used."""
     used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
@@ -168,7 +168,7 @@ def check_rights(api: Api, settings: Settings) -> Finding:
 
 
 def check_pause(api: Api, namespace: str) -> Finding:
-    """Look whether somebody has paused the creation of node pools. Raises ClusterError."""
+    """Check whether the creation of node pools is paused. Raises ClusterError."""
     for found in api.list_page(collection_path("configmaps", namespace=namespace), PAUSE_QUERY).items:
         return warning(
             f"no node pools are created since {created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
@@ -179,7 +179,7 @@ def check_pause(api: Api, namespace: str) -> Finding:
 
 
 def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
-    """Look whether somebody renews the Go provisioner's Lease."""
+    """Check whether the Go provisioner's Lease is being renewed."""
     name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
     try:
         holder, renewed = holder_of(api, constants.ORIGINAL_LEASE_NAME, namespace=namespace)
@@ -198,7 +198,7 @@ def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
 
 
 def check_node_groups(api: Api, namespace: str) -> Finding:
-    """List the TPUNodeGroups of the namespace in which the provisioner makes them. Raises ClusterError."""
+    """List the TPUNodeGroups of the namespace in which the provisioner creates them. Raises ClusterError."""
     try:
         found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
     except NotFound:

@@ -1,6 +1,6 @@
 """Checks whether admission binds pods of groups to the node pools of their slices, and in which namespaces it does not.
 
-Without placement the basic job works, so that no finding here is a failure.
+Without placement, basic jobs work, so no finding of this module is a failure.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _INSTALL = (
     "docs/install-variants.md, Placement."
 )
 _SPREAD = "so pods of one slice may spread over the node pools of several workloads"
-#: Namespaces that a message names.
+#: Maximum number of namespaces that a message names.
 _SHOWN = 5
 _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
 
@@ -80,7 +80,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool]:
-    """Return the name of the policy or webhook that marks pods, empty if none, and whether it does so everywhere."""
+    """Return the name of the policy or webhook that marks pods, empty if none, and whether it marks everywhere."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -128,7 +128,7 @@ def _list(api: Api, kind: Kind, namespace: str) -> Iterator[Workload]:
     try:
         found = list_all(api, collection_path(kind.resource, namespace=namespace, root=kind.root), {}, _parsed(kind))
     except (NotFound, Forbidden):
-        # The checks of kinds and rights report both.
+        # The checks of kinds and rights report both errors.
         return
     yield from filter(None, found)
 
@@ -144,7 +144,7 @@ def _parsed(kind: Kind) -> Callable[[Any], Workload | None]:
 
 
 def _trial(api: Api, namespace: str) -> str:
-    """Create a pod of a group as a dry run; return the problem, empty if it is marked."""
+    """Create a pod of a group as a dry run; return the problem, empty if the pod is marked."""
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -159,7 +159,7 @@ def _trial(api: Api, namespace: str) -> str:
                     "securityContext": {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}},
                 }
             ],
-            # The Pod Security Standard restricted permits it.
+            # Required by the Pod Security Standard "restricted".
             "securityContext": {"runAsNonRoot": True, "seccompProfile": {"type": "RuntimeDefault"}},
         },
     }

@@ -1,4 +1,4 @@
-"""Who supplies the capacity of slices, and whose rules hold for the pools of a provider."""
+"""Selects the rules of a supplier."""
 
 from __future__ import annotations
 
@@ -9,5 +9,5 @@ from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
 
 
 def rules_of(provider: str) -> PoolRules:
-    """Return the rules of the supplier that PROVIDER names; empty: GKE."""
+    """Return the rules of the supplier that PROVIDER names; GKE's if it is empty."""
     return NODE_GROUP_RULES if provider.strip().lower() == forms.GCE else GKE_RULES

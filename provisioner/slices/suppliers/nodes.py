@@ -1,4 +1,4 @@
-"""What the settings and pods ask of nodes, and what these will look like, whoever supplies them. Pure."""
+"""Properties of nodes that settings and pods request from any supplier, and predictions of nodes. Pure."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from provisioner.settings import Settings, forms
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
-#: Pods that do not tolerate it get no capacity that Google may take back.
+#: Taint of nodes that Google may take back: pods without the toleration do not get such capacity.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
-#: Keeps pods without chips off the nodes.
+#: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
-#: Labels that GKE puts on nodes by how they were had.
+#: Labels that GKE puts on nodes, by their kind of capacity.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
     CapacityKind.SPOT: {constants.PROVISIONING: "spot", constants.SPOT: "true"},
     CapacityKind.FLEX_START: {constants.PROVISIONING: "flex-start", constants.FLEX_START: "true"},
 }
-#: The node labels that tell a reservation, in the order of its parts.
+#: Node labels with the parts of a reservation's path, in the order of the parts.
 RESERVATION_LABELS = (
     constants.RESERVATION_PROJECT,
     constants.RESERVATION_NAME,
@@ -37,7 +37,7 @@ _GIB = 1024**3
 
 
 def complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Add what machines have at every supplier: the labels and the taint of their capacity, disk, identity and tags."""
+    """Add the labels and the taint of the capacity, and the disk, identity and tags that all suppliers set."""
     labels, seconds = request.labels, slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
     if request.capacity is CapacityKind.FLEX_START and seconds is not None:
         labels = {**labels, constants.MAX_RUN_SECONDS: seconds}
@@ -55,9 +55,9 @@ def complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings
 def expected_node(
     pool: NodePool, labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]]
 ) -> NodeView:
-    """Predict how the scheduler will see a node of a pool that has some labels.
+    """Predict how the scheduler will see a node of a pool; `labels` returns the labels of its nodes.
 
-    CPU and memory are the machine's own: what the system keeps of them is known only once nodes are there.
+    CPU and memory are those of the machine: the system's share is known only once nodes exist.
     """
     known = tpu.machine_type(pool.machine_type)
     if known is None:
@@ -79,7 +79,7 @@ def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
 
 
 def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels that tell what machines a pool has, by which pods choose them."""
+    """Return the labels of a pool's machines by which pods select them."""
     return {
         constants.TPU_ACCELERATOR: accelerator.label,
         constants.TPU_TOPOLOGY: pool.topology,
@@ -90,13 +90,13 @@ def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.Ma
 
 
 def topology_of_machine(machine_type: str) -> str:
-    """Return the topology that one machine has by itself; empty where it has none."""
+    """Return the topology of a slice of one such machine; empty if the type is unknown or has no such slice."""
     known = tpu.machine_type(machine_type)
     return known[1].single_host_topology if known else ""
 
 
 def reservation_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that tell the reservation of a pool; none where it has none."""
+    """Return the labels with the reservation of a pool; empty if the pool is not in a reservation."""
     if not pool.reservation:
         return {}
     parts = zip(RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
@@ -104,7 +104,7 @@ def reservation_labels(pool: NodePool) -> dict[str, str]:
 
 
 def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
-    """Return the type of the boot disk, empty for Google's default; raise UnmeetableError where a machine has none."""
+    """Return the boot disk's type, empty for Google's default; raise UnmeetableError if the machine lacks it."""
     allowed = shape.machine_type.disk_types
     if settings.node_disk_type:
         if settings.node_disk_type not in allowed:
@@ -113,12 +113,12 @@ def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
                 f"{', '.join(allowed)}; the administrator has to change it or leave it empty"
             )
         return settings.node_disk_type
-    # Where Google's own default is accepted, Google chooses.
+    # Google chooses the disk if the machine accepts Google's default.
     return "" if "pd-standard" in allowed else allowed[0]
 
 
 def _service_account(slice_: Slice, settings: Settings) -> str:
-    """Return the service account, empty for Compute Engine's default; raise UnmeetableError for one that may not be."""
+    """Return the service account, empty for Compute Engine's default; raise UnmeetableError if not allowed."""
     account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
     if not account:
         return settings.node_service_account

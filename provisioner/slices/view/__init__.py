@@ -1,1 +1,1 @@
-"""What there is, for people: one read model, which page, commands and API show. Pure."""
+"""Read model of slices, pools and capacity, which the status page, the commands and the API show. Pure."""

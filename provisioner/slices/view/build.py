@@ -1,4 +1,4 @@
-"""From the snapshot and the plan of one round to the view of it."""
+"""Builds the view of a round from its snapshot and its plan."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ from provisioner.slices.view.types import (
     workload_of_pool,
 )
 
-#: Of several pools of one slice the first of these tells its state.
+#: States by precedence: if a slice has several pools, the pool with the first state in this list determines its state.
 _BEST = (
     State.SPLIT,
     State.RUNNING,
@@ -59,14 +59,14 @@ _BEST = (
     State.IDLE,
     State.DELETING,
 )
-#: By the UID of the object that they are on.
+#: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
 _UNREADY_NODES = 10
-#: Of a text of others: twice what an Event may have.
+#: Maximum length in characters of messages in the view: twice the maximum of an Event.
 _MOST_CHARACTERS = 2048
-#: Of a pool that was made for a slice and that nobody is on, these phases tell the slice's state.
+#: Phases in which a pool without pods determines the state of the slice that it was created for.
 _TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
-#: What is backed off that is no capacity.
+#: Shown in place of the capacity if a request is backed off because its pool failed.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
@@ -99,7 +99,7 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[Po
 def _capacity_view(
     snapshot: Snapshot, plan: Plan, slices: Mapping[SliceId, Slice], settings: Settings, now: datetime
 ) -> CapacityView:
-    """Sum up what there is and what is in the way of more."""
+    """Sum up the chips by state, and the limits and back-offs that prevent more."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
         chips[state_of(pool).value] += pool.chips
@@ -122,7 +122,7 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
         if wait.until <= now:
             continue
         parts = key.split("/", 3)
-        # Else it is a slice's own, or the digest of a request that was rejected, or whose pool failed.
+        # Otherwise the key is empty (back-off of a slice), or a digest of a request that GKE rejected or that failed.
         is_capacity = len(parts) == 4
         zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
         about = key if is_capacity else _FAILED_REQUEST
@@ -141,7 +141,7 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
 
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
-    """Put together what people see of one round."""
+    """Build the view of one round."""
     derived = plan.derived
     slices = all_slices(derived.found)
     slices |= awaiting_request(slices.values(), snapshot.workloads)
@@ -187,7 +187,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
 
 
 def _by_object(notices: Iterable[Notice]) -> _Notices:
-    """Index notices by the UID of their object: what is on a pod is about its slice, the rest about the workload."""
+    """Index notices by the UID of their object: a notice on a pod is about its slice, any other about the workload."""
     about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
     for each in notices:
         view = NoticeView(reason=each.reason, message=_shortened(each.message), warning=each.warning)
@@ -196,12 +196,12 @@ def _by_object(notices: Iterable[Notice]) -> _Notices:
 
 
 def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice]) -> dict[SliceId, PoolState]:
-    """Find the pool that tells the state of each slice that has one, or wants one."""
+    """Return the pool that determines the state of a slice, for each slice that has or wants one."""
     states: dict[SliceId, PoolState] = {}
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _TOLD_OF_THE_LAST and not pool.holders and pool.slice_id is not None:
-            # What became of the last one that it had.
+            # Show the failure or the delete of the slice's last pool.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
@@ -214,9 +214,9 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 
 
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
-    """Order the pools of a slice: the first tells its state."""
+    """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
     is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _TOLD_OF_THE_LAST)
-    # While its last pods end on a pool that serves it no more, such as one of another shape, the next one counts.
+    # While the last pods end on a pool that no longer serves the slice (such as another shape), the next pool counts.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
@@ -233,7 +233,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round(reasons.Known):
-    """What the views of all slices and pools of a round have in common."""
+    """Data that the views of all slices and pools of a round share."""
 
     slices: Mapping[SliceId, Slice]
     notices: _Notices
@@ -245,7 +245,7 @@ class _Round(reasons.Known):
     split: Collection[SliceId]
 
     def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None) -> SliceView:
-        """Show one slice, by the pool that tells its state."""
+        """Return the view of a slice; `state` is the pool that determines its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
         notices = self._told_of(slice_)
         created = state is not None and not state.phase.before_create
@@ -262,7 +262,7 @@ class _Round(reasons.Known):
                 # The pool has been in use for longer, by an earlier leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The name of its next pool may be new.
+                # The slice may have waited before, with another name for its next pool.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=id_of_slice(slice_),
@@ -288,7 +288,7 @@ class _Round(reasons.Known):
         )
 
     def pool_view(self, state: PoolState) -> PoolView:
-        """Show one pool that exists, or whose create has been sent."""
+        """Return the view of a pool that exists, or whose create has been sent."""
         supply = self.supply[state.name]
         pool, choice, (accelerator, host_chips) = supply.pool, choice_of(supply.pool), supply.machine
         cost = self.prices.per_hour(accelerator, pool.capacity, host_chips * len(supply.nodes))

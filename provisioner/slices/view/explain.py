@@ -1,4 +1,4 @@
-"""Why one thing waits, runs or is deleted: one line first, then the evidence."""
+"""Explains why a slice, workload or pool waits, runs or is deleted: a headline, then the facts."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from provisioner.slices.view.types import (
     WorkloadView,
 )
 
-#: So many entries of the activity are evidence.
+#: Maximum number of activity entries in an explanation.
 _ENTRIES = 10
-#: Kubernetes cuts a generated name to 63 letters, the last five of them random.
+#: Kubernetes cuts a generated name to 63 characters, the last five of them random.
 _RANDOM_LETTERS = 5
 _LONGEST_STEM = 58
-#: As kubectl knows them.
+#: Names of kinds, including the short names of kubectl.
 _KINDS: Mapping[str, str] = {
     **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},
     "lws": WorkloadKind.LEADER_WORKER_SET,
@@ -62,23 +62,23 @@ _DOING = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:
-    """One condition of the object."""
+    """State of one object, with its reason and the facts."""
 
-    #: slice, workload, pool.
+    #: Kind of the object: slice, workload or pool.
     kind: str
     id: str
-    #: Why it waits or runs, since when, and what happens next.
+    #: Activity of the object, its reason and duration, and the next step.
     headline: str
     facts: tuple[tuple[str, str], ...]
     notices: tuple[NoticeView, ...]
-    #: The last decisions about it, oldest first.
+    #: The last decisions about the object, oldest first.
     activity: tuple[Entry, ...]
 
 
 def explain(
     view: View, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
 ) -> list[Explanation]:
-    """Explain [KIND/]NAME: a workload, a slice, a pod of one, or a node pool; empty where nothing fits."""
+    """Explain [KIND/]NAME: a workload, a slice, a pod of a slice, or a node pool. Empty if nothing has the name."""
     kind, name = _parts(name)
     activity, tracks = tuple(activity), tuple(tracks)
     found: list[Explanation] = []
@@ -92,7 +92,7 @@ def explain(
             if _is(each.id, each.name, name, namespace) and kind in ("", "workload", each.kind)
         ]
     if kind in ("", "slice"):
-        # A Job is its own group: it is one thing, told once.
+        # A Job is its own group: do not explain it twice.
         told = {each.id for each in found if each.kind == "workload"}
         found += [
             _slice(view, each, now, activity)
@@ -106,7 +106,7 @@ def explain(
 
 
 def for_how_long(since: datetime, now: datetime) -> str:
-    """Return a duration as people say it: 45 s, 12 min, 3 h 5 min, 2 d 4 h."""
+    """Return a duration as text: 45 s, 12 min, 3 h 5 min, 2 d 4 h."""
     seconds = max(0, int((now - since).total_seconds()))
     minutes, hours, days = seconds // 60, seconds // 3600, seconds // 86400
     if days:
@@ -119,7 +119,7 @@ def for_how_long(since: datetime, now: datetime) -> str:
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
     known = _KINDS.get(kind.lower().partition(".")[0])
-    # An id has three slashes or two.
+    # An id has two or three slashes, and is not split.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 
 
@@ -131,14 +131,14 @@ def _is(id_: str, short: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Find the slice that a pod is of, by its name: all that it may be of, where the name does not tell."""
+    """Return the slices that a pod may belong to according to its name, only one if the name is conclusive."""
     in_namespace = [each for each in view.slices if namespace in ("", each.id.split("/")[1])]
     leaders = [each for each in in_namespace if each.leader == name]
     return leaders or [each for each in in_namespace if _is_pod_of(each, name)]
 
 
 def _is_pod_of(each: SliceView, name: str) -> bool:
-    """Whether a pod is called like those of a slice: "train-2-abcde" is index 2 of Job "train", none of "train-2"."""
+    """Whether a pod may be of a slice by its name: "train-2-abcde" is index 2 of Job "train", not of "train-2"."""
     if each.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
         return re.fullmatch(rf"{re.escape(each.group)}(-[0-9]+)?", name) is not None
     stem, random = name[:-_RANDOM_LETTERS], name[-_RANDOM_LETTERS:]
@@ -147,9 +147,9 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
         return False
     index = stem.removeprefix(group)
     if len(stem) == _LONGEST_STEM:
-        # Cut, wherever that was.
+        # The name was cut, maybe within the index.
         return re.fullmatch(r"([0-9]+-?)?", index) is not None
-    # Without an index there is no leader.
+    # If a slice has a leader pod, all of its pods have an index.
     return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
 
 
@@ -167,7 +167,7 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
             *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
             *((f"also node pool {one.name}", one.reason) for one in others),
         ),
-        # The headline says the reason, and the facts say what is in the way of each choice.
+        # The headline contains the reason, and the facts contain the failure of each choice.
         notices=tuple(notice for notice in each.notices if not _is_said(notice, each)),
         activity=tuple(entry for entry in _about(activity, each.workload, each.pool) if not _says(entry.message, each)),
     )
@@ -182,7 +182,7 @@ def _says(message: str, each: SliceView) -> bool:
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Say who is ahead in the queue for a limit, what would free it, and which choices are not tried now."""
+    """Yield the slices ahead in the queue for a limit, the users of the limit, and the choices in back-off."""
     if each.state is not State.WAITING:
         return
     if (queue := each.queue) is not None:
@@ -201,7 +201,7 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
 
 
 def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
-    """Return the choices of capacity that are not tried now and that a slice may have asked for."""
+    """Return the choices of capacity in back-off that a slice may have requested."""
     shape = f"{each.topology} on {each.hosts}"
     return tuple(
         backoff
@@ -217,20 +217,20 @@ def _doing(each: SliceView, now: datetime) -> str:
     if each.queue is not None:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
-        # While nothing can be decided it passes.
+        # The time passes without an attempt while nothing can be decided.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     told = f"{words} ({', '.join(about)})" if about else words
-    # What the state says already is not said twice.
+    # RUNS only repeats the state.
     return f"{told}: {each.reason}" if each.reason not in ("", RUNS) else f"{told}."
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
-    """Return for how long something lasts; `is_least`: it has for longer, nobody knows how long."""
+    """Return a text for the time since `since`; with `is_least`, the time is longer, but unknown."""
     return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 
 def moment(moment: datetime) -> str:
-    """Return a day and its time."""
+    """Return the date and time of day in UTC."""
     return f"{moment:%Y-%m-%d %H:%M:%S} UTC"
 
 
@@ -273,7 +273,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline says the first one, and its reason.
+    # The headline contains the first slice and its reason.
     facts += [
         (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
         for one in slices
@@ -302,7 +302,7 @@ _WORKLOAD_DOING = {
     "failed": "has failed",
     "deleting": "is being deleted",
 }
-#: What a person looks for first.
+#: States by urgency: the headline explains the first slice.
 _WORST = (
     State.FAILED,
     State.SPLIT,
@@ -349,7 +349,7 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 
 
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
-    """Explain a pool that is not there: one that is wanted, and whose name is in Events, or one that is gone."""
+    """Explain a pool that does not exist yet, although Events name it, or one that has been deleted."""
     last = track.segments[-1]
     slice_ = next((each for each in view.slices if each.id == last.slice), None)
     if last.until is not None:

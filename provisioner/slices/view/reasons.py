@@ -1,4 +1,4 @@
-"""Why a slice waits and why a node pool stays or goes, in one sentence each."""
+"""Gives the reasons why a slice waits and why a node pool is kept or deleted, in one sentence each."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.slices.planning.plan import DeleteReason, PoolState
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view.types import RUNS, NoticeView
 
-#: Why a pool goes.
+#: Reason of a delete, as users read it.
 WHY_DELETED = {
     DeleteReason.WORKLOAD_GONE: "its workload is gone",
     DeleteReason.WORKLOAD_FINISHED: "its workload has finished",
@@ -30,29 +30,29 @@ WHY_DELETED = {
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
-#: Why the pods of a slice that has its pool are not bound: the words of the Event are the reason.
+#: Events about unbound pods of a slice that has its pool; the Event's message becomes the reason.
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: A new node shows its chips sooner.
+#: Age of a node from which missing chips count as lost: a new node shows its chips sooner.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """What the reasons of all pools of a round go by, beside the pools."""
+    """Data that the reasons of all pools of a round are derived from."""
 
     memory: Memory
     now: datetime
     supply: Mapping[PoolName, Supply]
-    #: The workloads that are there, by name.
+    #: UIDs of the existing workloads, by name.
     uids: Mapping[WorkloadName, WorkloadUid]
-    #: Nodes with unfinished pods that are past their grace.
+    #: Nodes with unfinished pods whose grace period has passed.
     lingering: Collection[str]
 
 
 def of_workload(workload: Workload, *, has_slices: bool) -> str:
-    """Say why a workload has no slices; empty where it has some, or where its state tells."""
+    """Return why a workload has no slices; empty if it has slices, or if its state is the reason."""
     if has_slices or not workload.lives:
         return ""
     if workload.problem:
@@ -65,7 +65,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], known: Known) -> str:
-    """Say why a slice waits, or what it does with the pool that it has."""
+    """Return why a slice waits, or the state of its pods and its pool."""
     supply = known.supply.get(state.name)
     if supply is None:
         return state.note or "The create of its node pool is about to be sent."
@@ -74,14 +74,14 @@ def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], kno
 
 
 def of_split(notices: Iterable[NoticeView]) -> str:
-    """Say where the pods of a slice are that does not have one node pool to itself."""
+    """Return where the pods of a slice are that does not have one node pool to itself."""
     told = next((each.message for each in notices if each.reason == constants.SLICE_SPLIT), "")
     # A slice without a leader pod has its notice on the workload.
     return told or "Pods of this slice, or of one that shares the node pool, are on several node pools."
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
-    """Add what becomes of pods on a node that has lost its chips; the kubelet admits those that were there again."""
+    """Add a warning if a node has lost its chips: pods from before that the kubelet admits again will fail."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
@@ -98,7 +98,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
 
 
 def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> str:
-    """Say what a slice does with the pool that it has, where more is to be said of it than of the pool alone."""
+    """Return how a slice uses its pool if its pods explain more than the pool's phase; otherwise empty."""
     leader, workload = slice_.leader, slice_.workload
     if slice_.id not in state.holders and leader is not None and leader.node_name:
         return (
@@ -135,7 +135,7 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
 
 
 def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
-    """Say why a slice neither has nor wants a pool."""
+    """Return why a slice neither has nor wants a pool."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
         return f"No node pools are created: {workload.problem}."
@@ -164,7 +164,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
 
 
 def _without_pods(slice_: Slice) -> str:
-    """Say where to look: whoever cannot create the pods says so in Events on the objects that ask for them."""
+    """Return what to check. A controller that cannot create the pods reports that in Events on its object."""
     name, group = slice_.workload.name, slice_.group_name
     groups = (each for each in slice_.workload.groups if group.startswith(f"{name}-{each.name}-"))
     if after := next((each.after for each in groups), ""):
@@ -188,7 +188,7 @@ def _without_pods(slice_: Slice) -> str:
 
 
 def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView], known: Known) -> str:
-    """Say why a pool that exists stays, or why it goes; `owner` is the slice that has it."""
+    """Return why an existing pool is kept or deleted; `owner` is the slice that has it, None if none has."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)
@@ -199,7 +199,7 @@ def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView]
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
-    """Whether a pool that looks idle stays: the API server says that its workload lives."""
+    """Whether a pool without users is kept, because the API server returned that its workload lives."""
     call = memory.deletes.get(state.name)
     return call is not None and call.needed and state.phase is Phase.IDLE
 
@@ -269,7 +269,7 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
-    # It is neither idle nor yet to be created: that is told elsewhere.
+    # Only FAILED is left: `of_pool` handles idle pools, and pools before their create have no supply.
     lost = unready(supply) if supply.lost else "no reason is given."
     return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
 

@@ -1,4 +1,4 @@
-"""The states of each node pool over time, from the round that first wanted it: bounded, and lost with the process."""
+"""Records the states of each node pool over time, from the round that first wanted it. Bounded, and only in memory."""
 
 from __future__ import annotations
 
@@ -12,49 +12,50 @@ from provisioner.runtime.clock import shifted
 from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.view.types import State, slice_of_pool, state_of, workload_of_pool
 
-#: Tracks of pools that are gone are kept for so long; of each so many segments.
+#: Time for which the track of a deleted pool is kept.
 _KEPT = timedelta(hours=24)
+#: Maximum number of segments of a track; the oldest ones are dropped.
 _MOST_SEGMENTS = 50
-#: And of all together: whoever is sent everything is sent these too.
+#: Maximum number of segments of all tracks together: a response may contain all of them.
 _MOST_SEGMENTS_IN_ALL = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Segment:
-    """A time in which a pool was in one state for one slice."""
+    """Period in which a pool was in one state for one slice."""
 
     state: State
-    #: The ids of slice and workload; empty where it was for none.
+    #: The ids of slice and workload; empty if the pool was for none.
     slice: str
     workload: str
     since: datetime
-    #: None: it lasts.
+    #: End of the period; None if it has not ended.
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """One node pool, from the slice that waited for it to its end: one that is reused is one track."""
+    """History of one node pool, from the slice that waited for it to its end. A reused pool has one track."""
 
     pool: str
     segments: tuple[Segment, ...]
 
 
 class Timeline:
-    """Follows the pools from round to round. One thread follows; others may read `tracks`.
+    """Follows the pools from round to round. One thread calls `follow`; any thread may call `tracks`.
 
-    Where there are too many, the namespace whose pools that are gone have the most segments loses the earliest.
+    Beyond the maximum of segments, the namespace whose deleted pools have the most segments loses its oldest track.
     """
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: What people are shown of each pool of the last round.
+        #: Shown state of each pool in the last round; a segment begins when it changes.
         self._marks: dict[PoolName, Hashable] = {}
-        #: When the pools that are gone went, the earliest first.
+        #: Times at which deleted pools were first missing, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
 
     def follow(self, pools: Iterable[PoolState], now: datetime) -> None:
-        """Take note of what has changed since the last round."""
+        """Record the changes since the last round."""
         before, self._marks = self._marks, {}
         for pool in pools:
             mark = self._marks[pool.name] = (pool.phase, state_of(pool), pool.slice_id, pool.workload is None)
@@ -71,7 +72,7 @@ class Timeline:
         return list(self._tracks.values())
 
     def shift(self, by: timedelta) -> None:
-        """Move all moments along with a clock that was set."""
+        """Shift all times after the clock was set."""
         self._tracks, self._ended = shifted(self._tracks, by), shifted(self._ended, by)
 
     def _begin(self, pool: PoolState, now: datetime) -> None:
@@ -79,7 +80,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # How long it was so before this process saw it is known where the plan tells.
+            # The plan may know that the pool has been in this state since before this process saw it.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]
@@ -108,7 +109,7 @@ class Timeline:
 
 
 def _namespace_of(track: Track) -> str:
-    """Return the namespace of the workload that a pool was for last; empty where it was for none."""
+    """Return the namespace of the workload that a pool was last for; empty if it was for none."""
     return next((each.workload.split("/")[1] for each in reversed(track.segments) if each.workload), "")
 
 

@@ -1,4 +1,4 @@
-"""The types of the read model, which as JSON are the API's, and the names that people are shown and can type."""
+"""Types of the read model, whose JSON form the API returns, and the names that users see and can type."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from provisioner.slices.planning.plan import LimitUse, PoolState
 
 
 class State(StrEnum):
-    """Where a slice or its node pool is."""
+    """State of a slice or its node pool."""
 
-    #: A leader pod that cannot be scheduled, and no node pool yet.
+    #: The leader pod cannot be scheduled, and there is no node pool yet.
     WAITING = "waiting"
     #: The create has been sent.
     CREATING = "creating"
@@ -25,31 +25,31 @@ class State(StrEnum):
     #: All hosts are ready; no pod is bound yet.
     READY = "ready"
     RUNNING = "running"
-    #: Of a slice of several hosts: its pods do not have one node pool to themselves. Of a node pool: it has such pods.
+    #: A slice of several hosts does not have one node pool to itself, or a node pool has pods of such a slice.
     SPLIT = "split"
-    #: Pods of a workload that has ended, or is suspended, are still there.
+    #: The workload has ended or is suspended, but still has pods on the pool.
     DRAINING = "draining"
     #: Nothing needs the node pool.
     IDLE = "idle"
     DELETING = "deleting"
     FAILED = "failed"
-    #: Of a slice: it neither has nor wants a node pool.
+    #: A slice neither has nor wants a node pool.
     NONE = "none"
 
 
-#: The letters of `PoolView.hosts`.
+#: Letters of `PoolView.hosts`.
 HOST_ABSENT: Final = "."
 HOST_JOINING: Final = "j"
 HOST_CHIPS_MISSING: Final = "c"
 HOST_READY: Final = "r"
 HOST_RUNNING: Final = "R"
-#: The reason of what runs and needs nobody to look.
+#: Reason of a slice or pool that runs and needs no attention.
 RUNS: Final = "Pods run on it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NoticeView:
-    """Something that the owner of a workload has to know: the words of the Event."""
+    """Message for the owner of a workload, with the text of the Event."""
 
     reason: str
     message: str
@@ -58,43 +58,43 @@ class NoticeView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadView:
-    """An object whose pods ask for TPUs, such as a JobSet."""
+    """Object whose pods request TPUs, such as a JobSet."""
 
-    #: kind/namespace/name.
+    #: Id in the form kind/namespace/name.
     id: str
     kind: str
     namespace: str
     name: str
     uid: str
     created_at: datetime
-    #: lives, suspended, completed, failed, deleting.
+    #: State of the workload: lives, suspended, completed, failed, deleting.
     state: str
-    #: Of its slices.
+    #: Chips of its slices.
     chips: int
-    #: Why it has no slices; empty where it has some, or where its state says why.
+    #: Why it has no slices; empty if it has slices, or if its state is the reason.
     reason: str
-    #: Those about the workload as a whole.
+    #: Notices about the workload as a whole.
     notices: tuple[NoticeView, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class QueueView:
-    """The place of a slice in the line of those that wait for one limit."""
+    """Place of a slice in the line for one limit."""
 
-    #: What is limited: all pools together, a namespace, an accelerator, or creates.
+    #: Scope of the limit: all pools together, a namespace, an accelerator, or creates.
     limit: str
-    #: 1 is next. Slices that start together have one place.
+    #: Position in the line; 1 is next. Slices that start together have the same place.
     place: int
     length: int
-    #: The first ids of slices ahead of it.
+    #: Ids of the first slices ahead of it.
     ahead: tuple[str, ...]
-    #: Workloads whose node pools use most of the limit, with their chips; then how many more there are.
+    #: Workloads whose node pools use most of the limit, with their chips; then the number of further workloads.
     users: tuple[str, ...]
     other_users: int
-    #: Chips of node pools that nothing needs, and when the first of them is due to be deleted.
+    #: Chips of unneeded node pools, and the earliest time at which one of these is deleted.
     idle_chips: int
     idle_until: datetime | None
-    #: What to do apart from waiting.
+    #: What to do instead of waiting.
     remedy: str
 
 
@@ -102,63 +102,63 @@ class QueueView:
 class SliceView:
     """One slice of a workload."""
 
-    #: kind/namespace/workload/group.
+    #: Id in the form kind/namespace/workload/group.
     id: str
-    #: The id of its workload.
+    #: Id of its workload.
     workload: str
-    #: The name of the child Job or group.
+    #: Name of the child Job or group.
     group: str
     state: State
-    #: When the state was entered; None: unknown.
+    #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: It was already in this state at `since`, when the process started.
+    #: Whether the slice was already in this state at `since`, when the process started.
     since_start: bool
-    #: One sentence: why it is in this state.
+    #: Sentence with the reason of its state.
     reason: str
-    #: When the next create is tried.
+    #: Time of the next attempt to create a pool; None if none is planned.
     next_try_at: datetime | None
-    #: Its leader pod; empty where there is none.
+    #: Name of its leader pod; empty if it has none.
     leader: str
-    #: Since when the scheduler cannot place the leader pod.
+    #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: The node pool that it has, or that is created for it.
+    #: Name of the node pool that it has, or that is created for it; empty if it has no pool.
     pool: str
     accelerator: str
     machine_type: str
     topology: str
     chips: int
     hosts: int
-    #: Unfinished pods, and those of them that are bound to a node.
+    #: Number of unfinished pods, and of those that are bound to a node.
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: None: it waits for no limit.
+    #: Place in the line for a limit; None if it waits for no limit.
     queue: QueueView | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolView:
-    """One node pool of the provisioner that exists, or whose create has been sent."""
+    """Node pool of the provisioner that exists, or whose create has been sent."""
 
     name: str
     state: State
     since: datetime
-    #: It was already in this state at `since`, when the process started.
+    #: Whether the pool was already in this state at `since`, when the process started.
     since_start: bool
-    #: One sentence: why it stays, or why it is deleted.
+    #: Sentence with the reason why it is kept or deleted.
     reason: str
-    #: The id of the slice that has it; empty where none does.
+    #: Id of the slice that has it; empty if none has.
     slice: str
-    #: The ids of other slices that have pods on it.
+    #: Ids of other slices that have pods on it.
     other_slices: tuple[str, ...]
-    #: The id of the workload that it is for, or was created for; empty if unknown.
+    #: Id of the workload that it is for, or was created for; empty if unknown.
     workload: str
-    #: Of the workload that it is for, or was created for.
+    #: Namespace of the workload that it is for, or was created for.
     namespace: str
     zone: str
-    #: on-demand, spot, reservation, flex-start.
+    #: Kind of capacity: on-demand, spot, reservation, flex-start.
     capacity: str
-    #: The reservation's name or path; empty for none.
+    #: Name or path of the reservation; empty if the pool is not in one.
     reservation: str
     accelerator: str
     machine_type: str
@@ -166,29 +166,29 @@ class PoolView:
     chips: int
     #: One letter for each host: "." absent, "j" joining or not ready, "c" chips missing, "r" ready, "R" running pods.
     hosts: str
-    #: Nodes that are not ready or do not show all their chips: the first ten.
+    #: The first ten nodes that are not ready or do not show all their chips.
     unready_nodes: tuple[str, ...]
-    #: The cost of its existing hosts an hour, in the currency of CHIP_HOUR_PRICES; None: without a price.
+    #: Cost of its existing hosts per hour, in the currency of CHIP_HOUR_PRICES; None without a price.
     cost_per_hour: float | None
-    #: When it is deleted at the earliest, and why; None and empty while something needs it.
+    #: Earliest time of its delete, and the reason; None and empty while something needs it.
     delete_at: datetime | None
     delete_reason: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BackoffView:
-    """A choice of capacity that was not available, and is not tried before `until`."""
+    """Choice of capacity that was not available, and is not tried before `until`."""
 
     #: Zone, machine type, shape and terms as one text; for a single slice, or a rejected request of it, the slice's id.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; for a rejected request or a failed pool, what it delays.
+    #: Topology and hosts; for a rejected request or a failed pool, the slices that are delayed.
     shape: str
     terms: str
-    #: stockout, quota, permission, ...
+    #: Kind of the failure: stockout, quota, permission, ...
     kind: str
-    #: The message of GKE or Compute Engine.
+    #: Message of GKE or Compute Engine.
     message: str
     failures: int
     since: datetime
@@ -197,23 +197,23 @@ class BackoffView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityView:
-    """Chips by state, and what prevents more."""
+    """Chips by state, and the limits and back-offs that prevent more."""
 
-    #: By state, including those that are 0.
+    #: Chips by state; states without chips are included.
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Node pool operations in progress in the cluster, and how many GKE accepts at once; None: unknown.
+    #: Node pool operations in progress in the cluster, and the number that GKE accepts at once; None if unknown.
     operations: int
     operations_limit: int | None
     creation_paused: bool
-    #: Of amounts, such as USD; empty where CHIP_HOUR_PRICES does not say it.
+    #: Currency of amounts, such as USD; empty if CHIP_HOUR_PRICES does not name it.
     currency: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AlertView:
-    """Something that the administrator has to look at."""
+    """Problem that requires the administrator's attention."""
 
     kind: str
     message: str
@@ -221,9 +221,9 @@ class AlertView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class View:
-    """Everything at one moment."""
+    """The whole read model at one time."""
 
-    #: The time of the decision that this shows.
+    #: Time of the decision that the view shows.
     at: datetime
     alerts: tuple[AlertView, ...]
     capacity: CapacityView
@@ -234,16 +234,16 @@ class View:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """One decision, or one result of a decision."""
+    """One decision, or the result of a decision."""
 
-    #: Counts up from 1 since the process started.
+    #: Number of the entry, counted from 1 since the process started.
     number: int
     at: datetime
-    #: create, delete, pool, notice, alert.
+    #: Kind of the entry: create, delete, pool, notice, alert.
     kind: str
     message: str
     warning: bool
-    #: The node pool and the workload (kind/namespace/name) that it is about; empty for none.
+    #: Node pool and workload (kind/namespace/name) of the decision; empty if none.
     pool: str
     workload: str
 
@@ -260,7 +260,7 @@ STATES = {
     Phase.FAILED: State.FAILED,
 }
 
-#: In the others, the end of the pool matters more than what its pods lack.
+#: Phases in which a split is shown. In the other phases, the end of the pool matters more.
 _WITH_PODS = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 
@@ -270,7 +270,7 @@ def state_of(pool: PoolState) -> State:
 
 
 def state_of_use(pool: PoolState) -> State:
-    """Return the state of a pool, as a slice that is not split sees it."""
+    """Return the state of a pool for a slice that is not split."""
     return State.DRAINING if pool.draining else STATES[pool.phase]
 
 
@@ -290,5 +290,5 @@ def workload_of_pool(state: PoolState) -> str:
 
 
 def slice_of_pool(state: PoolState) -> str:
-    """Return the id of the slice that a pool is for; empty where it is for none."""
+    """Return the id of the slice that a pool is for; empty if it is for none."""
     return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""

@@ -1,4 +1,4 @@
-"""What each check makes of what it reads, in words."""
+"""Findings of each check."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, describ
 from tests.support.settings import settings
 
 Change = Callable[[World], object]
-#: The checks of any cluster.
+#: The checks of every cluster.
 IN_KUBERNETES = (
     "API server",
     "JobSet",
@@ -43,7 +43,7 @@ IN_KUBERNETES = (
 PAUSE = object_path("configmaps", constants.PAUSE_CONFIGMAP_NAME, namespace=constants.DEFAULT_NAMESPACE)
 
 
-def test_where_all_is_well() -> None:
+def test_all_checks_are_ok_in_a_correct_cluster() -> None:
     world = World(changes={"capacity": (CapacityChoice(kind=CapacityKind.RESERVATION, reservation="r1"),)})
     world.inspector.reservations["project-1", "us-central2-b", "r1"] = "READY"
     found = world.find()
@@ -227,7 +227,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("change", "name", "status", "words"), CASES)
-def test_a_check(change: Change, name: str, status: Status, words: str) -> None:
+def test_problem_is_found_by_its_check(change: Change, name: str, status: Status, words: str) -> None:
     world = World()
     change(world)
     finding = world.find()[name]
@@ -249,8 +249,10 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
         pytest.param({}, FAILED, "project p has no reservation", id="nowhere"),
     ],
 )
-def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words: str) -> None:
-    """It is looked for in each zone that the settings allow."""
+def test_reservation_is_searched_in_each_zone_of_the_settings(
+    there: dict[tuple[str, str], str], status: Status, words: str
+) -> None:
+    """The zones are those in which the settings allow pods to use it."""
     zones = (Zone("us-central2-a"), Zone("us-central2-b"))
     world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
     world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}
@@ -258,15 +260,15 @@ def test_a_reservation(there: dict[tuple[str, str], str], status: Status, words:
     assert (finding.status, words in str(finding)) == (status, True), str(finding)
 
 
-def test_the_end_of_a_reservation_is_named() -> None:
+def test_end_of_a_reservation_is_in_the_message() -> None:
     world = World(changes=_reserved("r1"))
     world.inspector.reservations = {("project-1", "us-central2-b", "r1"): "READY"}
     world.inspector.ends_at = NOW
     assert world.find()["reservation r1"].message == "READY in us-central2-b until 2026-01-02 03:04 UTC"
 
 
-def test_a_reservation_that_may_not_be_read() -> None:
-    """No role of ours reads reservations: that is not known, and the permission is named."""
+def test_forbidden_reservation_is_unknown_with_the_permission_to_grant() -> None:
+    """No role in the documentation allows reads of reservations, so the result is unknown."""
     world = World(changes=_reserved("r1"))
     world.inspector.failures["get_reservation"] = FailureKind.PERMISSION
     finding = world.find()["reservation r1"]
@@ -274,8 +276,8 @@ def test_a_reservation_that_may_not_be_read() -> None:
     assert str(finding).endswith("Grant compute.reservations.get on project project-1.")
 
 
-def test_which_reservations_are_named() -> None:
-    """Those of CAPACITY with their blocks left out, and whole names of ALLOWED_RESERVATIONS; twenty at most."""
+def test_reservations_in_the_settings_are_checked_without_patterns() -> None:
+    """Blocks and patterns are left out, and at most 20 reservations are checked."""
     block = reservation_path("r1", project="p", block="b")
     given = settings(**_reserved("r2", block, zone="us-central2-a", allowed_reservations=("p/r1", "r3", "team-*")))
     assert named_reservations(given) == {
@@ -308,8 +310,8 @@ def test_which_reservations_are_named() -> None:
         ),
     ],
 )
-def test_plain_jobs_are_checked_where_they_are_served(change: Change, name: str, status: Status, words: str) -> None:
-    """Elsewhere nobody needs the right to read them."""
+def test_jobs_are_checked_only_if_they_are_served(change: Change, name: str, status: Status, words: str) -> None:
+    """Without SERVE_JOBS, the right to read them is not needed."""
     world = World(changes={"serve_jobs": True})
     change(world)
     found = world.find()
@@ -317,8 +319,8 @@ def test_plain_jobs_are_checked_where_they_are_served(change: Change, name: str,
     assert "Job" not in World().find()
 
 
-def test_served_namespaces_need_rights_there_alone() -> None:
-    """Workloads are read, and pods watched, in the namespaces that are served; nothing else is narrower."""
+def test_rights_on_workloads_are_limited_to_served_namespaces() -> None:
+    """Only reads of workloads and watches of pods are limited to the served namespaces."""
     narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
     wide = set(rights_used(settings()))
     read = ("jobsets", "leaderworkersets", "rayclusters", "provisioningrequests", "capacitybuffers")
@@ -343,7 +345,7 @@ def test_served_namespaces_need_rights_there_alone() -> None:
 # --- whatever goes wrong
 
 
-def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
+def test_unavailable_api_server_gets_no_further_calls() -> None:
     world = World()
     world.kube.fail("*", ".", errors.Unavailable("away"), times=100)
     found = world.find()
@@ -352,7 +354,7 @@ def test_an_api_server_of_no_use_is_asked_nothing_more() -> None:
     assert found["node pools"].status is OK
 
 
-def test_a_cluster_that_is_not_described_leaves_the_rest_to_be_checked() -> None:
+def test_unreadable_cluster_does_not_prevent_other_checks() -> None:
     world = World()
     world.gke.fail_next("get_cluster", FailureKind.PERMISSION, message="denied")
     found = world.find()
@@ -360,7 +362,7 @@ def test_a_cluster_that_is_not_described_leaves_the_rest_to_be_checked() -> None
     assert found["node pools"].status is OK
 
 
-def test_a_mistake_in_a_check_costs_its_finding_alone() -> None:
+def test_crashed_check_affects_only_its_own_finding() -> None:
     world = World()
     world.kube.fail("GET", "^/version$", RuntimeError("a mistake of ours"))
     with capture_logs() as logs:
@@ -371,8 +373,8 @@ def test_a_mistake_in_a_check_costs_its_finding_alone() -> None:
     assert found["JobSet"].status is OK
 
 
-def test_what_run_logs() -> None:
-    """Each finding once: what the proof of the cluster logs by itself is left to that."""
+def test_run_logs_each_finding_once() -> None:
+    """Findings that the proof of the cluster logs itself are not repeated."""
     world = World(changes={"node_service_account": ""})
     world.inspector.on_project.remove("container.clusters.update")
     world.gke.cluster = described(autopilot=True, release_channel="RAPID", auto_provisioned_tpus=("tpu-v6e-slice",))
@@ -393,21 +395,21 @@ GROUPS = groups_path("slices")
 
 @pytest.fixture
 def without_gke() -> World:
-    """Give a cluster where all is well."""
+    """Return a correct cluster without GKE."""
     without_gke = World(changes={"provider": "gce", "node_group_namespace": "slices"})
     without_gke.kube.put_object(f"{GROUPS}/a", {"metadata": {"namespace": "slices"}})
     return without_gke
 
 
 def found_without_gke(without_gke: World) -> dict[str, Finding]:
-    """Make all checks; return the findings by name."""
+    """Run all checks; return the findings by name."""
     without_gke.ca_pem = None
     subject = replace(without_gke.subject, gke=None)
     return {finding.name: finding for finding in run_checks(subject)}
 
 
-def test_where_all_is_well_without_gke(without_gke: World) -> None:
-    """Nothing is said of clusters, pools and permissions of Google's, and nothing is changed."""
+def test_all_checks_are_ok_without_gke(without_gke: World) -> None:
+    """There are no findings about clusters, pools and permissions of Google, and nothing is changed."""
     found = found_without_gke(without_gke)
     assert list(found) == [*IN_KUBERNETES, "TPUNodeGroups"]
     assert [str(finding) for finding in found.values() if finding.status is not Status.OK] == []
@@ -415,21 +417,21 @@ def test_where_all_is_well_without_gke(without_gke: World) -> None:
     assert {call.method for call in without_gke.kube.calls if call.path != ACCESS_REVIEWS} == {"GET"}
 
 
-def test_the_definitions_of_node_groups_are_missing(without_gke: World) -> None:
+def test_missing_crd_of_node_groups_is_a_failure_with_advice(without_gke: World) -> None:
     without_gke.kube.uninstall("/apis/tpu.google.com")
     finding = found_without_gke(without_gke)["TPUNodeGroups"]
     assert (finding.status, finding.message) == (Status.FAILED, "their CRD is not installed")
     assert "deploy/nodegroups" in finding.advice
 
 
-def test_node_groups_may_not_be_listed(without_gke: World) -> None:
-    """As for any other check, the words are the API server's."""
+def test_forbidden_list_of_node_groups_is_a_failure(without_gke: World) -> None:
+    """As in any other check, the message is that of the API server."""
     without_gke.kube.fail("GET", GROUPS, errors.Forbidden("no", status=403))
     assert found_without_gke(without_gke)["TPUNodeGroups"].status is Status.FAILED
 
 
 @pytest.mark.parametrize("verb", ["get", "list", "create", "delete"])
-def test_a_right_to_node_groups_that_is_missing_is_named(without_gke: World, verb: str) -> None:
+def test_missing_right_to_node_groups_is_named(without_gke: World, verb: str) -> None:
     without_gke.kube.denied.add((verb, "tpunodegroups"))
     finding = found_without_gke(without_gke)["rights in Kubernetes"]
     assert finding.status is Status.FAILED

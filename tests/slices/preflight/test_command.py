@@ -1,4 +1,4 @@
-"""`tpu-provisioner check` as a user runs it, against the simulated GKE and an API server on the wire."""
+"""`tpu-provisioner check` as a user runs it, against the simulated GKE and a fake API server over HTTP."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ from tests.support.preflight import ORIGINAL_LEASE, PLACEMENT_OBJECTS, World
 from tests.support.settings import REQUIRED
 from tests.support.wire_server import WireServer, as_json, running
 
-#: Most of these tests start Python, with all of Google's libraries.
+#: Most of these tests start Python with all of Google's libraries, which is slow on a busy machine.
 pytestmark = pytest.mark.timeout(60)
 
 _NAMES = ("GCP_", "GKE_", "KUBE", "ALLOWED_", "MAX_", "CAPACITY", "ASSUME_", "ZONES")
@@ -34,7 +34,7 @@ _NAMES = ("GCP_", "GKE_", "KUBE", "ALLOWED_", "MAX_", "CAPACITY", "ASSUME_", "ZO
 
 @dataclass
 class Machine:
-    """A machine on which the command is run."""
+    """A machine on which the command runs."""
 
     kube: WireServer
     gke: Simulator
@@ -47,7 +47,7 @@ class Machine:
             "GCP_CLUSTER": "c",
             "GCP_NODE_SERVICE_ACCOUNT": "tpu-nodes@project-1.iam.gserviceaccount.com",
             "GKE_ENDPOINT": self.gke.url,
-            # The API server speaks plain http here, so that no certificate tells the cluster.
+            # The fake API server has no certificate that could prove the cluster.
             "ASSUME_SAME_CLUSTER": "true",
             "MAX_CHIPS": "64",
             **{f"ALLOWED_{what}": "none" for what in ("RESERVATIONS", "SERVICE_ACCOUNTS", "NETWORKS", "LABEL_KEYS")},
@@ -65,7 +65,7 @@ class Machine:
 
 @pytest.fixture
 def machine(tmp_path: Path) -> Iterator[Machine]:
-    """Give one on which all is well."""
+    """Yield a machine with a correct installation."""
     with running() as kube, Simulator() as gke:
         kube.answer("GET /version", as_json({"gitVersion": "v1.34.1-gke.3084001"}))
         kube.answer(f"GET {JOBSET.root}", as_json({"resources": [{"name": "jobsets"}]}))
@@ -80,7 +80,7 @@ def machine(tmp_path: Path) -> Iterator[Machine]:
         yield Machine(kube=kube, gke=gke, kubeconfig=write_kubeconfig(tmp_path / "config", kube.url))
 
 
-def test_all_is_well(machine: Machine) -> None:
+def test_check_of_a_correct_installation_is_ok(machine: Machine) -> None:
     done = machine.check()
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (0, "")
@@ -96,8 +96,8 @@ def test_all_is_well(machine: Machine) -> None:
     }
 
 
-def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
-    """As JSON too, and the exit status is 1; a warning alone is none."""
+def test_failed_check_is_printed_with_its_advice(machine: Machine) -> None:
+    """The output may be JSON. A warning does not change the exit status."""
     machine.gke.set(reservations={"us-central2-a/r1": "READY"}, auto_provisioning_limits={"tpu-v6e-slice": 8})
     done = machine.check("-o", "json")
     assert (done.returncode, done.stderr) == (1, "")
@@ -118,8 +118,8 @@ def test_what_failed_is_told_with_what_to_do(machine: Machine) -> None:
 
 
 @pytest.mark.parametrize("form", ["text", "json"])
-def test_a_reader_that_has_seen_enough_is_no_traceback(form: str) -> None:
-    """As `tpu-provisioner check | head -1` is; and it does not count as success."""
+def test_closed_output_pipe_causes_no_traceback(form: str) -> None:
+    """`tpu-provisioner check | head -1` closes the pipe; the exit status is not that of success."""
     reading, writing = os.pipe()
     os.close(reading)
     done = _check_nothing(writing, "-o", form)
@@ -127,15 +127,15 @@ def test_a_reader_that_has_seen_enough_is_no_traceback(form: str) -> None:
     assert (done.returncode, done.stderr) == (1, "")
 
 
-def test_letters_that_the_terminal_lacks_are_escaped() -> None:
-    """What is printed has others' words in it, and values that somebody mistyped."""
+def test_characters_that_the_terminal_lacks_are_escaped() -> None:
+    """The output contains texts of other programs, and mistyped values."""
     done = _check_nothing(subprocess.PIPE, GCP_CLUSTER="cl\u00fcster", PYTHONIOENCODING="ascii")
     assert (done.returncode, done.stderr) == (1, "")
     assert "cl\\xfcster" in done.stdout
 
 
 def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run the command where nothing is set."""
+    """Run the command without any settings."""
     nothing = {"PATH": os.environ["PATH"], "KUBECONFIG": "/none", "GKE_ENDPOINT": "http://127.0.0.1:1"}
     return subprocess.run(
         [sys.executable, "-m", "provisioner", "check", *arguments],
@@ -148,8 +148,8 @@ def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subproce
     )
 
 
-def test_a_start_that_is_wrong(machine: Machine) -> None:
-    """Settings and kubeconfig are checks like the others, and GKE is looked at without a kubeconfig."""
+def test_invalid_settings_and_missing_kubeconfig_are_findings(machine: Machine) -> None:
+    """Invalid settings and a missing kubeconfig are findings, and GKE is checked without a kubeconfig."""
     done = machine.check("--kubeconfig=no-such-file", MAX_CHIPS="many")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (1, "")
@@ -159,8 +159,8 @@ def test_a_start_that_is_wrong(machine: Machine) -> None:
     assert len(lines) == 11
 
 
-def test_run_waits_for_its_checks_a_moment_and_no_longer(monkeypatch: pytest.MonkeyPatch) -> None:
-    """They end before the controller starts; those that hang go on beside it."""
+def test_run_waits_for_its_checks_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Usually they end before the controller starts; a check that hangs continues in the background."""
     world, release, ended = World(), threading.Event(), threading.Event()
     run_command.log_checks(world.subject)
     assert world.inspector.calls.count("test_account_permissions") == 1

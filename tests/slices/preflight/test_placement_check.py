@@ -60,7 +60,7 @@ class Cluster(FakeKube):
             self.put_object(path, raw_jobset(namespace=name, pod=pod_spec(chips=chips)))
 
     def install(self, *documents: dict[str, Any]) -> Cluster:  # type: ignore[override]
-        """Have the policy and its binding."""
+        """Install the policy and its binding."""
         for document in documents or tuple(yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))):
             kind = document["kind"]
             plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"
@@ -127,7 +127,7 @@ def test_missing_policy_is_reported_with_its_remedy(missing: str) -> None:
     assert "Enable the component placement; before Kubernetes 1.36" in finding.advice
 
 
-def test_webhook_takes_the_place_of_the_policy() -> None:
+def test_webhook_replaces_the_policy() -> None:
     cluster = Cluster()
     webhooks = {"webhooks": [{"name": "environment.example"}, {"name": "placement.tpu-provisioner.example"}]}
     path = object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=_ROOT)

@@ -1,6 +1,6 @@
-"""The contract of `Supplier` and of its `PoolRules`, as tests that run against each of them.
+"""Tests of the contract of `Supplier` and its `PoolRules`, which run against every supplier.
 
-A supplier's own test module gives a fixture `ground` and has a class that inherits from `SupplierContract`.
+A supplier's test module provides a fixture `ground`, and a class that inherits from `SupplierContract`.
 """
 
 from __future__ import annotations
@@ -33,45 +33,45 @@ from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
 from tests.support.settings import settings
 
-#: What every supplier sells, in a slice of two hosts.
+#: Accelerator that every supplier sells, in slices of two hosts.
 ACCELERATOR = "tpu7x"
 FIRST, SECOND = PoolName("js-0123456789"), PoolName("js-9876543210")
 _NOTHING_MAY = Failure(kind=FailureKind.UNAVAILABLE, message="this process does not lead any more")
 
 
 class Ground(Protocol):
-    """A supplier with a cluster behind it."""
+    """A supplier with a simulated cluster."""
 
     supplier: Supplier
 
     def sells(self, accelerator: str) -> bool:
-        """Whether the supplier has such slices at all."""
+        """Return whether the supplier sells slices of an accelerator."""
         ...
 
     def request(self, name: PoolName) -> NodePoolRequest:
-        """Return a request that the supplier takes; with labels and taints of its own."""
+        """Return a request that the supplier accepts, with labels and taints."""
         ...
 
     def finish(self) -> None: ...
 
     def changes(self) -> int:
-        """Return how many requests that change something have reached the other side."""
+        """Return the number of changing requests that have reached the other side."""
         ...
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
-        """Let the answer to the next create, or delete, get lost on its way."""
+        """Lose the response to the next create or delete."""
         ...
 
     def fail_creation(self) -> None:
-        """Let the next create be taken, and its operation fail."""
+        """Let the next create be accepted, and its operation fail."""
         ...
 
     def create_foreign(self, name: PoolName) -> None:
-        """Create a pool past the supplier, as somebody else does."""
+        """Create a pool without the supplier, as another client does."""
         ...
 
     def make_unreadable(self, name: PoolName) -> None:
-        """Let a pool look like nothing that this release knows."""
+        """Give a pool a form that this release cannot parse."""
         ...
 
 
@@ -84,7 +84,7 @@ def create(ground: Ground, name: PoolName = FIRST) -> OperationName:
 
 
 def failure_of(call: Callable[[], object]) -> Failure:
-    """Return the failure that a call ends with; anything but a SupplierError fails the test."""
+    """Return the failure that a call raises; any exception other than SupplierError fails the test."""
     with pytest.raises(SupplierError) as caught:
         call()
     assert caught.value.failure.message
@@ -98,10 +98,10 @@ def listed(ground: Ground) -> dict[PoolName, NodePool]:
 
 
 class SupplierContract:
-    """What the loop relies on."""
+    """Behaviour of a supplier on which the loop relies."""
 
     def test_a_pool_is_listed_from_its_create_until_nothing_is_left_of_it(self, ground: Ground) -> None:
-        """As it was asked for, so that who it is for can be read from it."""
+        """The listed pool has the labels of the request, which contain its owner."""
         request = ground.request(FIRST)
         create(ground)
         pool = listed(ground)[FIRST]
@@ -126,10 +126,10 @@ class SupplierContract:
     @pytest.mark.parametrize("topology", ["2x2x1", "2x2x2"])
     @pytest.mark.parametrize("accelerator", ["tpu-v4-podslice", "tpu-v5p-slice", "tpu7x"])
     @pytest.mark.parametrize("name", ["train", "0.9-" + "x" * 49], ids=["a short name", "a long name"])
-    def test_what_the_rules_make_of_a_slice_is_taken(
+    def test_specification_of_a_slice_is_accepted_and_listed_as_planned(
         self, ground: Ground, name: str, accelerator: str, topology: str
     ) -> None:
-        """And is listed as planning expects it; what the supplier does not sell has no specification."""
+        """An accelerator that the supplier does not sell has no specification."""
         rules = ground.supplier.rules
         asked = make_requirements(accelerator=accelerator, topology=topology)
         workload = make_jobset(name, uid=WorkloadUid("u"), parallelism=1 if topology == "2x2x1" else 2, template=asked)
@@ -146,13 +146,13 @@ class SupplierContract:
         assert facts == (choice.zone, slice_.nodes, topology, choice.kind, "")
         ground.supplier.create_pool(request, _free)
         pool = listed(ground)[request.name]
-        # What the supplier chose itself is not in the request.
+        # The supplier chooses the disk type itself.
         assert replace(pool, disk_type=request.disk_type) == expected_pool(request)
         view = rules.expected_node(pool)
         assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
 
-    def test_labels_up_to_the_limit_are_taken_and_more_are_not_asked_for(self, ground: Ground) -> None:
-        """The owner of a pod that has too many is told whose limit it is."""
+    def test_labels_up_to_the_limit_are_accepted_and_more_are_not_requested(self, ground: Ground) -> None:
+        """The error names the supplier, because its limit is exceeded."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         keys = tuple(f"k{number:03}" for number in range(LABEL_CHARACTERS // 60 + 1))
 
@@ -175,8 +175,8 @@ class SupplierContract:
         with pytest.raises(UnmeetableError, match=f"{rules.supplier_name} allows {LABEL_CHARACTERS}"):
             specified(room + 1)
 
-    def test_what_pods_may_ask_of_the_labels_of_nodes_is_on_them(self, ground: Ground) -> None:
-        """Selected or copied, and pods that select it fit the nodes."""
+    def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
+        """This holds for selected and for copied labels, and pods that select these labels fit the nodes."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.passed_on, "asked")
         copied = dict.fromkeys(rules.copyable | rules.passed_on, "asked")
@@ -192,9 +192,7 @@ class SupplierContract:
             assert want.items() <= specification.blueprint.request.labels.items()
 
     @pytest.mark.parametrize("kind", list(CapacityKind))
-    def test_what_a_choice_of_capacity_adds_to_the_labels_is_on_the_nodes(
-        self, ground: Ground, kind: CapacityKind
-    ) -> None:
+    def test_labels_of_a_capacity_choice_are_on_the_nodes(self, ground: Ground, kind: CapacityKind) -> None:
         rules = ground.supplier.rules
         reservation = "r" if kind is CapacityKind.RESERVATION else ""
         choice = CapacityChoice(kind=kind, zone=ground.request(FIRST).zone, reservation=reservation)
@@ -210,8 +208,8 @@ class SupplierContract:
         assert added.items() <= request.labels.items()
         assert added.items() <= rules.expected_node(expected_pool(request)).labels.items()
 
-    def test_operations_end(self, ground: Ground) -> None:
-        """Each is known from its beginning until some time after its end."""
+    def test_operation_is_known_until_it_is_done(self, ground: Ground) -> None:
+        """An operation is known from its beginning until some time after its end."""
         created = create(ground)
         assert not ground.supplier.get_operation(created).done
         ground.finish()
@@ -222,8 +220,8 @@ class SupplierContract:
         ground.finish()
         assert ground.supplier.get_operation(deleted).done
 
-    def test_a_creation_that_fails_says_why_and_stays_listed(self, ground: Ground) -> None:
-        """Somebody has to delete what is left of it."""
+    def test_failed_create_has_its_failure_and_its_pool_stays_listed(self, ground: Ground) -> None:
+        """The failed pool must be deleted."""
         ground.fail_creation()
         operation = create(ground)
         ground.finish()
@@ -238,7 +236,7 @@ class SupplierContract:
         ground.finish()
         assert FIRST not in listed(ground)
 
-    def test_what_is_not_there_is_not_found(self, ground: Ground) -> None:
+    def test_missing_pool_or_operation_is_not_found(self, ground: Ground) -> None:
         supplier = ground.supplier
         calls = (
             lambda: supplier.get_pool(FIRST),
@@ -248,7 +246,7 @@ class SupplierContract:
         assert [failure_of(call).kind for call in calls] == [FailureKind.NOT_FOUND] * 3
 
     def test_a_second_create_of_a_name_changes_nothing(self, ground: Ground) -> None:
-        """Whoever lost the answer to the first may send it again."""
+        """A caller that lost the answer to the first create may repeat it."""
         create(ground)
         before = listed(ground)
         assert failure_of(lambda: create(ground)).kind in (
@@ -260,7 +258,7 @@ class SupplierContract:
         assert listed(ground).keys() == before.keys()
 
     def test_a_second_delete_changes_nothing(self, ground: Ground) -> None:
-        """While the first is under way, and after it."""
+        """This holds while the first delete is in progress, and after it."""
         create(ground)
         ground.finish()
         ground.supplier.delete_pool(FIRST)
@@ -270,8 +268,8 @@ class SupplierContract:
         assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.NOT_FOUND
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
-    def test_a_create_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
-        """Its outcome is unknown; sent again under its name it is one pool."""
+    def test_create_with_a_lost_answer_may_be_repeated(self, ground: Ground, *, before_effect: bool) -> None:
+        """The outcome of the first attempt is unknown; the same name ensures that there is only one pool."""
         ground.lose_answer(to_create=True, before_effect=before_effect)
         assert failure_of(lambda: create(ground)).kind is FailureKind.UNKNOWN_OUTCOME
         assert (FIRST in listed(ground)) is not before_effect
@@ -284,7 +282,7 @@ class SupplierContract:
         assert listed(ground)[FIRST].status is PoolStatus.RUNNING
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
-    def test_a_delete_that_is_lost_may_be_sent_again(self, ground: Ground, *, before_effect: bool) -> None:
+    def test_delete_with_a_lost_answer_may_be_repeated(self, ground: Ground, *, before_effect: bool) -> None:
         create(ground)
         ground.finish()
         ground.lose_answer(to_create=False, before_effect=before_effect)
@@ -296,8 +294,8 @@ class SupplierContract:
         assert failure_of(lambda: ground.supplier.delete_pool(FIRST)).kind is FailureKind.NOT_FOUND
 
     @pytest.mark.parametrize("free_for", range(3))
-    def test_nothing_is_sent_once_it_is_blocked(self, ground: Ground, free_for: int) -> None:
-        """A process that does not lead any more changes nothing, also in the midst of a call."""
+    def test_blocked_create_sends_no_further_request(self, ground: Ground, free_for: int) -> None:
+        """A process that has lost the lease changes nothing more, even during a call."""
         asked = 0
 
         def blocked() -> Failure | None:
@@ -315,11 +313,11 @@ class SupplierContract:
         assert asked
         assert failure == (_NOTHING_MAY if asked > free_for else None)
         if failure is not None:
-            # What was sent before the first refusal stays; nothing comes after it.
+            # Requests from before the first rejection remain; no request follows it.
             assert ground.changes() == sent[free_for]
             assert FIRST not in listed(ground)
 
-    def test_pools_of_others_are_listed(self, ground: Ground) -> None:
+    def test_pools_of_other_clients_are_listed(self, ground: Ground) -> None:
         ground.create_foreign(SECOND)
         create(ground)
         assert listed(ground).keys() >= {FIRST, SECOND}
@@ -328,7 +326,7 @@ class SupplierContract:
             FailureKind.OPERATION_IN_THE_WAY,
         )
 
-    def test_a_pool_that_cannot_be_read_is_unknown_and_not_left_out(self, ground: Ground) -> None:
+    def test_unreadable_pool_is_listed_as_unknown(self, ground: Ground) -> None:
         create(ground)
         create_other = ground.request(SECOND)
         ground.finish()
@@ -340,7 +338,7 @@ class SupplierContract:
             SECOND: PoolStatus.RUNNING,
         }
 
-    def test_many_threads_may_call_at_once(self, ground: Ground) -> None:
+    def test_concurrent_calls_of_many_threads_succeed(self, ground: Ground) -> None:
         names = [PoolName(f"js-{number:010d}") for number in range(8)]
         together = threading.Barrier(len(names))
 

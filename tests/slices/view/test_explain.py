@@ -1,4 +1,4 @@
-"""Which names stand for what, why a slice waits, and its place among those that wait for a limit."""
+"""Explanations of objects by their names, and of the place of a slice in the line for a limit."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.world import World, running
 
 
 @pytest.mark.parametrize(("names", "words"), [("a", "a"), ("abc", "a, b, c"), ("abcd", "a, b, c and 1 more")])
-def test_three_of_many_are_named(names: str, words: str) -> None:
+def test_at_most_three_names_are_listed(names: str, words: str) -> None:
     assert first_of(list(names)) == words
 
 
@@ -40,15 +40,15 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
     assert [name for name, _ in found.facts if "node pool" in name] == [f"node pool {spare.name}"]
 
 
-def test_the_headline_of_a_workload_is_about_its_first_slice_and_the_facts_about_the_others() -> None:
+def test_workload_headline_explains_the_first_slice_and_facts_the_others() -> None:
     view = view_of(World(make_jobset("both", replicas=2)))
     (found,) = explain(view, view.at, (), (), "both")
     assert "Slice both-slice-0 " in found.headline
     assert [name for name, _ in found.facts if name.startswith("slice")] == ["slice both-slice-1"]
 
 
-def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
-    """As in the JobSet of a PathwaysJob whose head runs beside the workers."""
+def test_workers_that_start_after_a_head_have_the_head_in_their_reason() -> None:
+    """This is the JobSet of a PathwaysJob whose head starts before the workers."""
     template = {"spec": pod_spec(chips=0), "metadata": {}}
     raw = raw_jobset("train")
     (workers,) = raw["spec"]["replicatedJobs"]
@@ -61,8 +61,8 @@ def test_a_head_without_room_is_named_where_workers_come_after_it() -> None:
     assert "Its pods are created once those of replicated job head are ready" in found.reason
 
 
-def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:
-    """One JobSet has all that may be had, and three of two namespaces wait."""
+def test_explanation_has_the_place_in_line_the_next_slice_and_the_users() -> None:
+    """One JobSet uses the whole limit, and three slices of two namespaces wait."""
     world = World(make_jobset("first"), settings_=settings(max_chips=8, deletion_delay_seconds=300.0))
     world.live(3)
     for name, namespace in (("a", "default"), ("b", "default"), ("c", "other")):
@@ -75,6 +75,6 @@ def test_explain_says_the_place_who_is_next_and_what_would_free_it() -> None:
     assert facts["place in the queue"] == f"3 of 3 for the limit of all pools together; next: {by_place[1].id}"
     assert facts["used by"] == "JobSet/default/first: 8 chips"
     assert facts["becomes free"] == "when one of these ends, or the administrator raises the limit"
-    # The sentence of the headline is not said again.
+    # The notices do not repeat the sentence of the headline.
     assert "MAX_CHIPS allows all pools together 8 chips" in found.headline
     assert found.notices == ()

@@ -1,4 +1,4 @@
-"""What became of node pools over time."""
+"""Recorded states of node pools over time."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ DAY = timedelta(hours=24)
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep no more than 51 segments."""
+    """Keep at most 51 segments."""
     monkeypatch.setattr(timelines, "_MOST_SEGMENTS_IN_ALL", 51)
 
 
 def followed(world: World, timeline: Timeline) -> None:
-    """Let the timeline see one round, and carry its plan out."""
+    """Show one round to the timeline, and carry its plan out."""
     plan = world.look()
     timeline.follow(plan.pools, world.now)
     for create in plan.creates:
@@ -38,7 +38,7 @@ def states(track: Track) -> list[str]:
 
 
 def life(world: World, timeline: Timeline) -> None:
-    """Bring a world's slices from waiting to running."""
+    """Advance the slices of a world from waiting to running."""
     followed(world, timeline)
     world.pass_time(2)
     followed(world, timeline)
@@ -51,7 +51,7 @@ def life(world: World, timeline: Timeline) -> None:
 
 
 def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
-    """Each segment begins where the one before ends; the last ends with the pool."""
+    """Each segment begins where the previous one ends; the last segment ends with the pool."""
     workload = make_jobset("train")
     world, timeline = World(workload), Timeline()
     life(world, timeline)
@@ -72,8 +72,8 @@ def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
-    """Whoever creates workloads in a loop fills no memory."""
+def test_number_of_tracks_and_of_segments_in_a_track_is_bounded() -> None:
+    """A user who creates workloads in a loop must not fill the memory."""
     world = World(make_jobset("train"))
     timeline = Timeline()
     (pool,) = world.look().pools
@@ -89,8 +89,8 @@ def test_a_crowd_of_tracks_and_segments_is_bounded() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_all_segments_together_are_bounded() -> None:
-    """What changes all the time pushes out what ended first, and is sent to everybody in no more than so many."""
+def test_total_number_of_segments_is_bounded() -> None:
+    """A response contains all segments, even if states change all the time."""
     world = World(make_jobset("train"))
     timeline = Timeline()
     (pool,) = world.look().pools
@@ -104,8 +104,8 @@ def test_all_segments_together_are_bounded() -> None:
 
 
 @pytest.mark.usefixtures("few")
-def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_others() -> None:
-    """Its own namespace has the most, and loses what ended first."""
+def test_many_pools_of_one_namespace_do_not_displace_other_namespaces() -> None:
+    """The namespace with the most segments loses its oldest track."""
     world = World(make_jobset("train"))
     timeline = Timeline()
     (pool,) = world.look().pools
@@ -121,7 +121,7 @@ def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_oth
     assert len(kept) == 51
     assert {each.name for each in quiet} <= set(kept)
     assert kept[20] == "noisy-69"
-    # One that is there again is not forgotten, and goes with the others when a day has passed.
+    # A pool that exists again is kept, and is forgotten with the others after a day.
     timeline.follow(quiet[:1], world.now)
     timeline.follow(quiet[:1], world.now + DAY)
     assert [each.pool for each in timeline.tracks()] == ["quiet-0"]
@@ -130,8 +130,8 @@ def test_a_workload_that_is_created_in_a_loop_does_not_push_out_the_pools_of_oth
     assert timeline.tracks() == []
 
 
-def test_a_name_that_comes_back_goes_on_with_its_track() -> None:
-    """A create that is tried again under the same name."""
+def test_pool_that_is_created_again_continues_its_track() -> None:
+    """A create may be repeated with the same name."""
     world = World(make_jobset("train"))
     timeline = Timeline()
     (pool,) = world.look().pools
@@ -144,8 +144,8 @@ def test_a_name_that_comes_back_goes_on_with_its_track() -> None:
     assert len(timeline.tracks()) == 1
 
 
-def test_a_clock_that_is_set_moves_all_moments() -> None:
-    """Otherwise bars would overlap or lie in the time to come."""
+def test_times_shift_with_a_clock_that_is_set() -> None:
+    """Otherwise segments would overlap or be in the future."""
     world, timeline = World(make_jobset("train")), Timeline()
     life(world, timeline)
     (before,) = timeline.tracks()

@@ -1,4 +1,4 @@
-"""What people are shown where it is easy to say something false: why, since when, and what happens next."""
+"""Reasons, times and next steps in the view, in cases in which a false statement is likely."""
 
 from __future__ import annotations
 
@@ -38,8 +38,8 @@ def headline(view: View, name: str) -> str:
 # --- why it is so
 
 
-def test_a_pool_that_a_suspended_workload_keeps_says_so() -> None:
-    """It is ready, and nobody waits for its pods to be bound."""
+def test_pool_kept_by_a_suspended_workload_names_the_setting() -> None:
+    """The pool is ready, but no pods wait to be bound."""
     workload = make_jobset("train")
     world = running(workload)
     world.settings = settings(keep_suspended=True)
@@ -56,8 +56,8 @@ def test_a_pool_that_a_suspended_workload_keeps_says_so() -> None:
     assert "not been bound" not in headline(view, "slice/train-slice-0")
 
 
-def test_a_pool_that_is_given_up_says_of_what() -> None:
-    """GKE called it up, and its nodes never got ready."""
+def test_pool_whose_nodes_were_not_ready_in_time_has_that_reason() -> None:
+    """GKE reported the pool as running, but its nodes never became ready."""
     world = World(make_jobset("train"))
     world.step()
     (name,) = world.pools
@@ -72,7 +72,7 @@ def test_a_pool_that_is_given_up_says_of_what() -> None:
     assert world.plans[-1].states[name].note in pool.reason
 
 
-def test_a_failed_pool_that_stays_says_why() -> None:
+def test_failed_pool_with_bound_pods_names_failure_and_pods() -> None:
     world = running(make_jobset("train"))
     (name,) = world.pools
     world.fail_pool(name, failure(FailureKind.UNAVAILABLE, "Internal error."))
@@ -84,7 +84,7 @@ def test_a_failed_pool_that_stays_says_why() -> None:
     assert "had node pool" not in headline(view, "slice/train-slice-0")
 
 
-def test_a_pool_with_a_status_that_nobody_knows_is_not_unneeded() -> None:
+def test_pool_with_unknown_status_is_not_shown_as_unneeded() -> None:
     world = running(make_jobset("train"))
     world.pods.clear()
     world.workloads.clear()
@@ -96,7 +96,7 @@ def test_a_pool_with_a_status_that_nobody_knows_is_not_unneeded() -> None:
     assert pool.delete_at is None
 
 
-def test_a_slice_whose_pool_is_gone_and_its_nodes_are_not_says_what_its_leader_waits_for() -> None:
+def test_slice_whose_pool_vanished_shows_the_message_of_the_scheduler() -> None:
     world = running(make_jobset("train"))
     leader = min(world.pods.values(), key=lambda pod: pod.name)
     world.pools.clear()
@@ -106,7 +106,7 @@ def test_a_slice_whose_pool_is_gone_and_its_nodes_are_not_says_what_its_leader_w
 
 
 @pytest.mark.parametrize("replicas", [1, 2])
-def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
+def test_reason_of_a_waiting_slice_is_the_message_of_its_event(replicas: int) -> None:
     one, limited = {constants.ALL_OR_NOTHING: "true"}, settings(max_chips=8 * replicas - 1)
     for world in (
         World(make_jobset("train", replicas=replicas), settings_=settings(max_chips=4)),
@@ -122,8 +122,8 @@ def test_the_sentence_of_the_event_is_the_views(replicas: int) -> None:
 # --- deletes
 
 
-def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> None:
-    """Nobody knows, and then the API server says that its workload lives."""
+def test_pool_of_an_unwatched_namespace_is_not_shown_as_unneeded() -> None:
+    """Whether the workload exists is unknown, until the API server returns that it lives."""
     world = running(make_jobset("train", namespace="other"))
     world.settings = settings(namespaces=("default",))
     world.workloads.clear()
@@ -141,7 +141,7 @@ def test_a_pool_of_a_namespace_that_is_not_watched_is_not_called_unneeded() -> N
     assert (pool.delete_at, pool.delete_reason) == (None, "")
 
 
-def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
+def test_pools_with_delayed_deletes_show_the_reason_and_the_times() -> None:
     workloads = [make_jobset(f"train-{index}") for index in range(6)]
     world = World(*workloads)
     world.live(4)
@@ -154,12 +154,12 @@ def test_pools_that_the_brake_holds_back_say_so_and_when_each_goes() -> None:
     held = sorted((each for each in view.pools if each.delete_at), key=lambda each: str(each.delete_at))
     assert len(held) == 5
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
-    # When three are left it is off.
+    # At three remaining pools, the limit on the rate of deletes no longer applies.
     assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
 
 
-def test_a_delete_that_waits_for_operations_says_so() -> None:
-    """It is due, and GKE's limit is in the way."""
+def test_delete_that_waits_for_operations_has_that_reason() -> None:
+    """The delete is due, but GKE's limit on operations blocks it."""
     workloads = [make_jobset(f"train-{index}") for index in range(3)]
     world = World(*workloads)
     world.live(4)
@@ -176,8 +176,8 @@ def test_a_delete_that_waits_for_operations_says_so() -> None:
         assert "at the earliest" not in headline(view, f"pool/{each.name}")
 
 
-def test_the_first_line_about_a_workload_names_the_slice_that_does_not_run_whole() -> None:
-    """All its slices have their pools; of one a pod is missing."""
+def test_headline_of_a_workload_names_the_slice_with_a_missing_pod() -> None:
+    """Each slice has its pool, but a pod of one slice is missing."""
     workload = make_jobset("train", replicas=2)
     world = running(workload)
     world.put(make_pod(workload, job=1, index=1, unschedulable=True))

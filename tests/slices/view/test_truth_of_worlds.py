@@ -1,4 +1,4 @@
-"""Worlds to which anything happens in any order: what is shown is true, no limit is exceeded, no used pool goes."""
+"""Worlds with random events: the view is true, no limit is exceeded, and no used pool is deleted."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.settings import settings
 from tests.support.truths import untrue
 from tests.support.world import World, failure
 
-#: Single hosts with room for the pods of two.
+#: Pods that need half of a host, so two of them share one.
 _V5E = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x2", chips=2, tolerations=())
 _LARGE = make_requirements(topology="2x2x4", tolerations=())
 _SETTINGS: tuple[Settings, ...] = (
@@ -58,7 +58,7 @@ _KINDS = (
 
 
 def workloads() -> list[Workload]:
-    """Return some of each kind: two that ask for the same, some that start together, some that share hosts."""
+    """Return workloads of each kind: some with the same requirements, some all-or-nothing, some that share hosts."""
     return [
         make_jobset("one"),
         make_jobset("two", replicas=2, namespace="other"),
@@ -80,15 +80,15 @@ class Trial:
         self.looks = 0
         self.board: Board = make_board(lambda: self.world.now, lambda: float(self.looks))
         self.again = 0
-        #: Moments at which GKE made pools.
+        #: Times at which GKE created pools.
         self.made_at: list[datetime] = []
-        #: Whether GKE takes its time with answers; what it has not answered yet, and pools that it does not list yet.
+        #: Whether GKE responds late, its pending answers, and its pools that it does not list yet.
         self.late = False
         self.unanswered: list[Any] = []
         self.unlisted: list[NodePool] = []
 
     def look(self, plan: Plan) -> None:
-        """Judge what is shown of a decision."""
+        """Check the view of a decision."""
         world = self.world
         self.looks += 1
         snapshot = world.snapshot()
@@ -107,7 +107,7 @@ class Trial:
         self.check_limits(plan)
 
     def users(self) -> dict[PoolName, set[str]]:
-        """Return the namespaces of the unfinished pods on each pool; those that are being deleted do not count."""
+        """Return the namespaces of the unfinished pods on each pool, without pods that are being deleted."""
         found: dict[PoolName, set[str]] = {}
         for pod in self.world.pods.values():
             node = self.world.nodes.get(pod.node_name)
@@ -116,7 +116,7 @@ class Trial:
         return found
 
     def check_pools(self, plan: Plan) -> None:
-        """No pool goes under pods but that of a slice that cannot run there, and no slice has two."""
+        """Check that no pool with pods is deleted, except for a stuck slice, and that no slice has two pools."""
         used = self.users()
         gone = [each.name for each in plan.deletes if each.name in used and each.reason is not DeleteReason.SLICE_STUCK]
         assert gone == []
@@ -125,7 +125,7 @@ class Trial:
         assert len(set(wanted)) == len(wanted)
 
     def check_limits(self, plan: Plan) -> None:
-        """No create exceeds a limit, with all that GKE has and all that may still take effect."""
+        """Check that no create exceeds a limit, counting all existing pools and all pending creates."""
         world, limits, used = self.world, self.world.settings, self.users()
         sent = {name: expected_pool(call.request) for name, call in world.memory.creates.items()}
         chips: Counter[str] = Counter()
@@ -136,7 +136,7 @@ class Trial:
             accelerator, machine = _sold(pool.machine_type)
             amount = pool.hosts * machine.chips
             chips.update({"all": amount, accelerator.label: amount})
-            # What others use counts for them.
+            # Pools with pods of other namespaces count for those namespaces.
             chips[namespace] += amount if used.get(pool.name, {namespace}) == {namespace} else 0
         for create in plan.creates:
             namespace, label = create.workload.namespace, _sold(create.request.machine_type)[0].label
@@ -150,7 +150,7 @@ class Trial:
         assert len(hour) <= (limits.max_creates_per_hour or len(hour))
 
     def explain_all(self, plan: Plan, view: View) -> None:
-        """Ask for everything by its name."""
+        """Check that each object is found by its name."""
 
         def asked(name: str, namespace: str = "") -> list[str]:
             found = explain(view, view.at, self.board.timeline.tracks(), (), name, namespace)
@@ -172,7 +172,7 @@ class Trial:
                 assert each.id in asked(f"pod/{each.leader}", each.id.split("/")[1])
 
     def step(self, seconds: float) -> None:
-        """Decide, judge, carry out."""
+        """Decide, check the view, and carry out the plan."""
         world = self.world
         answers = world.answer
         told: list[Any] = []
@@ -192,7 +192,7 @@ class Trial:
         world.pass_time(seconds)
 
     def receive(self) -> None:
-        """Let GKE answer all, and list what it has made."""
+        """Deliver all answers of GKE, and list the pools that it has created."""
         self.world.put(*self.unlisted)
         for answer in self.unanswered:
             self.world.answer(answer)
@@ -200,7 +200,7 @@ class Trial:
         self.unanswered.clear()
 
     def end(self) -> None:
-        """Let everything end; nothing that nobody needs stays."""
+        """End all workloads, and check that no pool remains."""
         world = self.world
         _accept(self, 0)
         self.receive()
@@ -217,14 +217,14 @@ class Trial:
 
 
 def _sold(machine_type: str) -> tuple[tpu.Accelerator, tpu.MachineType]:
-    """Return what a machine type is."""
+    """Return the accelerator and the machine of a machine type."""
     found = tpu.machine_type(machine_type)
     assert found is not None
     return found
 
 
 def _most(limits: tuple[tuple[str, int], ...], name: str) -> int | None:
-    """Return the limit of a name."""
+    """Return the limit for a name."""
     return dict(limits).get(name, dict(limits).get("*"))
 
 
@@ -234,7 +234,7 @@ def _refuse(trial: Trial, which: int) -> None:
 
 
 def _lose(trial: Trial, _which: int) -> None:
-    """Let creates take effect, and nobody learn of it."""
+    """Let creates take effect with an unknown outcome."""
 
     def refuse(create: Create) -> Failure:
         if create.request.name in trial.world.pools:
@@ -276,7 +276,7 @@ def _unready(world: World, name: Any) -> None:
 
 
 def _guest(world: World, name: Any) -> None:
-    """Let pods of nobody who is known be bound to a pool."""
+    """Bind pods of an unknown workload to a pool."""
     gone = make_jobset("gone")
     for node in sorted(node.name for node in world.nodes.values() if node.pool_name == name):
         world.put(make_pod(gone, job=len(world.pods), node=node))
@@ -321,7 +321,7 @@ def _ending(trial: Trial, workload: Workload) -> None:
 
 
 def _again(trial: Trial, workload: Workload) -> None:
-    """Delete a workload and create it again with its name."""
+    """Delete a workload and create another with the same name."""
     trial.again += 1
     trial.world.remove_jobset(workload)
     anew = replace(workload, uid=type(workload.uid)(f"again-{trial.again}"), suspended=False, terminal_state="")
@@ -330,7 +330,7 @@ def _again(trial: Trial, workload: Workload) -> None:
 
 
 def _restart(trial: Trial, _which: int) -> None:
-    """Let the process end and another begin: the answers to its calls are lost."""
+    """Restart the process: the answers to its calls are lost."""
     world = trial.world
     trial.unanswered.clear()
     trial.receive()
@@ -412,10 +412,10 @@ _HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.int
 @pytest.mark.timeout(120)
 @hypothesis_settings(max_examples=100)
 @given(st.sampled_from(range(len(_SETTINGS))), st.booleans(), _HISTORIES)
-def test_whatever_happens_what_is_shown_is_true_and_what_is_done_is_right(
+def test_view_is_true_and_decisions_are_safe_after_random_events(
     which: int, late: bool, events: list[tuple[str, int]]
 ) -> None:
-    """What is shown: in the view, in both commands, and in the explanation of each thing that has a name."""
+    """The view, the pages of both commands, and the explanation of each named object are checked."""
     trial = Trial(_SETTINGS[which])
     trial.late = late
     trial.step(1.0)

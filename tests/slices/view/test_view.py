@@ -1,4 +1,4 @@
-"""What people are shown of a world."""
+"""The view of a world."""
 
 from __future__ import annotations
 
@@ -39,8 +39,8 @@ def refused(kind: FailureKind, message: str) -> World:
     return world
 
 
-def test_long_words_of_others_are_cut() -> None:
-    """They stand in each slice that they concern, and in each notice and back-off."""
+def test_long_messages_of_gke_are_cut() -> None:
+    """The message is in each affected slice, notice and back-off."""
     view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
     texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
     texts += [each.message for each in only_slice(view).notices]
@@ -48,7 +48,7 @@ def test_long_words_of_others_are_cut() -> None:
     assert {len(each) for each in texts} == {2048}
 
 
-def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
+def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     view = view_of(refused(FailureKind.INVALID, "Bad disk."))
     assert "GKE rejects node pool" in only_slice(view).reason
     (wait,) = view.capacity.backoffs
@@ -68,8 +68,8 @@ def test_what_gke_rejects_is_told_and_is_among_the_back_offs() -> None:
         pytest.param({"deleting": True}, "", id="deleting"),
     ],
 )
-def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: str) -> None:
-    """A person who was told only that a JobSet does not start finds the cause."""
+def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: str) -> None:
+    """Users read there why a JobSet does not start."""
     world = waiting(settings(keep_suspended=True))
     (uid,) = world.workloads
     world.workloads[uid] = replace(world.workloads[uid], **change)  # type: ignore[arg-type]
@@ -79,8 +79,8 @@ def test_a_slice_that_gets_no_pool_says_why(change: dict[str, object], words: st
     assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
 
 
-def test_limits_and_how_much_of_them_is_used() -> None:
-    """Those of the settings, for what is there."""
+def test_limits_are_shown_with_their_use() -> None:
+    """The view has the limits of the settings and the use by existing pools."""
     world = World(
         make_jobset("train", replicas=1),
         settings_=settings(
@@ -101,8 +101,8 @@ def test_limits_and_how_much_of_them_is_used() -> None:
     }
 
 
-def test_with_prices_a_pool_says_what_it_costs() -> None:
-    """What is there costs; what is joining does not yet."""
+def test_pool_has_a_cost_only_with_prices() -> None:
+    """Existing hosts have a cost; joining hosts do not."""
     world = World(make_jobset("train", replicas=1), settings_=settings(prices=parse_prices("tpu-v4-podslice=1.5")))
     world.step()
     assert view_of(world).pools[0].cost_per_hour == 0
@@ -111,6 +111,6 @@ def test_with_prices_a_pool_says_what_it_costs() -> None:
     assert view_of(running(make_jobset("train"))).pools[0].cost_per_hour is None
 
 
-def test_every_phase_has_a_state_and_every_reason_its_words() -> None:
+def test_every_phase_has_a_state_and_every_delete_reason_a_text() -> None:
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(reasons.WHY_DELETED[each] for each in DeleteReason)

@@ -1,1 +1,1 @@
-"""GKE's node pools in our own types: no type of Google's libraries leaves this package."""
+"""GKE's node pools in the provisioner's own types: no type of Google's libraries leaves this package."""

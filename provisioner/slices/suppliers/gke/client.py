@@ -50,21 +50,21 @@ RESOURCE_MANAGER_ADDRESS = "https://cloudresourcemanager.googleapis.com"
 IAM_ADDRESS = "https://iam.googleapis.com"
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
-#: No longer than the controller wants to have of its lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
+#: Time-out in seconds of a changing call, at most the required rest of the lease (`act.CALL_TIMEOUT_SECONDS`).
 _CHANGE_SECONDS = 10.0
-#: Where the service accounts of nodes are named.
+#: Sources of the service accounts of nodes, for messages.
 _ACCOUNTS = "GCP_NODE_SERVICE_ACCOUNT or the pod's annotation"
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose words are remembered; in failures of older ones, only generated names are recognized.
+#: Maximum number of creates whose texts are remembered; in failures of older ones, only generated names are recognized.
 _MAX_REMEMBERED_CREATES = 1024
-#: A documented header of Google's APIs; field paths in JSON spelling.
+#: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: The library sends a name with other characters to another path, or rejects it with an error that tells nothing.
+#: Pattern of names. The library sends other names to another path, or rejects them with a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: Exceptions of a call. The last two: a response with a good status that is not Google's, or that the library rejects.
+#: Exceptions of a call. The last two are raised for responses that are not Google's, or that the library rejects.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
 
@@ -72,9 +72,9 @@ GRANT_HELP = "Grant the provisioner's identity the permission named here on the 
 def to_gke_error(
     error: Exception, subject: str, *, call: Call, grant_help: str = GRANT_HELP, values: Sequence[str] = ()
 ) -> GkeError:
-    """Return what an exception of Google's libraries means for the call that the subject names.
+    """Return the GkeError for an exception of Google's libraries in the call that the subject names.
 
-    `grant_help` tells which role a refused identity lacks; `values` are words of the call that may be a user's.
+    `grant_help` names the role that a rejected identity lacks; `values` are texts of the call that may be a user's.
     """
     api = failures.Api(
         name="GKE",
@@ -87,7 +87,7 @@ def to_gke_error(
 
 
 class _Session(ApiSession):
-    """The session of all calls: requests the words of enums, and keeps the JSON of each thread's last response.
+    """Session of all calls: requests enums as words, and keeps the JSON of each thread's last response.
 
     The library requests numbers, and drops words that it does not know. Both lose the text of codes that are newer than
     the library, and with it whether a failure is a stockout.
@@ -98,7 +98,7 @@ class _Session(ApiSession):
         self._last = threading.local()
 
     def request(self, method: str, url: str, **options: Any) -> requests.Response:  # type: ignore[override]
-        """Send a request; raise ValueError if the response is not a JSON object, which the library takes for empty."""
+        """Send a request; raise ValueError if the response is not a JSON object, which the library reads as empty."""
         if "params" in options:
             options["params"] = [(key, "json" if key == "$alt" else value) for key, value in options["params"]]
         response = super().request(method, url, **options)
@@ -115,10 +115,10 @@ class _Session(ApiSession):
 
 
 class GkeClient:
-    """The node pools of one cluster, the workload policies of its region, and what a start is checked by.
+    """Calls for the node pools of one cluster, the workload policies of its region, and the checks at the start.
 
-    Safe to call from many threads; raises `GkeError` alone. What a start is checked by may need an API or a permission
-    that the work itself does not: PERMISSION says nothing of the answer.
+    Safe to call from many threads; raises only `GkeError`. The checks may need an API or a permission that creates and
+    deletes do not need: PERMISSION then leaves the result of the check open.
     """
 
     def __init__(
@@ -128,7 +128,7 @@ class GkeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
     ) -> None:
-        """Resolve the credentials, once, except for an endpoint, which gets none; raise GkeError without any."""
+        """Resolve the credentials once, none for an endpoint. Raises GkeError if they are missing."""
         self._cluster = cluster
         self._url, compute_url, self._resource_manager_url, self._iam_url = (
             (endpoint or address).rstrip("/")
@@ -142,7 +142,7 @@ class GkeClient:
         self._session = _Session(credentials, base_url=self._url)
         with _errors("start of the GKE client", Call.READ):
             self._gke = _library_client(self._session, self._url)
-        #: Words of users in the creates whose operations may be read, the latest last.
+        #: Texts of users in the creates whose operations may be read, the latest last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -157,7 +157,7 @@ class GkeClient:
             return translate.cluster_of(*answer)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster, ours or not, in one call: see `Supplier.list_pools`."""
+        """Return all node pools of the cluster, also of other clients, in one call: see `Supplier.list_pools`."""
         ask = partial(self._ask, self._gke.list_node_pools, mask=translate.LIST_FIELDS, seconds=_LIST_SECONDS)
         with _errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
             try:
@@ -212,12 +212,12 @@ class GkeClient:
             return translate.operation_of(*self._ask(self._gke.get_operation, name=path), self._said.get(name, ()))
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Return a resource policy of the cluster's project and region. PERMISSION: it may be there all the same."""
+        """Return a resource policy of the cluster's project and region; after PERMISSION, it may exist anyway."""
         with _errors(f"get of workload policy {name!r}", Call.READ, _POLICY_GRANT_HELP, values=(name,)):
             return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Submit the creation of a workload policy, which may be used once `get_workload_policy` calls it READY."""
+        """Submit the creation of a workload policy, which can be used once `get_workload_policy` returns READY."""
         body = {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
         subject = f"create of workload policy {policy.name!r}"
         with _errors(subject, Call.CREATE, _POLICY_GRANT_HELP, values=(policy.name,)):
@@ -229,18 +229,18 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Return those of the permissions that the identity has on a service account; NOT_FOUND: there is none."""
+        """Return the permissions that the identity has on a service account. NOT_FOUND if it does not exist."""
         url = f"{self._iam_url}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # The test itself needs no permission; a refusal has other reasons, which its words tell.
+        # The test itself needs no permission; the message of a rejection names another reason.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Return a reservation of any project; with an empty one, of that of the cluster."""
+        """Return a reservation of any project; an empty project means that of the cluster."""
         project = quote(project or self._cluster.project, safe=":")
         with _errors(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
             path = f"{project}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
@@ -264,7 +264,7 @@ class GkeClient:
 
 
 def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManagerClient:
-    """Return the library's client on a session of ours."""
+    """Return the library's client, which sends its calls in the given session."""
     scheme, _, host = url.partition("://")
     user_agent = str(session.headers["User-Agent"])
     info = ClientInfo(user_agent=user_agent, gapic_version=container_v1.__version__, grpc_version=None)  # type: ignore[no-untyped-call]
@@ -311,6 +311,6 @@ def _checked(name: str) -> str:
 
 
 def default_credentials() -> auth_credentials.Credentials:
-    """Find the application-default credentials; raise GkeError, with what to do, if there are none."""
+    """Find the application-default credentials; raise GkeError, with what to do, if they are missing."""
     with _errors("start of the GKE client", Call.READ):
         return find_credentials()

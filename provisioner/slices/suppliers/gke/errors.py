@@ -41,7 +41,7 @@ _TABLE = Table(
             r"|is currently being (created|deleted|updated|upgraded|repaired)",
             FailureKind.OPERATION_IN_THE_WAY,
         ),
-        # The cluster object is full; deleting pools makes room (GKE's autoscaler).
+        # The cluster object has reached its maximum size; deleting pools helps (GKE's autoscaler).
         text_rule(r"cluster byte size limit", FailureKind.QUOTA),
         *TEXTS,
     )
@@ -50,7 +50,7 @@ _TABLE = Table(
 _FAILED_PRECONDITION = 9
 #: Meanings of the codes of google.rpc.Code, in the order of their numbers from 1 on, for texts that no rule matches.
 _RPC_CODES: Mapping[str, FailureKind] = {
-    "CANCELLED": FailureKind.UNAVAILABLE,  # by another client; the next round repeats the call
+    "CANCELLED": FailureKind.UNAVAILABLE,  # cancelled by another client; the next round repeats the call
     "UNKNOWN": FailureKind.UNAVAILABLE,
     "INVALID_ARGUMENT": FailureKind.INVALID,
     "DEADLINE_EXCEEDED": FailureKind.UNAVAILABLE,
@@ -71,7 +71,7 @@ _KINDS_BY_CODE = dict(enumerate(_RPC_CODES.values(), start=1))
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
-    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if there is none.
+    """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if it is missing.
 
     `values` are the texts of the request or pool that may be words of users: they do not decide the kind.
     """
@@ -83,11 +83,11 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
 
 def _without(text: str, values: Iterable[str]) -> str:
-    """Return a text without the values and without names that GKE or the provisioner made."""
+    """Return a text without the values, and without names that GKE or the provisioner generates."""
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 
-#: GKE documents INVALID_ARGUMENT for a policy that is not found, and no text; the others are Compute Engine's words.
+#: Texts about missing resources. GKE documents INVALID_ARGUMENT for a missing policy, and no text.
 _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
@@ -97,7 +97,7 @@ def blames(failure: Failure, name: str) -> bool:
 
 
 def says_missing(failure: Failure, name: str) -> bool:
-    """Whether a create was refused because something of this name, which it refers to, is not there (yet)."""
+    """Return whether a create was rejected because a resource of this name, which it needs, does not exist (yet)."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 

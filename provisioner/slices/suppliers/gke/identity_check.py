@@ -1,7 +1,7 @@
-"""Whether the Kubernetes client and the GKE client speak of one cluster.
+"""Proves that the Kubernetes client and the GKE client use the same cluster.
 
-Every pool of another cluster would look unneeded here, so nothing is created or deleted before this is proven. It does
-not prove that either client may do anything there.
+All pools of another cluster would look unneeded, so nothing is created or deleted before this is proven. The proof does
+not cover the permissions of either client.
 """
 
 from __future__ import annotations
@@ -23,11 +23,11 @@ from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
 _log = structlog.get_logger(__name__)
 
-#: A proof that failed is tried again this often: GKE may answer, a node may have come.
+#: Interval in seconds between attempts of the proof: GKE may respond again, or a node may have registered.
 _RETRY_SECONDS = 15.0
-#: The release channel of a proven cluster is read this often: it can change under a provisioner that runs.
+#: Interval in seconds between reads of a proven cluster's release channel, which can change at any time.
 _LOOK_AGAIN_SECONDS = 600.0
-#: What a release channel means for node pools under NODEPOOL_AUTO_UPGRADE=auto.
+#: Effect of a release channel on node pools under NODEPOOL_AUTO_UPGRADE=auto.
 CHANNEL_CONSEQUENCE = (
     "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
     "version, so that GKE does not upgrade them earlier while their jobs run"
@@ -40,11 +40,11 @@ _ADVICE = (
 
 
 def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
-    """Return whether `api` serves the cluster, and what shows it, or what to do. Raises ClusterError.
+    """Return whether `api` serves the cluster, and the evidence, or what to do. Raises ClusterError.
 
-    `trusted_ca_pem` is what the Kubernetes client trusts, None for public roots: then nodes are looked at. GKE names
-    group and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash tells apart clusters of
-    one name. `assume` is the user's word for it, and the last resort.
+    `trusted_ca_pem` has the authorities that the Kubernetes client trusts, None for public roots: then nodes are
+    compared. GKE names groups and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash
+    distinguishes clusters of the same name. `assume` is the user's assertion, used only if nothing else proves it.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(trusted_ca_pem or b"")
@@ -52,7 +52,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     if trusted & issued:
         return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
-        # Two authorities that differ: no node can outweigh that.
+        # The two authorities differ, and no node can outweigh that.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
@@ -72,13 +72,13 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
 
 
 def _certificates(pem: bytes) -> frozenset[bytes]:
-    """Return the DER bytes of all certificates, whatever the line ends, the text between them, and their order."""
+    """Return the DER bytes of all certificates, regardless of line ends, text between them, and order."""
     found = set()
     for body in _CERTIFICATE.findall(pem):
         try:
             der = base64.b64decode(b"".join(body.split()), validate=True)
         except binascii.Error:
-            # A damaged certificate proves nothing; the others still may.
+            # A damaged certificate proves nothing; another one may still do so.
             continue
         if der:
             found.add(der)
@@ -87,7 +87,7 @@ def _certificates(pem: bytes) -> frozenset[bytes]:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterProof:
-    """Whether kubeconfig and GCP_CLUSTER are proven to be one cluster. Used by the loop's thread alone."""
+    """Proof that kubeconfig and GCP_CLUSTER are the same cluster. Used only by the loop's thread."""
 
     get_cluster: Callable[[], Cluster]
     api: Api
@@ -95,14 +95,14 @@ class ClusterProof:
     assume: bool
     clock: Callable[[], datetime]
     proven: bool = False
-    #: Why it is not proven, in words.
+    #: Reason why it is not proven; empty if it is.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
-    #: The cluster's; empty for none, and as long as nothing is proven.
+    #: Release channel of the cluster; empty if it has none, or while nothing is proven.
     release_channel: str = ""
     tried_at: datetime | None = None
 
     def follow(self) -> float:
-        """Look where that is due; return in how many seconds to try again, 0: it is proven."""
+        """Read the cluster if that is due; return the seconds until the next attempt, 0 if it is proven."""
         if self._since_look_seconds() >= (_LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS):
             self.attempt()
         return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_look_seconds())
@@ -111,12 +111,12 @@ class ClusterProof:
         return (self.clock() - self.tried_at).total_seconds() if self.tried_at is not None else float("inf")
 
     def clock_set(self, by: timedelta) -> None:
-        """Take note that the clock was set: the last try was as long ago as it was."""
+        """Keep the age of the last attempt after the clock was set."""
         if self.tried_at is not None:
             self.tried_at += by
 
     def attempt(self) -> bool:
-        """Try to prove it, and return whether it is; of a cluster that is proven, read the release channel again."""
+        """Try the proof; return whether it holds. If it is proven already, read the release channel again."""
         self.tried_at = self.clock()
         try:
             found = self.get_cluster()
@@ -124,7 +124,7 @@ class ClusterProof:
                 self._prove(found)
         except (GkeError, ClusterError) as error:
             if self.proven:
-                # What was read before still holds.
+                # The proof and the last release channel remain valid.
                 _log.info("cluster.not_read", error=str(error))
             else:
                 self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
@@ -149,7 +149,7 @@ class ClusterProof:
 
 
 def autopilot_refusal(name: str) -> str:
-    """Say why nothing can be done on an Autopilot cluster."""
+    """Return why nothing can be done on an Autopilot cluster."""
     return (
         f"cluster {name!r} is an Autopilot cluster: GKE creates the nodes there itself and rejects all other node "
         "pools. Run the provisioner on a Standard cluster; on Autopilot, TPU pods do not need it."

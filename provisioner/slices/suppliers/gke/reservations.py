@@ -21,14 +21,14 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 
 _log = structlog.get_logger(__name__)
 
-#: Interval until a reservation is read again, because its owner may move the end; the second after a failed read.
+#: Intervals between reads of a reservation, because its owner may move the end: after a success, and a failed read.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
 #: Maximum number of reads at the same time.
 _AT_ONCE = 4
 
 
 class ReservationId(NamedTuple):
-    """Project, empty for that of the cluster, zone and name; the blocks of a reservation end with it."""
+    """Project (empty for the cluster's project), zone and name; the blocks of a reservation end with it."""
 
     project: str
     zone: Zone
@@ -54,7 +54,7 @@ class Reservations:
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
     )
     _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
-    #: Reservations of listed pools, and those whose read is submitted.
+    #: Reservations of listed pools, and reservations whose read has been submitted.
     _used: frozenset[ReservationId] = frozenset()
     _submitted: set[ReservationId] = field(default_factory=set)
 

@@ -1,4 +1,4 @@
-"""What planning has to know of GKE's node pools before it asks for one, and of their nodes. Pure."""
+"""Rules of GKE's node pools for planning, and predictions of their nodes. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 
 
 def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels that the nodes of a pool will carry as far as they are known."""
+    """Return the labels that the nodes of a pool will have, as known before they exist."""
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,
@@ -44,7 +44,7 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Add labels, placement, networks and what only GKE's nodes have."""
+    """Add labels, placement, networks and the options of GKE's nodes. Raises UnmeetableError."""
     policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
     default_policy = f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
     if shape.accelerator.workload_policy and shape.multi_host:
@@ -74,7 +74,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
 
 
 def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bool) -> Iterator[tuple[str, str]]:
-    """Yield the labels that nodes have only where the pool is asked for them."""
+    """Yield the labels that nodes have only if they are requested for the pool."""
     selector = slice_.requirements.node_selector
     if request.reservation:
         yield constants.RESERVATION_AFFINITY, "specific"
@@ -85,7 +85,7 @@ def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bo
 
 
 def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:
-    """Tell the topology of the slice that a pool makes; empty where it can't be told."""
+    """Return the topology of a pool's slice; empty if it is unknown."""
     if placement_topology:
         return placement_topology
     if constants.POOL_TOPOLOGY in labels:

@@ -1,8 +1,8 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-GKE refuses a multi-host pool of tpu7x and tpu7 whose policy does not exist. A policy under the provisioner's own name
-is made when it is missing; one that a pod names is its owner's, and only looked at. Nothing here waits: a policy that
-is not usable yet is looked at again with the next try of the pool.
+GKE rejects a multi-host pool of tpu7x and tpu7 whose policy does not exist. A missing policy with the provisioner's own
+name is created; a policy that a pod names belongs to its owner, and is only checked. No call waits for a policy: if it
+is not usable yet, it is checked again at the next attempt to create the pool.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: What these say of a policy's call would be misread as said of the pool's: the next try finds out.
+#: Failures of a policy's call that would be misread as failures of the pool's call; reported as UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
@@ -54,11 +54,11 @@ class GkeSupplier:
 
     gke: GkeClient
     clock: Callable[[], datetime]
-    #: Takes note of one call; the kind is None when it succeeded, the code is HTTP's, or "none".
+    #: Records one call. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none".
     observe: Callable[..., None] | None = None
     monotonic: Callable[[], float] = time.monotonic
     rules: PoolRules = GKE_RULES
-    #: (Name, topology) of the workload policies that were found to be as their node pools need them.
+    #: Name and topology of the workload policies that have been checked and are correct.
     _right: set[tuple[str, str]] = field(default_factory=set)
     _may_look: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
@@ -72,7 +72,7 @@ class GkeSupplier:
         return self._call("get_cluster", self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools`: one call for any number of pools."""
+        """Implement `Supplier.list_pools` with one call for any number of pools."""
         pools = self._call("list_node_pools", self.gke.list_node_pools)
         own = [pool for pool in pools if constants.NODEPOOL_MANAGER in pool.labels]
         self.reservations.follow(own)
@@ -88,8 +88,8 @@ class GkeSupplier:
         return self._call("get_node_pool", lambda: self.gke.get_node_pool(name))
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool`: first the workload policy, where the pool needs one."""
-        # Asked again after the policy, which may have taken long.
+        """Implement `Supplier.create_pool`: the workload policy first, if the pool needs one."""
+        # Checked again after the policy, which may have taken long.
         failure = blocked() or self._ensure(request, blocked) or self._ends_soon(request) or blocked()
         if failure is not None:
             raise GkeError(failure)
@@ -107,9 +107,9 @@ class GkeSupplier:
         return self._call("get_operation", lambda: self.gke.get_operation(name))
 
     def _call(self, method: str, call: Callable[[], _T]) -> _T:
-        """Make a call, and measure it."""
+        """Make a call, and record its duration and result."""
         started = self.monotonic()
-        # Anything but a GkeError is a mistake of ours, and counted as such.
+        # Any other exception than GkeError is a bug, and counted as such.
         error_kind: str | None = "unexpected"
         code = 0
         try:
@@ -130,7 +130,7 @@ class GkeSupplier:
         return self._call("get_reservation", call).ends_at
 
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
-        """Refuse a pool in a reservation that ends before long, or has ended."""
+        """Return a failure if the reservation of a request ends soon, or has ended; otherwise None."""
         end = self.reservations.read(request)
         if end is None or end - self.clock() > LAST_OF_RESERVATION:
             return None
@@ -139,7 +139,7 @@ class GkeSupplier:
         return Failure(kind=FailureKind.INVALID, message=message)
 
     def _ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
-        """See to it that a request's policy can be used; return why it cannot."""
+        """Make sure that the policy of a request can be used; return the failure if it cannot."""
         if not request.policy_name or (request.policy_name, request.topology) in self._right:
             return None
         try:
@@ -149,16 +149,16 @@ class GkeSupplier:
             return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
 
     def _explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
-        """Return what the failure of a pool's create means, given what is known of its policy."""
+        """Return the failure of a pool's create, with the advice on its policy if the policy is the cause."""
         name = request.policy_name
         if not name or not blames(failure, name):
             return failure
         with self._lock:
-            # Whatever is wrong with it, the next try looks at it afresh.
+            # The next attempt checks the policy again, whatever its problem is.
             self._right.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # GKE takes minutes to see a new policy; one that was deleted since it was looked at is made again.
+        # GKE takes minutes to see a new policy; a policy that was deleted after its check is created again.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_look else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
@@ -186,7 +186,7 @@ class GkeSupplier:
 
     def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
-            # The pod names it: its owner's, to make as to delete.
+            # A policy that the pod names is created and deleted by its owner.
             return _invalid(request, f"does not exist; {_by_hand(request)}")
         problem = blocked()
         if problem is not None:
@@ -198,7 +198,7 @@ class GkeSupplier:
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
                 return replace(error.failure, message=f"{error.failure.message} Or {_by_hand(request)}")
-            # Else another thread was faster.
+            # Otherwise another thread has created the policy.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
         return self._judge(request, self._get_policy(policy.name))

@@ -53,7 +53,7 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-#: Address of an instance group. Its machines have the prefix, TPU machines only the hash, and four more characters.
+#: URL of an instance group. Machine names have its prefix (only the hash for TPU machines) and four more characters.
 INSTANCE_GROUP = re.compile(
     r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
 )
@@ -64,18 +64,18 @@ _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """The facts of the cluster that identify it and that a start is checked by."""
+    """Facts of the cluster that identify it, and facts that are checked at the start."""
 
     name: str
-    #: GKE's own word: RUNNING, RECONCILING, DEGRADED, ...; empty when it says nothing we know.
+    #: Status as GKE spells it: RUNNING, RECONCILING, DEGRADED, ...; empty if it is unknown.
     status: str = ""
-    #: RAPID, REGULAR, STABLE, EXTENDED; empty for none. Only on none GKE takes pools without auto-upgrade.
+    #: RAPID, REGULAR, STABLE or EXTENDED; empty if none. With a channel, GKE rejects pools without auto-upgrade.
     release_channel: str = ""
-    #: The certificate authority of the Kubernetes API server, PEM; empty when GKE gives none.
+    #: Certificate authority of the Kubernetes API server in PEM; empty if GKE returns none.
     ca_certificate_pem: bytes = b""
     #: Instance group managers of all node pools.
     instance_group_urls: tuple[str, ...] = ()
-    #: GKE makes and deletes the nodes itself, and takes no node pools from others.
+    #: Whether GKE creates and deletes the nodes itself, and rejects node pools of other clients.
     autopilot: bool = False
     #: Resources with "tpu" in their names that node auto-provisioning may create; empty if it is off.
     auto_provisioned_tpus: tuple[str, ...] = ()
@@ -89,7 +89,7 @@ class Cluster:
 class Reservation:
     """Status and end of a reservation of Compute Engine."""
 
-    #: Compute Engine's own word: CREATING, READY, UPDATING, DELETING, INVALID; empty when it says none.
+    #: Status as Compute Engine spells it: CREATING, READY, UPDATING, DELETING, INVALID; empty if it is missing.
     status: str = ""
     #: Time at which Compute Engine deletes the reservation; None if it never does.
     ends_at: datetime | None = None
@@ -121,7 +121,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
     status = PoolStatus.__members__.get(_word(pool, "status", body), PoolStatus.UNKNOWN)
     config, labels = pool.config, dict(pool.config.labels)
     policy_name, affinity = pool.placement_policy.policy_name, config.reservation_affinity
-    # ANY_RESERVATION and the like name none.
+    # ANY_RESERVATION and similar types name no reservation.
     reservation = affinity.values[0] if affinity.key == _RESERVATION_KEY and affinity.values else ""
     return NodePool(
         name=PoolName(pool.name),
@@ -165,7 +165,7 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 
 def _pool_failure(pool: Message, body: Json) -> Failure:
     code, text = _words_of_conditions(_pairs(pool.conditions, body.get("conditions")))
-    # statusMessage is the deprecated form of the conditions, and often the fuller one.
+    # statusMessage is the deprecated form of the conditions, and often contains more.
     text = _joined(pool.status_message, text)
     if not text and not code:
         return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
@@ -201,7 +201,7 @@ def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> 
 
 
 def _operation_failure(operation: Message, body: Json, values: Iterable[str]) -> Failure | None:
-    # `error` replaces the three others, which older answers still use instead of it.
+    # `error` replaces the three other fields, which older responses have instead.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
     of_pool = _pairs(operation.nodepool_conditions, body.get("nodepoolConditions"))
     code, text = _words_of_conditions((*of_cluster, *of_pool))
@@ -224,7 +224,7 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
         certificate = b""
     groups = (url for pool in cluster.node_pools for url in pool.instance_group_urls)
     channel = body.get("releaseChannel")
-    # For accelerators GKE has no auto-provisioning without a limit.
+    # GKE provisions accelerators automatically only if they have a limit.
     limits = cluster.autoscaling.resource_limits if cluster.autoscaling.enable_node_autoprovisioning else ()
     return Cluster(
         name=cluster.name,
@@ -251,9 +251,9 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
     pool = {
         "name": request.name,
         "config": _config_json(request),
-        # Flex-start capacity demands that a pool begins without nodes and grows to its whole size at once.
+        # A flex-start pool must begin without nodes, and grow to its whole size at once.
         "initialNodeCount": 0 if late else request.hosts,
-        # A flex-start node that is given back for repair is not had again.
+        # A flex-start node that is released for repair cannot be obtained again.
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "maxPodsConstraint": {"maxPodsPerNode": str(request.max_pods_per_node)},
         "locations": [request.zone],
@@ -267,10 +267,10 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
             ],
             acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, ""),
         ),
-        # A new node version in the middle of a job would cost the job; the pool lives no longer than its work.
+        # A node upgrade would interrupt the job; the pool is deleted after its work anyway.
         "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}} if request.auto_upgrade else {},
     }
-    # Without a message for the management GKE has defaults of its own.
+    # If the management message is missing, GKE uses its own defaults.
     return {"nodePool": _given(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
 
@@ -308,7 +308,7 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
 
 
 def _host_maintenance_json(idle_seconds: int) -> dict[str, Any]:
-    """Let idle nodes be maintained from the announcement on, 28 days ahead, also all nodes of a pool at once."""
+    """Permit maintenance of idle nodes from the announcement on, 28 days ahead, for all nodes of a pool at once."""
     if not idle_seconds:
         return {}
     strategy = {
@@ -329,7 +329,7 @@ def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Return the fields whose values are not the absent value of their type."""
+    """Return the fields whose values differ from the absent value of their type."""
     return {key: value for key, value in values.items() if value}
 
 

@@ -1,1 +1,1 @@
-"""TPUNodeGroups as node pools, made and deleted through the Kubernetes API, on clusters without GKE."""
+"""TPUNodeGroups as node pools, created and deleted through the Kubernetes API, on clusters without GKE."""

@@ -1,8 +1,8 @@
-"""What planning has to know of TPUNodeGroups before it asks for one, and of their nodes. Pure.
+"""Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
 
-Nodes carry the labels of GKE's nodes that workloads select by or are kept apart by, so that manifests for GKE work
-unchanged; above all that of the node pool, which is also how the provisioner knows whose a node is. Kubelets register
-with them.
+Nodes have those labels of GKE's nodes that workloads use to select or avoid nodes, so that manifests for GKE work
+unchanged. One of them is the label of the node pool, by which the provisioner finds the nodes of a pool. Kubelets
+register with these labels.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Kubelets may not register with labels of these domains, but for a few that nobody copies.
+#: Domains of labels with which kubelets may not register, except for a few labels that pods never have copied.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard", constants.RESERVATION_AFFINITY: "specific"},
 }
-#: What the kubelet says of itself.
+#: Labels that the kubelet sets itself.
 _OF_KUBELET = {constants.OS: "linux", constants.ARCH: "amd64"}
-#: Labels that follow from the rest of a group: they are not what it was asked to carry.
+#: Labels that follow from the other fields of a group; they are not part of the requested labels.
 DERIVED = frozenset(
     {
         constants.NODE_POOL,
@@ -50,7 +50,7 @@ DERIVED = frozenset(
 
 
 def derived_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that its nodes carry beside those that the pool was asked for."""
+    """Return the labels that its nodes have in addition to the labels that were requested for the pool."""
     labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
     known = tpu.machine_type(pool.machine_type)
     if known is not None:
@@ -68,13 +68,13 @@ def expected_node(pool: NodePool) -> NodeView:
 
 
 def _set_by_controller(pool: NodePool) -> dict[str, str]:
-    """Return the labels that no kubelet registers with; pods for groups of other namespaces select by them."""
+    """Return the labels that kubelets may not set; pods for groups in other namespaces select by them."""
     namespace = pool.labels.get(names.GROUP_NAMESPACE, "")
     return {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Return a request with what all suppliers add; raise UnmeetableError for what no TPUNodeGroup can be."""
+    """Return the completed request. Raises UnmeetableError if no TPUNodeGroup can satisfy it."""
     machine_type = request.machine_type
     if not machine_type.startswith(MACHINE_TYPE_PREFIXES):
         raise UnmeetableError(
@@ -114,7 +114,7 @@ def _is_of_kubernetes(key: str) -> bool:
 NODE_GROUP_RULES = PoolRules(
     supplier_name="Compute Engine",
     idle_seconds=30.0,
-    # All labels that others rely on are on its nodes anyway.
+    # No labels are passed on, because nodes have all labels that other programs rely on anyway.
     passed_on=frozenset(),
     copyable=frozenset(),
     complete=_complete,

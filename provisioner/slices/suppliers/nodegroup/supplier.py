@@ -1,7 +1,7 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-Every call goes to the API server that everything else is read from. An operation has the name of what it does, of the
-group and its UID: what became of it can be read from the object, and from whether it is there.
+All calls go to the API server of Kubernetes. The name of an operation consists of its verb and of the group's name and
+UID: the result of an operation follows from the object, or from its absence.
 """
 
 from __future__ import annotations
@@ -37,31 +37,31 @@ from provisioner.slices.suppliers.nodegroup.translate import group_document, poo
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
-#: A delete is a read and the delete itself: together they take no longer than the controller wants to have of its
-#: lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
+#: Time-outs of each half of a delete, which is a read and the delete itself: together they take at most as long as the
+#: controller requires of its lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
 _HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
 _CREATE, _DELETE = "create", "delete"
 
 
 def groups_path(namespace: str) -> str:
-    """Return the address of the TPUNodeGroups of a namespace."""
+    """Return the path of the TPUNodeGroups of a namespace."""
     return collection_path(_PLURAL, namespace=namespace, root=API_ROOT)
 
 
 @dataclass(slots=True, kw_only=True)
 class NodeGroupSupplier:
-    """The TPUNodeGroups of one namespace. Used by many threads; lists by one."""
+    """Supplier of the TPUNodeGroups in one namespace. Used by many threads; only one thread lists."""
 
     api: Api
     settings: Settings
     clock: Callable[[], datetime]
     rules: PoolRules = NODE_GROUP_RULES
-    #: The last list, by name: most groups are as they were, and need not be read anew.
+    #: Resource version and group by name in the last list, so that only changed groups are parsed again.
     _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools`: one list of the namespace, read from etcd's latest state."""
+        """Implement `Supplier.list_pools` with one list of the namespace, read from etcd's latest state."""
         path = groups_path(self.settings.node_groups_in)
         with _call(f"list of TPUNodeGroups in {self.settings.node_groups_in}", Call.READ):
             bodies: list[Any] = list_all(self.api, path, {}, lambda raw: raw)
@@ -88,7 +88,7 @@ class NodeGroupSupplier:
         return self._read_pool(name)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool`: one create; the controller of node groups does the rest."""
+        """Implement `Supplier.create_pool` with one create; the controller of node groups does the rest."""
         path = groups_path(self.settings.node_groups_in)
         body = group_document(request, self.settings)
         failure = blocked()
@@ -99,7 +99,7 @@ class NodeGroupSupplier:
         return _operation(_CREATE, request.name, fields.name(fields.mapping(created.get("metadata")).get("uid")))
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Implement `Supplier.delete_pool`: a read, and the delete of what was read and of nothing else."""
+        """Implement `Supplier.delete_pool`: read the group, and delete it only if it is still the same object."""
         try:
             meta = self._read(name).meta
         except MalformedObject as error:
@@ -111,7 +111,7 @@ class NodeGroupSupplier:
         return _operation(_DELETE, name, meta.uid)
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Implement `Supplier.get_operation`: it is read from the group."""
+        """Implement `Supplier.get_operation`: the result follows from the group."""
         verb, _, made = name.partition("/")
         group_name, _, uid = made.partition("/")
         if verb not in (_CREATE, _DELETE) or not uid:
@@ -128,7 +128,7 @@ class NodeGroupSupplier:
         return Operation(name=name, done=not under_way, failure=pool.failure)
 
     def _read_pool(self, name: PoolName, uid: str = "") -> NodePool:
-        """Return a pool; NOT_FOUND also where another one than that with the UID has its name."""
+        """Return a pool. Raises NOT_FOUND also if a group with another UID has its name."""
         try:
             group = self._read(name)
         except MalformedObject:
@@ -154,7 +154,7 @@ def _operation(verb: str, name: PoolName, uid: str) -> OperationName:
 
 
 def _identity(raw: Any) -> tuple[str, str]:
-    """Return name and resource version of an object of a list."""
+    """Return the name and the resource version of an object in a list."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
     return fields.name(metadata.get("name")), fields.name(metadata.get("resourceVersion"))
 

@@ -1,13 +1,13 @@
-"""From a request to a TPUNodeGroup, and from a TPUNodeGroup to the node pool that it is. Pure.
+"""Converts requests into TPUNodeGroups, and TPUNodeGroups into node pools. Pure.
 
-The labels and taints that a pool is asked to carry are in the metadata of its machines, whose kubelets register with
-them. That is part of the spec, which nobody can change: whose a pool is cannot be changed either. The object has the
-labels as well, for people who select by them; they are not read.
+The labels and taints of a pool are in the metadata of its machines, whose kubelets register with them. The metadata is
+part of the spec, which is immutable, so the owner of a pool cannot change. The object has the labels as well, for the
+selectors of users; they are not read.
 
-The controller of node groups tries again whatever fails, for as long as the group is there. Here what does not pass by
-itself is a failure at once, and what may pass is one after a stated time: then planning deletes the group and tries its
-next choice. Conditions repeat Google's words, which are read by the one table of all its APIs; without such words no
-failure is a stockout, which would send the same bad request to the next zone.
+The controller of node groups retries all failures while the group exists. This module reports a failure that does not
+pass on its own at once, and one that may pass after a stated time: then planning deletes the group and tries its next
+choice. Conditions contain Google's texts, which the common table of all its APIs classifies. Without such a text, no
+failure counts as a stockout, because planning would then send the same bad request to the next zone.
 """
 
 from __future__ import annotations
@@ -69,25 +69,25 @@ _MODELS = {
     CapacityKind.FLEX_START: ProvisioningModel.FLEX_START,
 }
 _KINDS = {model: kind for kind, model in _MODELS.items()}
-#: Google's default for flex-start, which a TPUNodeGroup has to say.
+#: Google's default for flex-start, which a TPUNodeGroup must set explicitly.
 _LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: The service account that Compute Engine gives machines for which nobody names another.
+#: Name of the service account that Compute Engine gives machines by default.
 _DEFAULT_ACCOUNT = "default"
-#: Image of accelerators that have none of their own.
+#: Key of the image for accelerators without their own image.
 _OTHERS = "*"
-#: What somebody has to change, or what another place may have.
+#: Kinds of failures that end a group at once: a user must change something, or another zone may have the capacity.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: What nobody says a word of, and what is not about capacity, is waited for at least so long.
+#: Minimum wait in seconds before a group without a failure, or with a failure not about capacity, counts as failed.
 _PATIENCE_SECONDS = 600.0
 _TABLE = Table(
     texts=(
-        # 403 of Compute Engine, whose code conditions do not have.
+        # Text of a 403 of Compute Engine; conditions do not contain the code.
         text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
         *TEXTS,
     )
 )
-#: What a reason means whose words say nothing. What is not here is no failure.
+#: Kind of failure by reason, used if the text does not determine it. Other reasons are not failures.
 _REASONS: Mapping[str, FailureKind] = {
     Reason.REQUEST_REJECTED: FailureKind.INVALID,
     Reason.INVALID_SPEC: FailureKind.INVALID,
@@ -97,7 +97,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: What these mean is ours to say, whatever words they come with.
+#: Reasons that the provisioner's own controller determines: their texts are not classified.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -115,9 +115,9 @@ _NOT_INSTALLED = (
 
 
 def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
-    """Return the failure that a condition of a group which is not true tells of; None for none.
+    """Return the failure that a false condition of a group reports; None if there is no failure.
 
-    Words of users decide nothing.
+    Texts of users are not classified.
     """
     kind = _REASONS.get(condition.reason)
     if kind is None:
@@ -128,12 +128,12 @@ def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
 
 
 def words(condition: Condition) -> str:
-    """Return what a condition says."""
+    """Return the message of a condition, or its reason if the message is empty."""
     return condition.message or condition.reason
 
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
-    """Return a text without what is a user's: names of the group, its children and machines, and parts of its spec."""
+    """Return a text without the user's words: names of the group, its children and machines, and parts of its spec."""
     text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
@@ -144,7 +144,7 @@ def _without_echoes(group: TpuNodeGroup, text: str) -> str:
 
 
 def supplier_error(error: ClusterError, subject: str, call: Call) -> SupplierError:
-    """Return what the failure of a call to the API server means."""
+    """Return the supplier's error for a failed call to the API server."""
     kind, help_ = _kind_of(error, call)
     message = f"{str(error).rstrip('.')}. {help_}" if help_ else str(error)
     return SupplierError(Failure(kind=kind, message=message), subject)
@@ -157,7 +157,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
         case NotFound():
             if error.reason and call is not Call.CREATE:
                 return FailureKind.NOT_FOUND, ""
-            # Without a reason it is the whole kind that is not there.
+            # Without a reason, the kind itself is missing.
             return FailureKind.INVALID if changes else FailureKind.UNAVAILABLE, _NOT_INSTALLED
         case Conflict():
             if call is Call.CREATE and "being deleted" not in error.message:
@@ -174,14 +174,14 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
             return FailureKind.INVALID, ""
         case TooManyRequests() | Gone():
             return FailureKind.UNAVAILABLE, ""
-    # The call may have had its effect, or have it still.
+    # The call may have taken effect, or may still do so.
     return FailureKind.UNKNOWN_OUTCOME if changes else FailureKind.UNAVAILABLE, ""
 
 
 def _progress_of(
     group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float
 ) -> tuple[PoolStatus, Failure | None]:
-    """Return how far a group is, and why it failed where it did.
+    """Return the status of a group's pool, and the failure if it failed.
 
     A stockout that lasts for longer than `capacity_wait_seconds` is a failure.
     """
@@ -197,19 +197,19 @@ def _progress_of(
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
     if _is_made(group):
-        # Nodes tell the rest.
+        # The nodes show the rest.
         return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
         return PoolStatus.ERROR, failure
     asked, told = _lacks_machines_alone(group), failure is not None and failure.kind is FailureKind.STOCKOUT
     if asked and _is_late(group) and (failure is None or told):
-        # As on GKE: it is there, and its nodes come when there is capacity, however long that takes.
+        # As on GKE: the pool exists, and gets its nodes when there is capacity, without a limit of time.
         return PoolStatus.RUNNING, None
     if _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # Also where a slice is recreated: for how long its old nodes have been gone must not count against new machines.
+    # Also if a slice is recreated: the time since its old nodes disappeared must not count for the new machines.
     return PoolStatus.PROVISIONING, None
 
 
@@ -230,7 +230,7 @@ def _lacks_machines_alone(group: TpuNodeGroup) -> bool:
 
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    """Return for how long nothing that it needs has come or gone: a slice that is recreated may be old."""
+    """Return the seconds since a child or machine last changed; the age of a recreated slice does not count."""
     conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
     # Machines that got their capacity late are not given up while they start.
     started = (each for each in group.status.machines if each.state in STARTING_OR_RUNNING)
@@ -240,7 +240,7 @@ def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
 
 
 def group_document(request: NodePoolRequest, settings: Settings) -> Json:
-    """Return the TPUNodeGroup that a request asks for, as it is created."""
+    """Return the body of the create of a TPUNodeGroup."""
     labels = {**request.labels, **derived_labels(expected_pool(request))}
     metadata = {names.KUBE_LABELS: names.labels_text(labels)}
     if request.taints:
@@ -267,7 +267,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         instance_config=config,
         node_count=request.hosts,
         topology=request.topology,
-        # What machines need to join is taken from the cluster.
+        # The controller reads from the cluster how machines join it.
         bootstrap_kubernetes=BootstrapConfig(),
     )
     return {
@@ -279,7 +279,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
 
 
 def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> NodePool:
-    """Return the node pool that a group is."""
+    """Return the node pool that a group represents."""
     status, failure = _progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds)
     spec = group.spec
     config = spec.instance_config or InstanceConfig(machine_type="")

@@ -40,7 +40,7 @@ def make_fake() -> FakeGke:
 
 
 class Recorder:
-    """Metrics that remember."""
+    """Metrics that remember the observed calls."""
 
     def __init__(self) -> None:
         self.seen: list[tuple[str, float, str | None, str]] = []
@@ -68,7 +68,7 @@ def test_failures_are_counted_by_kind(method: str) -> None:
     assert recorder.seen == [(method, 0.0, "quota", "none")]
 
 
-def test_mistakes_are_counted_too() -> None:
+def test_unexpected_exception_is_counted() -> None:
     recorder = Recorder()
     fake = make_fake()
 
@@ -82,8 +82,8 @@ def test_mistakes_are_counted_too() -> None:
 
 
 @pytest.mark.parametrize(("status", "want"), [(429, "429"), (0, "none"), (299, "other"), (99999, "other")])
-def test_the_status_is_counted_where_there_is_one(status: int, want: str) -> None:
-    """Whatever answers in GKE's place cannot make labels up."""
+def test_http_status_is_counted_with_bounded_labels(status: int, want: str) -> None:
+    """An unknown status must not create new labels, because another server may answer in GKE's place."""
     fake, recorder = make_fake(), Recorder()
     failure = Failure(kind=FailureKind.QUOTA, message="no")
 

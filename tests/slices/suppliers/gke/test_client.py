@@ -1,4 +1,4 @@
-"""What the client sends, and what it makes of answers, over a real socket."""
+"""Requests of the GKE client, and how it reads responses, over a real socket."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ SMALLEST_JSON = {
         "diskType": "hyperdisk-balanced",
         "shieldedInstanceConfig": {"enableIntegrityMonitoring": True, "enableSecureBoot": True},
     },
-    # autoUpgrade false is the absent value of the API.
+    # autoUpgrade is left out, because false is the API's absent value.
     "management": {"autoRepair": True},
     "upgradeSettings": {"maxSurge": 1},
     "maxPodsConstraint": {"maxPodsPerNode": "15"},
@@ -98,11 +98,11 @@ def with_config(**config: Any) -> dict[str, Any]:
     return {**SMALLEST_JSON, "config": {**SMALLEST_JSON["config"], **config}}  # type: ignore[dict-item]
 
 
-#: A pool of four nodes that are yet to come.
+#: A pool of four nodes that is created empty.
 MADE_EMPTY: dict[str, Any] = {
     **{key: value for key, value in SMALLEST_JSON.items() if key not in ("initialNodeCount", "management")},
     "config": {**SMALLEST_JSON["config"], "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},  # type: ignore[dict-item]
-    # autoRepair false is the absent value, too.
+    # autoRepair is left out for the same reason as autoUpgrade above.
     "management": {},
     "autoscaling": {"enabled": True, "maxNodeCount": 4, "locationPolicy": "ANY"},
     "upgradeSettings": {"strategy": "SHORT_LIVED"},
@@ -242,7 +242,7 @@ REQUESTS = [
 
 
 @pytest.mark.parametrize(("request_", "want"), REQUESTS)
-def test_create_sends_exactly_this(
+def test_create_sends_exactly_the_expected_json(
     server: RecordingServer, client: GkeClient, request_: NodePoolRequest, want: dict[str, Any]
 ) -> None:
     server.answer = Answer(body={"name": "operation-1-a", "status": "RUNNING", "operationType": "CREATE_NODE_POOL"})
@@ -298,23 +298,23 @@ FULL = NodePool(
     capacity=CapacityKind.RESERVATION,
     reservation="r",
 )
-#: JSON of a pool that is RUNNING unless it says more, and what is read of it.
+#: JSON of a pool, which is RUNNING unless the status is given, and the fields that are read from it.
 POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    # Flex-start: the nodes that it may grow to, or those that it began with.
+    # Flex-start: the maximum number of nodes, or the initial number.
     (
         {"autoscaling": {"enabled": True, "maxNodeCount": 4}, "config": {"flexStart": True}},
         {"hosts": 4, "capacity": CapacityKind.FLEX_START},
     ),
     ({"initialNodeCount": 4, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, {"hosts": 4}),
     ({"initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}}, {"hosts": 1}),
-    # Words that this release does not know.
+    # Enum words that this release does not know.
     ({"status": "DREAMING"}, {"status": PoolStatus.UNKNOWN}),
     ({"status": None}, {"status": PoolStatus.UNKNOWN}),
     ({"config": {"taints": [{"key": "t", "effect": "NO_NEWS"}]}}, {"taints": (Taint(key="t", effect=""),)}),
-    # Any reservation is no reservation by name.
+    # ANY_RESERVATION does not name a reservation.
     ({"config": {"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}}, {}),
-    # A running pool has not failed, whatever its message says.
+    # A running pool has not failed, regardless of its message.
     ({"statusMessage": "[GCE_STOCKOUT] long ago"}, {}),
     (
         {"status": "RUNNING_WITH_ERROR"},
@@ -324,7 +324,7 @@ POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
         },
     ),
 ]
-#: JSON of a pool in ERROR, the kind of its failure and the words, in which nothing is said twice.
+#: JSON of a pool in ERROR, the kind of its failure, and the message, without repeated texts.
 FAILED_POOLS: list[tuple[dict[str, Any], FailureKind, str]] = [
     (
         {"statusMessage": "no resources", "conditions": [{"code": "GCE_STOCKOUT", "message": "no resources"}]},
@@ -350,7 +350,7 @@ FAILED_POOLS: list[tuple[dict[str, Any], FailureKind, str]] = [
 
 
 def read_everywhere(server: RecordingServer, client: GkeClient, body: dict[str, Any]) -> NodePool:
-    """Return a pool as it reads, the same from the list and alone."""
+    """Return a pool that reads the same from the list and from its own path."""
     server.answer = lambda request: Answer(
         body={"nodePools": [body]} if request.path.partition("?")[0].endswith("nodePools") else body
     )
@@ -364,7 +364,7 @@ def test_every_field_of_a_pool_is_read(server: RecordingServer, client: GkeClien
 
 
 def test_names_of_nodes_are_read_from_the_instance_groups(server: RecordingServer, client: GkeClient) -> None:
-    """A TPU node has the hash of its group in its name, other nodes have the whole name."""
+    """A TPU node has only the hash of its group in its name; other nodes have the whole name."""
     groups = "https://www.googleapis.com/compute/v1/projects/p/zones/us-east5-b/instanceGroupManagers"
     urls = [f"{groups}/gke-c-a-0123456789-0a1b2c3d-grp", f"{groups}/odd", "odd"]
     pool = read_everywhere(server, client, {**FULL_POOL, "instanceGroupUrls": urls})
@@ -372,7 +372,7 @@ def test_names_of_nodes_are_read_from_the_instance_groups(server: RecordingServe
 
 
 @pytest.mark.parametrize(("body", "facts"), POOLS)
-def test_pools_are_read(
+def test_json_of_a_pool_is_read_as_the_expected_fields(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], facts: dict[str, Any]
 ) -> None:
     want = NodePool(**{"name": PoolName("b"), "status": PoolStatus.RUNNING, **facts})
@@ -380,7 +380,7 @@ def test_pools_are_read(
 
 
 @pytest.mark.parametrize(("body", "kind", "words"), FAILED_POOLS)
-def test_failed_pools_are_read(
+def test_failed_pool_has_the_kind_and_message_of_its_conditions(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], kind: FailureKind, words: str
 ) -> None:
     pool = read_everywhere(server, client, {"name": "b", "status": "ERROR", **body})
@@ -429,7 +429,7 @@ def test_texts_in_place_of_objects_are_read_as_absent(
 # --- Words of enums that the installed release of the library does not know ---
 
 
-def test_words_of_enums_are_requested(server: RecordingServer, client: GkeClient) -> None:
+def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient) -> None:
     """The library requests numbers, which have no text if the library does not know them."""
     for call in (client.list_node_pools, client.get_cluster, lambda: client.get_operation(OperationName("o"))):
         call()
@@ -440,7 +440,7 @@ def test_words_of_enums_are_requested(server: RecordingServer, client: GkeClient
     assert len(server.requests) == 6
 
 
-#: Codes that are not in the library's enum, and the kinds that their texts mean.
+#: Codes that are not in the library's enum, and the kinds of their texts.
 NEW_CODES = [
     ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", FailureKind.STOCKOUT),
     ("RESERVATION_CAPACITY_EXCEEDED", FailureKind.STOCKOUT),
@@ -470,8 +470,8 @@ def test_conditions_keep_their_own_codes(server: RecordingServer, client: GkeCli
     assert pool.failure.message == "[GCE_STOCKOUT] b [NEW] c"
 
 
-def test_numbers_of_enums_are_read(server: RecordingServer, client: GkeClient) -> None:
-    """A server may send numbers, though words are requested."""
+def test_enums_that_are_sent_as_numbers_are_read(server: RecordingServer, client: GkeClient) -> None:
+    """A server may send numbers although words are requested."""
     condition = {"code": 1, "canonicalCode": 8, "message": "a"}
     taint = {"key": "t", "effect": 1}
     body = {"name": "b", "status": 6, "conditions": [condition, {"code": 77, "message": "c"}]}
@@ -482,10 +482,10 @@ def test_numbers_of_enums_are_read(server: RecordingServer, client: GkeClient) -
 
 
 @pytest.mark.parametrize(("word", "want"), [("GLACIAL", "GLACIAL"), (77, "77"), ("UNSPECIFIED", ""), (None, "")])
-def test_channel_that_the_library_does_not_know_is_a_channel(
+def test_channel_that_the_library_does_not_know_is_read(
     server: RecordingServer, client: GkeClient, word: object, want: str
 ) -> None:
-    """On any channel GKE rejects pools without auto-upgrade."""
+    """On every channel, GKE rejects pools without auto-upgrade."""
     server.answer = Answer(body={"name": "c", "status": word, "releaseChannel": {"channel": word}})
     cluster = client.get_cluster()
     assert (cluster.release_channel, cluster.status) == (want, want or ("UNSPECIFIED" if word else ""))
@@ -535,17 +535,17 @@ def test_name_is_the_last_segment_of_the_path(
 
 @NAMED
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "w/../x", "a?b=c", "a#b", "a%2Fb", "a:b", "a*b", "ä", "a\n"])
-def test_name_that_gke_does_not_give_is_not_sent_and_not_found(
+def test_invalid_name_is_not_sent_and_not_found(
     server: RecordingServer, client: GkeClient, call: Callable[[GkeClient, str], object], path: str, name: str
 ) -> None:
-    """A delete of the pool ".." would go to the path of the cluster, and one of "a?b" to that of the pool "a"."""
+    """A delete of the pool ".." would go to the path of the cluster, and a delete of "a?b" to the pool "a"."""
     with pytest.raises(GkeError, match=re.escape(f"call for {name!r}: GKE has no such names.")) as caught:
         call(client, name)
     assert caught.value.failure.kind is FailureKind.NOT_FOUND
     assert server.requests == []
 
 
-def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
+def test_empty_list_has_no_pools(server: RecordingServer, client: GkeClient) -> None:
     server.answer = Answer(body={})
     assert client.list_node_pools() == ()
 
@@ -553,8 +553,8 @@ def test_empty_list(server: RecordingServer, client: GkeClient) -> None:
 @pytest.mark.parametrize(
     "body", [b"<html>hello</html>", b"[]", b"", b"null", b'"text"', b"1", {"nodePools": "many"}, b"\xff\xfe"]
 )
-def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
-    """The library takes some of them for an empty list, which would mean that all pools are gone."""
+def test_answer_that_is_not_a_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
+    """The library reads some of these responses as an empty list, as if all pools had been deleted."""
     server.answer = Answer(body={"nodePools": [FULL_POOL]})
     client.list_node_pools()
     server.answer = Answer(body=body)
@@ -564,7 +564,7 @@ def test_answer_that_is_no_list_is_a_failure(server: RecordingServer, client: Gk
 
 
 def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: GkeClient) -> None:
-    """However many pools there are, the list is one call that asks for what is needed and no more."""
+    """The call requests only the fields that are needed, for any number of pools."""
     server.answer = Answer(body={"nodePools": [{**FULL_POOL, "name": f"p{number}"} for number in range(200)]})
     assert len(client.list_node_pools()) == 200
     [sent] = server.requests
@@ -582,7 +582,7 @@ def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: Gke
     ids=["the list", "a pool", "the cluster"],
 )
 def test_field_masks_name_fields_of_the_api(message: Any, fields: tuple[str, ...]) -> None:
-    """Every path of a mask exists in the API's own description, for GKE refuses one that does not."""
+    """GKE rejects a mask with a path that does not exist in the API."""
     for path in fields:
         descriptor = message.pb(message()).DESCRIPTOR
         for part in path.split("."):
@@ -617,7 +617,7 @@ OPERATIONS = [
 
 
 @pytest.mark.parametrize(("body", "done", "failure"), OPERATIONS)
-def test_operations(
+def test_operation_is_read_with_its_result(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], *, done: bool, failure: Failure | None
 ) -> None:
     server.answer = Answer(body={"name": "operation-1", **body})
@@ -627,7 +627,7 @@ def test_operations(
     assert server.requests[0].path.startswith("/v1/projects/p/locations/us-east5/operations/operation-1")
 
 
-def test_cluster(server: RecordingServer, client: GkeClient) -> None:
+def test_cluster_is_read_with_all_checked_fields(server: RecordingServer, client: GkeClient) -> None:
     server.answer = Answer(
         body={
             "name": "c",
@@ -666,13 +666,13 @@ def test_cluster(server: RecordingServer, client: GkeClient) -> None:
     assert {"autopilot.enabled", "autoscaling.resourceLimits", "workloadIdentityConfig.workloadPool"} < set(mask)
 
 
-def test_auto_provisioning_that_is_off_buys_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_disabled_auto_provisioning_has_no_tpus(server: RecordingServer, client: GkeClient) -> None:
     limits = [{"resourceType": "tpu-v6e-slice", "maximum": "16"}]
     server.answer = Answer(body={"name": "c", "autoscaling": {"resourceLimits": limits}})
     assert client.get_cluster().auto_provisioned_tpus == ()
 
 
-def test_cluster_with_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_cluster_without_fields_has_defaults(server: RecordingServer, client: GkeClient) -> None:
     server.answer = Answer(body={"name": "c", "masterAuth": {"clusterCaCertificate": "?"}})
     assert client.get_cluster() == Cluster(name="c")
 
@@ -706,10 +706,10 @@ POLICIES_PATH = "/compute/v1/projects/p/regions/us-east5/resourcePolicies"
         pytest.param({}, WorkloadPolicy(name="", type="", topology="", status=""), id="nothing"),
     ],
 )
-def test_workload_policies_are_read(
+def test_workload_policy_is_read_from_compute_engine(
     server: RecordingServer, client: GkeClient, body: dict[str, Any], want: WorkloadPolicy
 ) -> None:
-    """A policy is read from Compute Engine's API, by name in the cluster's region, at the one address there is."""
+    """The name is escaped, so that it cannot lead to another path."""
     server.answer = Answer(body=body)
     assert client.get_workload_policy("w/../x") == want
     [sent] = server.requests
@@ -717,8 +717,8 @@ def test_workload_policies_are_read(
 
 
 @pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
-def test_policies_are_of_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
-    """Of a zonal cluster, too, the region counts."""
+def test_policies_are_read_in_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
+    """The region also counts for a zonal cluster."""
     client = GkeClient(replace(CLUSTER_NAME, location=location), endpoint=server.url)
     server.answer = Answer(body={})
     client.get_workload_policy("w")
@@ -765,13 +765,13 @@ METHODS = ("list", "get", "create", "delete", "operation", "cluster", "policy", 
         pytest.param(
             google_error(403, "PERMISSION_DENIED", "no"), FailureKind.PERMISSION, FailureKind.PERMISSION, id="a 403"
         ),
-        # By default, the library repeats reads after it.
+        # By default, the library repeats reads after a 503.
         pytest.param(
             google_error(503, "UNAVAILABLE", "no"), FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, id="a 503"
         ),
     ],
 )
-def test_failures_are_ours_and_calls_are_sent_once(
+def test_failed_call_raises_gke_error_and_is_sent_once(
     server: RecordingServer, client: GkeClient, method: str, answer: Answer, read: FailureKind, change: FailureKind
 ) -> None:
     server.answer = answer
@@ -779,7 +779,7 @@ def test_failures_are_ours_and_calls_are_sent_once(
     assert len(server.requests) == 1
 
 
-def test_nothing_listens() -> None:
+def test_refused_connection_is_unavailable() -> None:
     with RecordingServer() as gone:
         url = gone.url
     client = GkeClient(CLUSTER_NAME, endpoint=url)
@@ -809,7 +809,7 @@ def test_nothing_listens() -> None:
 def test_each_call_has_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """What changes something takes no longer than the controller wants to have of its lease."""
+    """A changing call takes at most as long as the controller requires of its lease."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
@@ -833,7 +833,7 @@ def test_error_names_call_object_and_gke_words(server: RecordingServer, client: 
 
 
 def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, client: GkeClient) -> None:
-    """Whoever reads the refusal learns which permissions make it work."""
+    """The message names the permissions that are missing."""
     server.answer = google_error(403, "", "Required 'compute.resourcePolicies.create' permission")
     with pytest.raises(GkeError, match=r"compute\.resourcePolicies\.get and compute\.resourcePolicies\.create"):
         client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4"))
@@ -841,7 +841,7 @@ def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, cli
 
 # --- Words of users in errors ---
 
-#: A request whose names say what they are not.
+#: Request with names that look like errors of GKE.
 NAMED_BADLY = replace(
     SMALLEST,
     service_account="gce-quota-exceeded@p.iam.gserviceaccount.com",
@@ -852,8 +852,8 @@ ODD_WORDS = (
 )
 
 
-def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
-    """The client remembers what the create said whose operation it reads."""
+def test_names_in_a_failed_operation_do_not_determine_its_kind(server: RecordingServer, client: GkeClient) -> None:
+    """The client remembers the texts of the create whose operation it reads."""
     server.answer = Answer(body={"name": "operation-1"})
     client.create_node_pool(NAMED_BADLY)
     failed = {"name": "operation-1", "status": "DONE", "error": {"code": 3, "message": ODD_WORDS}}
@@ -863,7 +863,7 @@ def test_names_in_a_failed_operation_decide_nothing(server: RecordingServer, cli
     )
 
 
-def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client: GkeClient) -> None:
+def test_names_in_a_failed_pool_do_not_determine_its_kind(server: RecordingServer, client: GkeClient) -> None:
     pool = {
         "name": "b",
         "status": "ERROR",
@@ -882,7 +882,7 @@ def test_names_in_a_pool_in_error_decide_nothing(server: RecordingServer, client
 
 
 class Tokens(auth_credentials.Credentials):
-    """Credentials with a new token each time."""
+    """Credentials with a new token at each refresh."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -893,8 +893,8 @@ class Tokens(auth_credentials.Credentials):
         self.token = f"token-{self.refreshed}"
 
 
-def test_create_is_not_sent_after_its_time(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A token that takes as long as the whole create keeps it from being sent at all."""
+def test_create_is_not_sent_after_its_time_out(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+    """If fetching the token takes as long as the whole create, the create is not sent."""
     clock = FakeClock()
 
     class Slow(Tokens):
@@ -917,7 +917,7 @@ def test_a_redirect_is_not_followed(server: RecordingServer, client: GkeClient, 
 
 
 class TokenOverHttp(auth_credentials.Credentials):
-    """Credentials that fetch their token with the request they are given."""
+    """Credentials that fetch their token with the given request."""
 
     def __init__(self, url: str) -> None:
         super().__init__()
@@ -937,7 +937,7 @@ def test_token_is_fetched_before_the_call(server: RecordingServer) -> None:
 
 
 def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
-    """A refused token is renewed, once; then the refusal is the user's to mend."""
+    """A rejected token is renewed once; the second rejection is reported to the user."""
     client = make_client(server, credentials=Tokens())
     server.answer = google_error(401, "UNAUTHENTICATED", "expired")
     assert kind_of(client, "list") is FailureKind.PERMISSION
@@ -945,7 +945,7 @@ def test_credentials_are_sent_and_renewed_once(server: RecordingServer) -> None:
     client.close()
 
 
-def test_missing_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_default_credentials_are_a_permission_failure(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def none_found(**_: object) -> None:
         raise auth_exceptions.DefaultCredentialsError("Your default credentials were not found.")
@@ -956,7 +956,7 @@ def test_missing_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught.value.failure.kind is FailureKind.PERMISSION
 
 
-def test_without_endpoint_it_is_gke_with_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_client_without_endpoint_calls_gke_with_default_credentials(monkeypatch: pytest.MonkeyPatch) -> None:
     asked = []
 
     def found(*, scopes: tuple[str, ...]) -> tuple[auth_credentials.Credentials, str]:
@@ -998,11 +998,13 @@ def test_change_is_not_repeated_after_a_connection_went_stale(server: RecordingS
     assert [one.method for one in server.requests] == ["GET", "POST"]
 
 
-# --- what is asked before anything is made
+# --- Checks before the first create
 
 
-def test_permissions_on_the_project(server: RecordingServer, client: GkeClient) -> None:
-    """Cloud Resource Manager is asked; what it adds of its own does not count."""
+def test_permissions_on_the_project_are_the_granted_ones_among_the_requested(
+    server: RecordingServer, client: GkeClient
+) -> None:
+    """Cloud Resource Manager is called; permissions that were not requested do not count."""
     server.answer = Answer(body={"permissions": ["a.b.c", "x.y.z"]})
     assert client.test_project_permissions(("a.b.c", "d.e.f")) == {"a.b.c"}
     (request,) = server.requests
@@ -1010,8 +1012,10 @@ def test_permissions_on_the_project(server: RecordingServer, client: GkeClient) 
     assert request.json == {"permissions": ["a.b.c", "d.e.f"]}
 
 
-def test_permissions_on_a_service_account(server: RecordingServer, client: GkeClient) -> None:
-    """IAM is asked for the account, whatever project it is of; nothing granted is an empty object."""
+def test_permissions_on_a_service_account_are_checked_in_any_project(
+    server: RecordingServer, client: GkeClient
+) -> None:
+    """IAM finds the account in any project; the response is an empty object if nothing is granted."""
     assert client.test_account_permissions("n@q.iam.gserviceaccount.com", ("a.b.c",)) == frozenset()
     (request,) = server.requests
     assert (request.method, request.path) == (
@@ -1020,8 +1024,8 @@ def test_permissions_on_a_service_account(server: RecordingServer, client: GkeCl
     )
 
 
-def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
-    """Compute Engine is asked, in the project and zone that the call names."""
+def test_reservation_is_read_in_its_project_and_zone(server: RecordingServer, client: GkeClient) -> None:
+    """Compute Engine is called with the given project, or the project of the cluster."""
     body = {"name": "r1", "status": "READY", "deleteAtTime": "2026-06-01T05:00:00.000-07:00"}
     server.answer = Answer(body=body)
     want = Reservation(status="READY", ends_at=datetime(2026, 6, 1, 12, tzinfo=UTC))
@@ -1045,8 +1049,10 @@ def test_a_reservation(server: RecordingServer, client: GkeClient) -> None:
         pytest.param(lambda client: client.get_reservation(project="q", zone="z", name="r1"), id="reservation"),
     ],
 )
-def test_refused_questions(server: RecordingServer, client: GkeClient, ask: Callable[[GkeClient], object]) -> None:
-    """An API that is not enabled is told in Google's words, without advice to grant what nobody lacks."""
+def test_rejected_check_has_the_message_of_google(
+    server: RecordingServer, client: GkeClient, ask: Callable[[GkeClient], object]
+) -> None:
+    """If an API is not enabled, the message is Google's, without advice to grant permissions."""
     words = "Cloud Resource Manager API has not been used in project 1 before or it is disabled."
     server.answer = google_error(403, "PERMISSION_DENIED", words)
     with pytest.raises(GkeError) as caught:

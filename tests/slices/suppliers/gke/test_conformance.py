@@ -1,4 +1,4 @@
-"""GKE keeps the contract of suppliers; the simulated one stands for it."""
+"""The simulated GKE, and therefore GKE, fulfils the contract of suppliers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE
 
 _CHANGES = ("nodePools.create", "nodePools.delete", "resourcePolicies.insert")
-#: One that needs a workload policy.
+#: Request for a slice that needs a workload policy.
 _WITH_POLICY = replace(
     SLICE,
     machine_type="tpu7x-standard-4t",
@@ -31,7 +31,7 @@ _WITH_POLICY = replace(
 
 
 class _Newer(StrEnum):
-    """What GKE may say one day."""
+    """A status that GKE may add in the future."""
 
     HIBERNATING = "HIBERNATING"
 
@@ -49,11 +49,11 @@ class GkeGround:
         self.supplier = GkeSupplier(gke=self._client, clock=self._clock.now)
 
     def sells(self, accelerator: str) -> bool:
-        """GKE has all that Google sells."""
+        """Return True: GKE sells every accelerator."""
         return True
 
     def request(self, name: PoolName) -> NodePoolRequest:
-        """Return a request that GKE takes."""
+        """Return a request that GKE accepts."""
         return replace(self._slice, name=name)
 
     def finish(self) -> None:
@@ -61,11 +61,11 @@ class GkeGround:
         self._simulator.world.advance()
 
     def changes(self) -> int:
-        """Count creates and deletes, whatever their answers."""
+        """Count the creates and deletes, regardless of their responses."""
         return sum(self._simulator.count(method) for method in _CHANGES)
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
-        """Let GKE hang up."""
+        """Let GKE close the connection."""
         method = "nodePools.create" if to_create else "nodePools.delete"
         self._simulator.inject(
             Fault(kind=FaultKind.HTTP_ERROR, method=method, code=0, count=1, before_effect=before_effect)
@@ -76,11 +76,11 @@ class GkeGround:
         self._simulator.inject(Fault(kind=FaultKind.STOCKOUT, count=1))
 
     def create_foreign(self, name: PoolName) -> None:
-        """Create a pool with the client alone."""
+        """Create a pool with the client, without the supplier."""
         self._client.create_node_pool(replace(SLICE, name=name, labels={}, taints=()))
 
     def make_unreadable(self, name: PoolName) -> None:
-        """Give a pool a status that is in no list."""
+        """Give a pool a status that no release knows."""
         self._simulator.world.set_status(name, _Newer.HIBERNATING)  # type: ignore[arg-type]
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""What each failure of GKE means."""
+"""Classification of GKE's failures."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ from provisioner.slices.suppliers.gke.translate import create_request_json, said
 
 K = FailureKind
 
-#: Quoted by the project's collection of facts, with their sources there.
+#: Texts from the project's collection of facts, which names their sources.
 TEXTS = {
     K.STOCKOUT: (
         (
@@ -101,8 +101,8 @@ TEXTS = {
 
 
 @pytest.mark.parametrize(("text", "want"), [(text, kind) for kind, texts in TEXTS.items() for text in texts])
-def test_a_text_of_an_operation_or_pool_decides(text: str, want: FailureKind) -> None:
-    """Whatever code comes with it, or with none."""
+def test_text_of_an_operation_or_pool_determines_its_kind(text: str, want: FailureKind) -> None:
+    """The kind is the same with any code, and without a code."""
     assert classify_message(3 if want is not K.INVALID else 8, text) is want
     assert classify_message(None, text) is want
 
@@ -117,12 +117,12 @@ def test_a_text_of_an_operation_or_pool_decides(text: str, want: FailureKind) ->
         (8, K.QUOTA),
     ],
 )
-def test_the_code_decides_where_the_text_says_nothing(code: int | None, want: FailureKind) -> None:
+def test_code_determines_the_kind_if_the_text_is_unknown(code: int | None, want: FailureKind) -> None:
     assert classify_message(code, "no text that we know") is want
 
 
-def test_a_precondition_that_passes_is_in_the_way() -> None:
-    """One that is known not to pass is not, though its text says so."""
+def test_failed_precondition_that_may_pass_is_not_invalid() -> None:
+    """A precondition that is known not to pass is INVALID although its text asks to wait."""
     assert classify_message(9, "The moon is in the way, please wait") is K.OPERATION_IN_THE_WAY
     assert classify_message(9, "Constraint constraints/compute.x violated for project p. Please wait.") is K.INVALID
 
@@ -161,8 +161,8 @@ STEERED = [
 
 
 @pytest.mark.parametrize("text", STEERED)
-def test_words_of_users_do_not_decide(text: str) -> None:
-    """What the request says of itself is taken out before the text is read, and the message is kept whole."""
+def test_words_of_users_do_not_determine_the_kind(text: str) -> None:
+    """The user's words in a request are removed from the text before its classification; the message is kept."""
     assert classify_message(3, text, SAID) is K.INVALID
     refused = google(400, "INVALID_ARGUMENT", text)
     failure = to_gke_error(refused, "it", call=Call.CREATE, values=SAID).failure
@@ -192,25 +192,25 @@ def test_words_of_users_do_not_decide(text: str) -> None:
         ),
     ],
 )
-def test_words_of_google_decide_though_users_use_them_too(text: str, want: FailureKind) -> None:
-    """A plain word is taken out only where it is quoted or in a path."""
+def test_words_of_google_determine_the_kind_even_if_users_use_them(text: str, want: FailureKind) -> None:
+    """A plain word is removed only if it is quoted or in a path."""
     assert classify_message(None, text, SAID) is want
 
 
 @pytest.mark.parametrize("code", [401, 404, 500, 503])
-def test_the_text_of_other_answers_is_not(code: int) -> None:
-    """They mean one thing only, or nothing for sure."""
+def test_text_of_other_statuses_does_not_determine_the_kind(code: int) -> None:
+    """These statuses have a fixed meaning, or leave the outcome unknown."""
     said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
     assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is not K.OPERATION_IN_THE_WAY
 
 
-def test_a_long_text_of_hyphens_is_read_in_time() -> None:
-    """Nothing in it makes the search try again from each letter."""
+def test_long_text_of_hyphens_is_classified_in_time() -> None:
+    """The search must not start again at each character."""
     assert classify_message(3, "a-" * 500_000, ["b-c-d-e"]) is K.INVALID
 
 
-def test_a_policy_is_blamed_by_its_name_alone() -> None:
-    """Not by a word that the name is a part of."""
+def test_policy_is_missing_only_if_the_text_has_its_whole_name() -> None:
+    """A word that contains the name, or that the name contains, does not count."""
     failure = Failure(kind=K.INVALID, message="Node pool is not found.")
     assert not says_missing(failure, "pool-policy")
     assert not says_missing(failure, "po")
@@ -218,13 +218,13 @@ def test_a_policy_is_blamed_by_its_name_alone() -> None:
 
 
 def test_the_password_of_a_proxy_is_not_shown() -> None:
-    """Though a library may say the whole address."""
+    """A library's message may contain the whole address of the proxy."""
     error = requests.exceptions.InvalidProxyURL("Failed to parse: http://me:secret@proxy:1")
     assert "secret" not in to_gke_error(error, "it", call=Call.CREATE).failure.message
 
 
 def answer(code: int, body: object, headers: dict[str, str] | None = None) -> requests.HTTPError:
-    """Return the exception of an error answer."""
+    """Return the exception of an error response."""
     response = requests.Response()
     response.status_code = code
     response._content = body if isinstance(body, bytes) else json.dumps(body).encode()
@@ -239,25 +239,25 @@ def google(code: int, status: str, message: str, reason: str = "") -> requests.H
 
 _TOO_MANY = 'Too many operations: cluster "X" hits the concurrent operations quota 5, please try again later.'
 _LOST = (K.UNAVAILABLE, K.UNKNOWN_OUTCOME, K.UNKNOWN_OUTCOME)
-#: Code, status, message, reason; then the kind, or those of a read, a create and a delete.
+#: Code, status, message and reason; then the kind, or the kinds for a read, a create and a delete.
 ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, FailureKind, FailureKind]]] = [
     *((code, "", "No.", "", K.UNAVAILABLE) for code in (300, 399, 429)),
     *((code, "", "No.", "", K.INVALID) for code in (400, 418, 501)),
     *((code, "", "No.", "", K.PERMISSION) for code in (401, 403)),
     (404, "", "No.", "", (K.NOT_FOUND, K.INVALID, K.NOT_FOUND)),
     (409, "", "No.", "", (K.UNAVAILABLE, K.ALREADY_EXISTS, K.OPERATION_IN_THE_WAY)),
-    # An etag.
+    # A mismatch of an etag.
     (412, "", "No.", "", K.OPERATION_IN_THE_WAY),
-    # What they say does not bind them.
+    # The text of these statuses is ignored.
     *((code, "INTERNAL", "[GCE_STOCKOUT] or", "backendError", _LOST) for code in (408, 499, 500, 502, 503, 504, 599)),
-    # The text of these decides.
+    # The text of these statuses determines the kind.
     *((code, "", _TOO_MANY, "", K.TOO_MANY_OPERATIONS) for code in (400, 403, 409, 412, 429)),
     (400, "", "Operation o is currently upgrading. Please wait.", "failedPrecondition", K.OPERATION_IN_THE_WAY),
     (400, "FAILED_PRECONDITION", "The moon is in the way, please wait", "", K.OPERATION_IN_THE_WAY),
     (400, "FAILED_PRECONDITION", "The cluster has a release channel.", "failedPrecondition", K.INVALID),
     (412, "FAILED_PRECONDITION", "Constraint constraints/x violated. Please try again later.", "", K.INVALID),
     (409, "ABORTED", "conflict", "", K.OPERATION_IN_THE_WAY),
-    # The reason tells the quota of requests from that of resources; other texts are surer.
+    # The reason distinguishes the quota of requests from that of resources; other texts take precedence.
     (429, "RESOURCE_EXHAUSTED", _TOO_MANY, "rateLimitExceeded", K.TOO_MANY_OPERATIONS),
     (429, "", "Reservation does not have enough resources for it", "rateLimitExceeded", K.STOCKOUT),
     (429, "RESOURCE_EXHAUSTED", "Quota exceeded for quota group 'default'", "rateLimitExceeded", K.UNAVAILABLE),
@@ -269,7 +269,7 @@ ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, Failure
 
 
 @pytest.mark.parametrize(("code", "status", "message", "reason", "want"), ANSWERS)
-def test_answer(
+def test_error_response_has_the_kind_of_its_status_and_text(
     code: int,
     status: str,
     message: str,
@@ -277,7 +277,7 @@ def test_answer(
     want: FailureKind | tuple[FailureKind, FailureKind, FailureKind],
 ) -> None:
     error = google(code, status, message, reason)
-    # The library's own exception of the same response means the same.
+    # The library's own exception of the same response has the same meaning.
     for raised in (error, api.from_http_status(code, "other words", response=error.response)):
         got = tuple(to_gke_error(raised, "it", call=call).failure for call in (Call.READ, Call.CREATE, Call.DELETE))
         assert tuple(one.kind for one in got) == (want if isinstance(want, tuple) else (want,) * 3)
@@ -317,10 +317,10 @@ def test_exception_of_the_library_without_a_response_maps_by_code_and_text() -> 
         ),
     ],
 )
-def test_a_node_service_account_that_may_not_be_used_is_a_permission_with_its_remedy(
+def test_unusable_node_service_account_is_a_permission_failure_with_its_remedy(
     code: int, text: str, remedy: str
 ) -> None:
-    """It is tried again, for somebody may grant the role at any time; the account's name does not hide the text."""
+    """The create is retried, because the role may be granted at any time; the account's name does not hide the text."""
     said = google(code, "", text, "badRequest")
     values = ("nodes@p.iam.gserviceaccount.com",)
     failure = to_gke_error(said, "it", call=Call.CREATE, values=values).failure
@@ -339,16 +339,16 @@ def test_a_node_service_account_that_may_not_be_used_is_a_permission_with_its_re
     ],
 )
 @pytest.mark.parametrize("body", [b"<html>oops</html>", b"", b'"text"', b'{"error": "invalid_grant"}', b"[]", b"[1]"])
-def test_answer_that_is_not_from_google(code: int, want: FailureKind, body: bytes) -> None:
+def test_response_of_a_proxy_has_the_kind_of_its_status(code: int, want: FailureKind, body: bytes) -> None:
     assert to_gke_error(answer(code, body), "delete", call=Call.DELETE).failure.kind is want
 
 
-def test_proxy_is_not_mended_by_grants() -> None:
+def test_proxy_that_requires_credentials_gets_no_advice_on_grants() -> None:
     failure = to_gke_error(answer(407, b"who are you?"), "it", call=Call.READ).failure
     assert failure == Failure(kind=K.PERMISSION, message="who are you?")
 
 
-def test_odd_bodies_of_google() -> None:
+def test_malformed_error_body_is_classified_by_its_valid_parts() -> None:
     body = {"error": {"message": None, "errors": ["x"], "details": [None, {"reason": "rateLimitExceeded"}]}}
     assert to_gke_error(answer(403, body), "it", call=Call.READ).failure.kind is K.UNAVAILABLE
 
@@ -363,13 +363,15 @@ def test_odd_bodies_of_google() -> None:
         pytest.param({}, [], None, id="no wish is None"),
     ],
 )
-def test_retry_after(headers: dict[str, str], details: list[object], want: float | None) -> None:
+def test_retry_delay_is_read_from_the_header_or_the_details(
+    headers: dict[str, str], details: list[object], want: float | None
+) -> None:
     body = {"error": {"code": 429, "message": "API requests", "details": details}}
     api = failures.Api(name="GKE", address_option="", kind_of_answer=lambda _: K.UNAVAILABLE, help_of=str)
     assert failures.read(answer(429, body, headers), api, Call.READ).retry_after_seconds == want
 
 
-def test_exceptions_that_contain_each_other() -> None:
+def test_exceptions_that_cause_each_other_are_classified() -> None:
     first, second = requests.ConnectionError("a"), requests.ConnectionError("b")
     first.__cause__, second.__cause__ = second, first
     assert to_gke_error(first, "it", call=Call.CREATE).failure.kind is K.UNKNOWN_OUTCOME
@@ -433,20 +435,20 @@ TRANSPORT = [
 
 
 @pytest.mark.parametrize(("error", "want"), TRANSPORT)
-def test_transport(error: Exception, want: tuple[FailureKind, FailureKind]) -> None:
-    """A failure on the way leaves the outcome of a change unknown unless nothing can have been sent."""
+def test_transport_error_has_the_kind_of_its_outcome(error: Exception, want: tuple[FailureKind, FailureKind]) -> None:
+    """After a transport failure, the outcome of a change is unknown unless the request cannot have been sent."""
     got = tuple(to_gke_error(error, "it", call=call).failure.kind for call in (Call.READ, Call.CREATE))
     assert got == want
 
 
-def test_missing_credentials_say_what_to_run() -> None:
+def test_missing_credentials_name_the_command_to_run() -> None:
     error = to_gke_error(auth.DefaultCredentialsError("none found"), "start", call=Call.READ)
     assert "gcloud auth application-default login --impersonate-service-account=SA" in str(error)
     assert str(error).startswith("start: ")
 
 
-def test_an_api_of_tokens_that_is_off_is_named() -> None:
-    """Whoever acts as a Google service account learns which API to enable."""
+def test_disabled_token_api_is_named() -> None:
+    """For an impersonated service account, the message names the API to enable."""
     refused = "IAM Service Account Credentials API has not been used in project 1 before or it is disabled."
     error = to_gke_error(auth.RefreshError("Unable to acquire impersonated credentials", refused), "x", call=Call.READ)
     assert error.failure.kind is FailureKind.PERMISSION
@@ -458,7 +460,7 @@ def _tree(base: type[Exception]) -> list[type[Exception]]:
 
 
 _BASES = (api.GoogleAPIError, auth.GoogleAuthError, requests.RequestException, urllib3.exceptions.HTTPError)
-#: All classes of google.api_core's module, and of the others those below their bases.
+#: All exception classes of google.api_core's module, and subclasses of the base classes of the other libraries.
 _FOUND = {
     *(one for one in vars(api).values() if isinstance(one, type) and issubclass(one, Exception)),
     *(one for base in _BASES for one in _tree(base)),
@@ -470,7 +472,7 @@ _CLASSES = sorted(_FOUND, key=lambda one: (one.__module__, one.__name__))
 @pytest.mark.parametrize("call", Call)
 def test_every_exception_of_the_libraries_maps(kind: type[Exception], call: Call) -> None:
     assert issubclass(kind, client._ERRORS)
-    # Without the constructors, whose arguments differ, but with what those of call errors set.
+    # The constructors have different arguments, so the attributes of call errors are set directly.
     error = kind.__new__(kind)
     Exception.__init__(error, "message")
     wanted = {"_retryable": False, "length": b"1", "partial": 0, "expected": 1, "_response": None}
@@ -486,12 +488,12 @@ def test_every_exception_of_the_libraries_maps(kind: type[Exception], call: Call
     assert mapped.failure.kind not in (K.STOCKOUT, K.QUOTA)
 
 
-def test_enough_classes_were_found() -> None:
+def test_exception_classes_of_the_libraries_are_found() -> None:
     assert len(_CLASSES) > 100
     assert {api.ServiceUnavailable, api.RetryError, auth.RefreshError, requests.ReadTimeout} <= set(_CLASSES)
 
 
-def test_the_status_of_an_answer_is_kept() -> None:
-    """For the metric of calls; without an answer there is none."""
+def test_http_status_of_a_response_is_the_code_of_the_error() -> None:
+    """The status is a label of the metric of calls; 0 without a response."""
     assert to_gke_error(answer(429, {}), "it", call=Call.READ).code == 429
     assert to_gke_error(requests.exceptions.ReadTimeout(), "it", call=Call.READ).code == 0

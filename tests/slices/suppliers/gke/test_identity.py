@@ -1,4 +1,4 @@
-"""Whether two clients are proven to be of one cluster."""
+"""Proof that the Kubernetes client and the GKE client use the same cluster."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def prove_same_cluster(
 
 
 def pem(der: bytes, *, line_end: bytes = b"\n", width: int = 64) -> bytes:
-    """Return bytes as PEM; the proof compares bytes and never looks into a certificate."""
+    """Return bytes as PEM; the proof compares bytes and does not parse certificates."""
     text = base64.b64encode(der)
     lines = [text[at : at + width] for at in range(0, len(text), width)]
     return line_end.join([b"-----BEGIN CERTIFICATE-----", *lines, b"-----END CERTIFICATE-----", b""])
@@ -60,7 +60,7 @@ CERTIFICATES = [
 
 
 @pytest.mark.parametrize(("trusted", "issued", "want"), CERTIFICATES)
-def test_certificates(trusted: bytes, issued: bytes, *, want: bool) -> None:
+def test_shared_certificate_proves_the_same_cluster(trusted: bytes, issued: bytes, *, want: bool) -> None:
     cluster = Cluster(name="c", ca_certificate_pem=issued)
     proven, _why = prove_same_cluster(kubernetes_ca_pem=trusted, cluster=cluster, node_provider_ids=(), assume=False)
     assert proven is want
@@ -83,15 +83,15 @@ NODES = [
 
 
 @pytest.mark.parametrize(("nodes", "groups", "want"), NODES)
-def test_nodes(nodes: list[str], groups: list[str], *, want: bool) -> None:
-    """Where the client trusts public roots, one node in an instance group of the cluster is the proof."""
+def test_node_of_an_instance_group_proves_the_same_cluster(nodes: list[str], groups: list[str], *, want: bool) -> None:
+    """If the client trusts public roots, one node in an instance group of the cluster is sufficient."""
     cluster = Cluster(name="c", ca_certificate_pem=pem(OURS), instance_group_urls=tuple(groups))
     proven, _why = prove_same_cluster(kubernetes_ca_pem=None, cluster=cluster, node_provider_ids=nodes, assume=False)
     assert proven is want
 
 
 def test_nodes_do_not_outweigh_a_wrong_certificate() -> None:
-    """A client that trusts another authority is of another cluster, whatever its nodes are called."""
+    """A client that trusts another authority uses another cluster, even if its nodes have the expected names."""
     cluster = Cluster(name="c", ca_certificate_pem=pem(OURS), instance_group_urls=(GROUP,))
     proven, _why = prove_same_cluster(
         kubernetes_ca_pem=pem(OTHER), cluster=cluster, node_provider_ids=[NODE], assume=False
@@ -99,7 +99,7 @@ def test_nodes_do_not_outweigh_a_wrong_certificate() -> None:
     assert proven is False
 
 
-def test_unproven_says_what_to_do() -> None:
+def test_failed_proof_names_the_settings_to_check() -> None:
     _proven, why = prove_same_cluster(
         kubernetes_ca_pem=pem(OTHER),
         cluster=Cluster(name="c", ca_certificate_pem=pem(OURS)),
@@ -110,8 +110,8 @@ def test_unproven_says_what_to_do() -> None:
         assert word in why
 
 
-def test_assumed() -> None:
-    """The user's word is the last resort, and the doubt is told all the same."""
+def test_assumption_is_used_and_named_only_without_a_proof() -> None:
+    """The user's assertion is used only if nothing else proves it."""
     proven, why = prove_same_cluster(
         kubernetes_ca_pem=None, cluster=Cluster(name="c"), node_provider_ids=(), assume=True
     )

@@ -1,4 +1,4 @@
-"""What the metadata server tells, and that its absence harms nothing."""
+"""Values of the metadata server, which may also be missing or invalid."""
 
 from __future__ import annotations
 
@@ -37,13 +37,13 @@ def answer(request: Recorded) -> Answer:
     return Answer(body=value, headers=google)
 
 
-def test_on_gke(server: RecordingServer) -> None:
+def test_surroundings_on_gke_are_complete(server: RecordingServer) -> None:
     assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
         project="my-project", location="us-east5", zone="us-east5-b", cluster="my-cluster"
     )
 
 
-def test_on_a_plain_machine(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_surroundings_outside_gke_have_no_cluster(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(VALUES, "instance/attributes/cluster-location")
     monkeypatch.delitem(VALUES, "instance/attributes/cluster-name")
     assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
@@ -59,7 +59,7 @@ def test_on_a_plain_machine(server: RecordingServer, monkeypatch: pytest.MonkeyP
         pytest.param(Answer(hang_up=True), id="a connection that breaks"),
     ],
 )
-def test_strange_answers(server: RecordingServer, strange: Answer) -> None:
+def test_invalid_answers_of_the_metadata_server_are_ignored(server: RecordingServer, strange: Answer) -> None:
     server.answer = strange
     assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings()
 
@@ -73,11 +73,11 @@ def test_slow_server_is_asked_once(server: RecordingServer) -> None:
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "127.0.0.1:nonsense"])
-def test_no_server(host: str) -> None:
+def test_missing_metadata_server_is_ignored(host: str) -> None:
     assert read_surroundings({"GCE_METADATA_HOST": host}) == Surroundings()
 
 
-def test_what_is_inferred_is_told_in_words() -> None:
-    """Above all the zone: that of the controller's machine need not be that of the TPUs."""
+def test_inferred_zone_is_reported_with_its_source() -> None:
+    """The message names the zone of the controller's machine, which may differ from the zone of the TPUs."""
     (words,) = inferred_words({"GCP_ZONE": "us-east5-b", "GCP_CLUSTER": ""})
     assert words.startswith("GCP_ZONE is not set; using us-east5-b, the zone of this machine. Node pools are created")

@@ -1,4 +1,4 @@
-"""When reservations end: read rarely, from whoever lets us, and right before a pool is made in one."""
+"""Ends of reservations: read rarely, only with the permission, and right before a pool is created in one."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reserved:
         self.supplier.reservations.submit = self.submitted.append
 
     def listed(self, after: float = 0.0) -> datetime | None:
-        """List, let the worker threads run, and list again."""
+        """List the pools, run the submitted reads, and list again."""
         self.clock.advance(after)
         self.supplier.list_pools()
         while self.submitted:
@@ -100,8 +100,8 @@ def test_reads_run_on_threads_while_a_list_returns() -> None:
     assert {pool.ends_at for pool in world.supplier.list_pools()} == {world.ends_at}
 
 
-def test_the_end_is_read_rarely_and_again_when_it_has_come() -> None:
-    """Somebody may have moved it."""
+def test_end_is_read_rarely_and_again_when_it_is_reached() -> None:
+    """The owner of the reservation may have moved its end."""
     world = Reserved()
     assert [world.listed(), world.listed(590), world.reads] == [world.ends_at, world.ends_at, 1]
     assert (world.listed(3 * 3600 - 600), world.reads) == (world.ends_at, 2)
@@ -109,7 +109,7 @@ def test_the_end_is_read_rarely_and_again_when_it_has_come() -> None:
     assert (world.listed(11), world.reads) == (moved, 3)
 
 
-def test_an_end_that_has_come_stands_when_the_reservation_is_not_found_any_more() -> None:
+def test_end_in_the_past_is_kept_if_the_reservation_is_not_found() -> None:
     world = Reserved()
     world.listed()
     world.gke.fail_always("get_reservation", FailureKind.NOT_FOUND)
@@ -117,7 +117,7 @@ def test_an_end_that_has_come_stands_when_the_reservation_is_not_found_any_more(
 
 
 @pytest.mark.parametrize("kind", [FailureKind.PERMISSION, FailureKind.NOT_FOUND, FailureKind.UNAVAILABLE])
-def test_an_end_that_cannot_be_read_is_not_known_and_is_told_once(kind: FailureKind) -> None:
+def test_unreadable_end_is_unknown_and_logged_once(kind: FailureKind) -> None:
     world = Reserved()
     world.gke.fail_always("get_reservation", kind)
     with capture_logs() as logs:
@@ -127,8 +127,8 @@ def test_an_end_that_cannot_be_read_is_not_known_and_is_told_once(kind: FailureK
     assert [each["event"] for each in logs] == ["reservation.not_read"]
 
 
-def test_reservations_that_users_invent_are_not_remembered() -> None:
-    """Only of those that pools are in, and of ends that Compute Engine has told, anything is kept."""
+def test_reservations_that_do_not_exist_are_not_remembered() -> None:
+    """Only reservations of existing pools, and known ends, are remembered."""
     world = Reserved()
     world.gke.fail_always("create_node_pool", FailureKind.INVALID)
     for number in range(20):
@@ -140,7 +140,7 @@ def test_reservations_that_users_invent_are_not_remembered() -> None:
     assert len(world.supplier.reservations._readings) == 1
 
 
-def test_pools_of_others_and_without_reservations_are_not_asked_about() -> None:
+def test_pools_of_other_clients_or_without_reservation_cause_no_read() -> None:
     world = Reserved()
     world.gke.set_pool(replace(world.gke.pools[SLICE.name], labels={}))
     world.supplier.create_pool(replace(SLICE, name=PoolName("next")), lambda: None)
@@ -148,7 +148,7 @@ def test_pools_of_others_and_without_reservations_are_not_asked_about() -> None:
     assert world.reads == 0
 
 
-def test_nothing_begins_in_the_last_time_of_a_reservation() -> None:
+def test_no_pool_is_created_in_the_last_45_minutes_of_a_reservation() -> None:
     world = Reserved()
     world.clock.advance(2 * 3600)
     world.supplier.create_pool(replace(REQUEST, name=PoolName("in time")), lambda: None)
@@ -161,7 +161,7 @@ def test_nothing_begins_in_the_last_time_of_a_reservation() -> None:
     world.supplier.create_pool(replace(REQUEST, name=PoolName("again")), lambda: None)
 
 
-def test_at_its_end_a_reservation_goes_with_its_machines() -> None:
+def test_machines_are_removed_at_the_end_of_their_reservation() -> None:
     clock = FakeClock()
     end = clock.now() + timedelta(hours=3)
     settings = SimulatorSettings(reservation_ends={f"{SLICE.zone}/r": end.isoformat().replace("+00:00", "Z")})

@@ -1,4 +1,4 @@
-"""The client against the simulated GKE: two independent readings of one API must agree."""
+"""The client against the simulated GKE: two independent implementations of one API must agree."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE
 
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", hosts=1, topology="1x1", placement_topology="")
-#: Nothing that brings nodes later brings them where the pods do not tolerate the pool's own taints.
+#: Without taints, because nodes are added later only if the pods tolerate the pool's own taints.
 UNTAINTED = replace(SLICE, taints=())
 IRONWOOD = replace(
     SLICE,
@@ -48,7 +48,7 @@ IRONWOOD = replace(
 
 @dataclass
 class Rehearsal:
-    """A client, its GKE, and the clock of that."""
+    """The simulated GKE, its client and its clock."""
 
     clock: FakeClock = field(default_factory=FakeClock)
     simulator: Simulator = field(init=False)
@@ -58,7 +58,7 @@ class Rehearsal:
         self.simulator = Simulator(SimulatorSettings(workload_policies={"w": "4x4x4"}), clock=self.clock.now)
 
     def start(self) -> None:
-        """Open the port and make the client."""
+        """Start the simulator and create the client."""
         self.simulator.start()
         self.client = GkeClient(CLUSTER_NAME, endpoint=self.simulator.url)
 
@@ -67,7 +67,7 @@ class Rehearsal:
         self.simulator.stop()
 
     def wait(self, seconds: float) -> None:
-        """Let time pass for GKE."""
+        """Advance the clock of GKE."""
         self.clock.advance(seconds)
         self.simulator.world.advance()
 
@@ -113,8 +113,8 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
         ),
     ],
 )
-def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolRequest) -> None:
-    """Planning foresees the pool as it is listed, and no label that its nodes lack, and every taint that they have."""
+def test_nodes_match_the_prediction_of_planning(gke: Rehearsal, request_: NodePoolRequest) -> None:
+    """The prediction has only labels that the nodes have, and every taint of the nodes."""
     gke.client.create_node_pool(request_)
     assert gke.client.get_node_pool(request_.name) == expected_pool(request_)
     gke.wait(60)
@@ -129,7 +129,7 @@ def test_nodes_are_what_planning_expects(gke: Rehearsal, request_: NodePoolReque
 
 @pytest.mark.parametrize("text", FULL_RESERVATION_TEXTS)
 def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, text: str) -> None:
-    """As the end of a create, whatever code comes with it, and as HTTP 429 with the reason of a rate limit."""
+    """The text is the failure of a create with any code, or a HTTP 429 with the reason of a rate limit."""
     gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT, reservation="r", message=text))
     gke.client.create_node_pool(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"))
     gke.wait(7200)
@@ -153,8 +153,8 @@ def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal)
         pytest.param("missing", "Create it, or name another in GCP_NODE_SERVICE_ACCOUNT", id="no such account"),
     ],
 )
-def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, state: str, words: str) -> None:
-    """HTTP 400 for that account alone, until somebody mends it; the test of permissions says the same beforehand."""
+def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state: str, words: str) -> None:
+    """The create is rejected with HTTP 400 until the account is usable; the check of permissions predicts it."""
     account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
     gke.simulator.set(service_accounts={account: state})
     request = replace(SLICE, service_account=account)
@@ -173,8 +173,8 @@ def test_a_service_account_that_cannot_be_used_is_a_permission(gke: Rehearsal, s
     gke.client.create_node_pool(request)
 
 
-def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
-    """A full one, or one that is not ready, is a stockout that may pass; one that is not there is a mistake."""
+def test_full_reservation_is_a_stockout_and_a_missing_one_is_invalid(gke: Rehearsal) -> None:
+    """A reservation that is full or not ready may become available; a missing one is a mistake in the request."""
     gke.simulator.set(reservations={"us-east5-b/r": "FULL", "us-east5-b/new": "CREATING", "us-east5-a/there": "READY"})
     kind, message = failure_of_create(gke, replace(SLICE, reservation="there"))
     assert kind is FailureKind.INVALID
@@ -193,7 +193,7 @@ def test_reservations_are_used_up_or_missing(gke: Rehearsal) -> None:
     assert pools[PoolName("next")].status is PoolStatus.RUNNING
 
 
-def test_a_missing_policy_is_told_apart(gke: Rehearsal) -> None:
+def test_missing_policy_is_distinguished_from_other_failures(gke: Rehearsal) -> None:
     request = replace(IRONWOOD, policy_name="nobody")
     kind, message = failure_of_create(gke, request)
     assert says_missing(Failure(kind=kind, message=message), "nobody")

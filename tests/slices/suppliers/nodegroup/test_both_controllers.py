@@ -1,7 +1,7 @@
-"""PROVIDER=gce as a whole: the provisioner and the controller of node groups, on a simulated Compute Engine.
+"""The provisioner with PROVIDER=gce, together with the controller of node groups and a simulated Compute Engine.
 
-JobSet controller, scheduler and kubelets are as small as that needs: a lost pod restarts its JobSet, a pool has the
-pods of one slice alone, and a machine that has stopped makes its node not ready.
+The JobSet controller, the scheduler and the kubelets are minimal: a lost pod restarts its JobSet, the pods of one slice
+are on one pool, and the node of a stopped machine is not ready.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from tests.support.nodegroup_controller import NAMESPACE, PROJECT, ZONE
 from tests.support.settings import settings
 from tests.support.world import World
 
-#: The machine may be busy.
+#: Allows for a machine that is busy with other work.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -52,7 +52,7 @@ class Both(World):
             clock=self.groups.clock.now,
         )
         self.restarts = 0
-        #: Whether the controller of node groups is away; nodes that say nothing; since when pods have such a node.
+        #: Whether the controller of node groups is stopped, silent nodes, and times at which pods lost their node.
         self.away = False
         self.silent: set[str] = set()
         self._lost_since: dict[str, float] = {}
@@ -61,14 +61,14 @@ class Both(World):
         self.add(*workloads)
 
     def start_pods(self, workload: Workload) -> None:
-        """Make the leader pods of a JobSet, other ones than before."""
+        """Create the leader pods of a JobSet with new names."""
         self.restarts += 1
         for job in range(workload.groups[0].replicas):
             made = make_pod(workload, job=job, unschedulable_since=self.now)
             self.put(replace(made, uid=f"{made.uid}-{self.restarts}", name=f"{made.name}{self.restarts}"))
 
     def look(self, **changes: Any) -> Plan:
-        """Decide, and change the nodes."""
+        """Decide, and uncordon the nodes of the plan."""
         plan = super().look(**changes)
         for raw in (each for each in self.groups.nodes() if each["metadata"]["name"] in plan.uncordons):
             raw["spec"]["unschedulable"] = False
@@ -77,7 +77,7 @@ class Both(World):
         return plan
 
     def pass_time(self, seconds: float) -> None:
-        """Let the others do their part."""
+        """Advance the simulated controllers and machines."""
         self.groups.compute.pass_seconds(seconds)
         for _ in range(0 if self.away else 2):
             self.groups.round()
@@ -87,7 +87,7 @@ class Both(World):
         self.pools = {pool.name: pool for pool in self.supplier.list_pools()}
         self.nodes = {}
         for raw in self.groups.nodes():
-            # What kubelets say besides.
+            # Labels and resources that the kubelets of real nodes report.
             raw["metadata"]["labels"] |= {constants.OS: "linux", constants.ARCH: "amd64"}
             raw["status"]["allocatable"] |= {"cpu": "200", "memory": "700Gi"}
             if raw["metadata"]["labels"].get(constants.TRUSTED_GROUP_NAMESPACE) == NAMESPACE:
@@ -97,16 +97,16 @@ class Both(World):
         self._show_pods()
 
     def machines(self) -> list[str]:
-        """Name the machines."""
+        """Return the names of the machines."""
         return self.groups.state()["machines"]
 
     def at_rest(self) -> bool:
-        """Whether all pods run, and nothing else is there."""
+        """Return whether all pods run, and every pool is used."""
         used = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
         return all(pod.node_name for pod in self.pods.values()) and self.pools.keys() == used
 
     def settle(self) -> None:
-        """Go on until all is at rest, for three hours at most."""
+        """Advance until the world is at rest, for three hours at most."""
         for _ in range(540):
             self.step(seconds=20.0)
             if self.at_rest():
@@ -123,7 +123,7 @@ class Both(World):
                 self.groups.kube.put_object(object_path("nodes", name), raw)
 
     def _lose_pods(self) -> None:
-        """Restart the JobSets of pods whose nodes are gone, or have been silent for five minutes."""
+        """Restart the JobSets of pods whose nodes are deleted, or have been silent for five minutes."""
         now = self.groups.clock.seconds
         bound = [pod for pod in self.pods.values() if pod.node_name]
         bad = [pod for pod in bound if pod.node_name not in self.nodes or not self.nodes[pod.node_name].ready]
@@ -182,7 +182,7 @@ def _jobset(name: str, capacity: str, topology: str = "4x4", parallelism: int = 
 
 
 @pytest.mark.parametrize(("topology", "parallelism"), [("4x4", 4), ("2x2", 1), ("2x2", 3)])
-def test_at_the_end_of_a_flex_start_run_the_jobset_gets_other_machines(topology: str, parallelism: int) -> None:
+def test_jobset_gets_other_machines_at_the_end_of_a_flex_start_run(topology: str, parallelism: int) -> None:
     both = Both(_jobset("train", "flex-start", topology, parallelism))
     both.settle()
     before = both.machines()
@@ -192,7 +192,7 @@ def test_at_the_end_of_a_flex_start_run_the_jobset_gets_other_machines(topology:
     assert not set(before) & set(both.machines())
 
 
-def test_a_slice_that_is_preempted_where_spot_is_out_of_stock_goes_on_demand() -> None:
+def test_preempted_spot_slice_becomes_on_demand_if_spot_is_out_of_stock() -> None:
     both = Both(_jobset("train", "spot, on-demand"))
     both.settle()
     both.groups.compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT, model="SPOT"))
@@ -226,7 +226,7 @@ def _befall(both: Both, rng: random.Random) -> None:
 
 
 @pytest.mark.parametrize("seed", range(6))
-def test_whatever_befalls_them_all_is_at_rest_in_the_end(seed: int) -> None:
+def test_all_pods_run_and_no_pool_is_unused_after_random_failures(seed: int) -> None:
     rng = random.Random(seed)
     shapes = (("4x4", 4), ("2x4", 2), ("2x2", 3), ("2x2", 1))
     both = Both(

@@ -1,4 +1,4 @@
-"""TPUNodeGroups keep the contract of suppliers, with the controller of node groups and a simulated Compute Engine."""
+"""TPUNodeGroups fulfil the contract of suppliers, with their controller and a simulated Compute Engine."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _SETTINGS = settings(
     capacity_wait_seconds=_WAIT_SECONDS,
 )
 _GROUPS = collection_path(Kind.TPU_NODE_GROUP.plural, namespace=NAMESPACE, root=API_ROOT)
-#: A slice of four machines, and a machine that is a slice.
+#: A slice of four machines, and a slice of one machine.
 SLICE = NodePoolRequest(
     name=PoolName(""),
     zone=Zone(ZONE),
@@ -40,7 +40,7 @@ _MACHINE = replace(SLICE, machine_type="tpu7x-standard-4t", hosts=1, topology="2
 
 
 class NodeGroupGround:
-    """A controller of node groups between a cluster and a Compute Engine, and the supplier on that cluster."""
+    """A controller of node groups with a fake API server and a simulated Compute Engine, and the supplier."""
 
     def __init__(self, slice_: NodePoolRequest) -> None:
         self._slice = slice_
@@ -48,11 +48,11 @@ class NodeGroupGround:
         self.supplier = NodeGroupSupplier(api=self.world.kube, settings=_SETTINGS, clock=self.world.time)
 
     def sells(self, accelerator: str) -> bool:
-        """Only the newest generations."""
+        """Return whether the accelerator is one of the newest generations, which Compute Engine sells."""
         return accelerator == "tpu7x"
 
     def request(self, name: PoolName) -> NodePoolRequest:
-        """Return a request that Compute Engine takes."""
+        """Return a request that Compute Engine accepts."""
         return replace(self._slice, name=name)
 
     def finish(self) -> None:
@@ -62,12 +62,12 @@ class NodeGroupGround:
         )
 
     def changes(self) -> int:
-        """Count creates and deletes of groups, whatever their answers."""
+        """Count the creates and deletes of groups, regardless of their responses."""
         calls = self.world.kube.calls
         return sum(call.method in ("POST", "DELETE") and call.path.startswith(_GROUPS) for call in calls)
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
-        """Let the API server hang up."""
+        """Let the API server close the connection."""
         error = errors.Unavailable("Connection reset by peer.")
         method = "POST" if to_create else "DELETE"
         self.world.kube.fail(method, _GROUPS, error, after_effect=not before_effect)
@@ -77,12 +77,12 @@ class NodeGroupGround:
         self.world.compute.world.faults.add(Fault(kind=FaultKind.STOCKOUT))
 
     def create_foreign(self, name: PoolName) -> None:
-        """Create a group as people do."""
+        """Create a group as a user does."""
         body = {"metadata": {"name": name, "namespace": NAMESPACE, "generation": 1}, "spec": SPEC}
         self.world.kube.put_object(self._path(name), body)
 
     def make_unreadable(self, name: PoolName) -> None:
-        """Write a spec that the API server would not have taken."""
+        """Write a spec that the API server would have rejected."""
         raw = self.world.kube.object(self._path(name))
         assert raw is not None
         self.world.kube.put_object(self._path(name), {**raw, "spec": {"project": 7}})

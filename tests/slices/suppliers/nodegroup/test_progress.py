@@ -1,4 +1,4 @@
-"""How far a TPUNodeGroup is, by its conditions."""
+"""Status and failure of a pool, derived from the conditions of its TPUNodeGroup."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ SUMMARY = (
 
 
 def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float = 0.0) -> dict[str, Any]:
-    """Return a condition; it is true where its reason says so."""
+    """Return a condition, which is true for the reasons of a finished resource."""
     true = reason in ("Ready", "Created", "ExternalTemplate")
     since = format_time(NOW - timedelta(seconds=seconds_ago))
     return {
@@ -46,7 +46,7 @@ def condition(kind: str, reason: str, message: str = "", *, seconds_ago: float =
 
 
 def making(reason: str, message: str = "", *, seconds_ago: float = 0.0) -> list[dict[str, Any]]:
-    """Return the conditions of a group that lacks nothing but its machines."""
+    """Return the conditions of a group whose resources exist, except for its machines."""
     return [
         condition("InstanceTemplateReady", "Ready", seconds_ago=seconds_ago),
         condition("WorkloadPolicyReady", "Ready", seconds_ago=seconds_ago),
@@ -148,7 +148,9 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
         ),
     ],
 )
-def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], want: PoolStatus) -> None:
+def test_status_of_a_pool_follows_from_the_conditions_of_its_group(
+    conditions: list[dict[str, Any]], parts: dict[str, Any], want: PoolStatus
+) -> None:
     found = progress(conditions, **parts)
     assert (found.status, found.made) == (want, conditions in (READY, LOST))
 
@@ -206,7 +208,9 @@ def test_how_far_it_is(conditions: list[dict[str, Any]], parts: dict[str, Any], 
         ),
     ],
 )
-def test_what_fails(conditions: list[dict[str, Any]], parts: dict[str, Any], want: FailureKind) -> None:
+def test_pool_fails_with_the_kind_of_its_conditions(
+    conditions: list[dict[str, Any]], parts: dict[str, Any], want: FailureKind
+) -> None:
     found = progress(conditions, **parts)
     assert found.status is PoolStatus.ERROR
     assert found.failure is not None
@@ -214,7 +218,7 @@ def test_what_fails(conditions: list[dict[str, Any]], parts: dict[str, Any], wan
     assert found.failure.message
 
 
-def test_names_of_users_decide_nothing() -> None:
+def test_names_of_users_do_not_determine_the_failure() -> None:
     raw = {
         "metadata": {"namespace": "slices", "name": "insufficient-quota-0123456789", "uid": "1"},
         "spec": SPEC,
@@ -228,8 +232,8 @@ def test_names_of_users_decide_nothing() -> None:
     assert (found.status, found.failure) == (PoolStatus.PROVISIONING, None)
 
 
-def test_the_wait_for_a_slice_that_is_made_anew_begins_when_the_old_machines_are_gone() -> None:
-    """Its pods may take any time to leave, which says nothing of the capacity, nor how soon new machines are ready."""
+def test_wait_for_a_recreated_slice_starts_after_its_old_machines_are_deleted() -> None:
+    """Pods may take any time to leave, which does not show whether there is capacity."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)

@@ -1,4 +1,4 @@
-"""The calls of the supplier: what the API server's failures mean, and what is asked of it."""
+"""Calls of the node group supplier: failures of the API server, and the requests that are sent."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ CALLS: dict[str, tuple[str, Callable[[Ground], object]]] = {
         (errors.Invalid("no such field", status=422), (K.INVALID,) * 4),
         # The whole kind is missing.
         (errors.NotFound("404 page not found", status=404), (K.UNAVAILABLE, K.UNAVAILABLE, K.INVALID, K.INVALID)),
-        # The namespace is, or the group.
+        # The namespace or the group is missing.
         (
             errors.NotFound("not found", status=404, reason="NotFound"),
             (K.NOT_FOUND, K.NOT_FOUND, K.INVALID, K.NOT_FOUND),
@@ -84,7 +84,9 @@ CALLS: dict[str, tuple[str, Callable[[Ground], object]]] = {
     ],
     ids=lambda value: f"{type(value).__name__} {value}" if isinstance(value, Exception) else "",
 )
-def test_what_a_failure_means(ground: Ground, error: ClusterError, kinds: tuple[FailureKind, ...]) -> None:
+def test_error_of_the_api_server_has_the_failure_kind_of_its_call(
+    ground: Ground, error: ClusterError, kinds: tuple[FailureKind, ...]
+) -> None:
     for (name, (method, call)), want in zip(CALLS.items(), kinds, strict=True):
         if name == "delete":
             ground.kube.put_object(ground.path(), {"metadata": {"namespace": "slices"}, "spec": SPEC})
@@ -95,14 +97,14 @@ def test_what_a_failure_means(ground: Ground, error: ClusterError, kinds: tuple[
         assert "TPUNodeGroup" in caught.value.subject
 
 
-def test_a_rejected_right_says_what_to_grant(ground: Ground) -> None:
+def test_forbidden_call_names_the_rights_to_grant(ground: Ground) -> None:
     ground.kube.fail("POST", "tpunodegroups", errors.Forbidden("no", status=403))
     with pytest.raises(SupplierError, match="create and delete of tpunodegroups"):
         ground.create()
 
 
-def test_only_what_was_read_is_deleted(ground: Ground) -> None:
-    """Somebody may have deleted and made it again since."""
+def test_delete_is_limited_to_the_uid_that_was_read(ground: Ground) -> None:
+    """The group may have been deleted and created again after the read."""
     ground.create()
     real = ground.kube.delete
     seen = []
@@ -116,7 +118,7 @@ def test_only_what_was_read_is_deleted(ground: Ground) -> None:
     assert seen == ["uid-1"]
 
 
-def test_the_operation_of_an_earlier_group_says_nothing_of_a_later_one(ground: Ground) -> None:
+def test_operation_of_a_deleted_group_is_not_found_if_another_has_its_name(ground: Ground) -> None:
     first = ground.create()
     deleted = ground.supplier.delete_pool(NAME)
     second = ground.create()
@@ -128,14 +130,14 @@ def test_the_operation_of_an_earlier_group_says_nothing_of_a_later_one(ground: G
 
 
 @pytest.mark.parametrize("name", ["", "create", "create/x", "create/x/", "destroy/x/1"])
-def test_a_name_of_no_operation_is_not_found(ground: Ground, name: str) -> None:
+def test_invalid_operation_name_is_not_found(ground: Ground, name: str) -> None:
     with pytest.raises(SupplierError) as caught:
         ground.supplier.get_operation(OperationName(name))
     assert caught.value.failure.kind is K.NOT_FOUND
 
 
-def test_an_object_that_is_none_is_listed_and_stays(ground: Ground) -> None:
-    """Its name is taken, and nothing may take it for gone."""
+def test_unreadable_group_is_listed_as_unknown_and_not_deleted(ground: Ground) -> None:
+    """The name of the group is in use, so its pool must not count as deleted."""
     ground.kube.put_object(ground.path("odd"), {"metadata": {"namespace": "Not a namespace"}, "spec": SPEC})
     (pool,) = ground.supplier.list_pools()
     assert (pool.name, pool.status) == ("odd", PoolStatus.UNKNOWN)
@@ -145,8 +147,8 @@ def test_an_object_that_is_none_is_listed_and_stays(ground: Ground) -> None:
     assert not ground.supplier.get_operation(OperationName("create/odd/1")).done
 
 
-def test_a_wait_is_over_without_a_change_of_the_group(ground: Ground) -> None:
-    """What was read before is judged anew with each list."""
+def test_wait_of_an_unchanged_group_ends_in_an_error(ground: Ground) -> None:
+    """A group that has not changed is evaluated again with each list."""
     body = {"metadata": {"namespace": "slices", "creationTimestamp": "2026-01-01T00:00:00Z"}, "spec": SPEC}
     ground.kube.put_object(ground.path(), body)
     statuses = []
@@ -162,8 +164,8 @@ def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
     assert ground.supplier.list_pools() == ()
 
 
-def test_a_node_that_says_it_is_of_the_pool_of_others_does_not_keep_that(ground: Ground) -> None:
-    """Whoever writes a TPUNodeGroup chooses the labels of its nodes, but for one."""
+def test_node_of_another_namespace_does_not_count_for_the_pool_in_its_label(ground: Ground) -> None:
+    """The author of a TPUNodeGroup chooses all labels of its nodes except for the trusted one."""
     selector = settings(provider="gce", node_group_namespace="slices").node_selector
     for name, namespace in (("own", "slices"), ("liar", "others")):
         labels = {constants.NODE_POOL: NAME, constants.TRUSTED_GROUP_NAMESPACE: namespace}

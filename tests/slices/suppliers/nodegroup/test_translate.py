@@ -1,4 +1,4 @@
-"""What a TPUNodeGroup is asked to be, and which node pool it is."""
+"""Translation of requests into TPUNodeGroups, and of TPUNodeGroups into node pools."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ REQUEST = NodePoolRequest(
 
 
 def made(request: NodePoolRequest) -> dict[str, Any]:
-    """Return a group as the API server has it right after its create."""
+    """Return a group as the API server returns it right after its create."""
     raw = copy.deepcopy(group_document(request, SETTINGS))
     raw["metadata"] |= {"uid": "1", "resourceVersion": "1", "generation": 1}
     return raw
@@ -90,8 +90,8 @@ def test_nodes_are_named_after_the_managed_instance_group() -> None:
         {"machine_type": "ct6e-standard-8t", "topology": "2x4", "hosts": 3},
     ],
 )
-def test_a_group_is_the_pool_that_was_asked_for(changes: dict[str, Any]) -> None:
-    """And the API of node groups takes it: every rule of its schema, its names and its shapes."""
+def test_group_is_listed_as_the_requested_pool(changes: dict[str, Any]) -> None:
+    """The API of node groups accepts the group as well: its schema, its names and its shapes."""
     request = replace(REQUEST, **changes)
     raw = made(request)
     group = parse(TpuNodeGroup, raw)
@@ -100,7 +100,7 @@ def test_a_group_is_the_pool_that_was_asked_for(changes: dict[str, Any]) -> None
     assert pool(raw) == expected_pool(request)
 
 
-def test_what_slices_do_not_say_comes_from_the_settings() -> None:
+def test_group_has_the_image_disk_and_network_of_the_settings() -> None:
     spec = made(REQUEST)["spec"]
     config = spec["instanceConfig"]
     assert (spec["project"], spec["nodeLocation"], spec["bootstrapKubernetes"]) == (
@@ -119,7 +119,7 @@ def test_what_slices_do_not_say_comes_from_the_settings() -> None:
 
 
 def test_machines_register_with_the_labels_that_planning_expects() -> None:
-    """All that nodes are expected to carry, but for what each kubelet says of itself, and the controller sets later."""
+    """Only the labels that kubelets set themselves, and those that the controller sets later, are missing."""
     labels = {**REQUEST.labels, names.GROUP_NAMESPACE: "slices"}
     request = replace(REQUEST, capacity=CapacityKind.SPOT, labels=labels)
     group, expected = parse(TpuNodeGroup, made(request)), expected_node(expected_pool(request)).labels
@@ -132,15 +132,15 @@ def test_machines_register_with_the_labels_that_planning_expects() -> None:
     assert metadata["kube-taints"] == "a=b:NoSchedule,c=:NoExecute"
 
 
-def test_every_label_that_follows_from_a_group_is_known_as_such() -> None:
-    """Else a pool would be listed with labels that nobody asked for."""
+def test_derived_labels_are_all_among_the_derived_keys() -> None:
+    """Otherwise a pool would be listed with labels that were not requested."""
     blocks = "projects/p/reservations/r/reservationBlocks/b/reservationSubBlocks/s"
     for kind in CapacityKind:
         assert derived_labels(expected_pool(replace(REQUEST, capacity=kind, reservation=blocks))).keys() <= DERIVED
 
 
-def test_whose_a_pool_is_cannot_be_changed_by_the_labels_of_the_object() -> None:
-    """Anybody may write these; the spec is fixed."""
+def test_owner_of_a_pool_does_not_depend_on_the_labels_of_the_object() -> None:
+    """Users may change the labels of the object; the spec is immutable."""
     raw = made(REQUEST)
     raw["metadata"]["labels"] = {}
     assert read_ownership(pool(raw).labels) is not None
@@ -151,7 +151,7 @@ def test_whose_a_pool_is_cannot_be_changed_by_the_labels_of_the_object() -> None
     assert read_ownership(pool(by_hand).labels) is None
 
 
-def test_a_group_that_somebody_made_is_listed_as_far_as_it_says_what_it_is() -> None:
+def test_group_of_a_user_is_listed_with_the_fields_that_it_has() -> None:
     metadata = {"namespace": "slices", "name": "by-hand", "uid": "2"}
     found = pool({"metadata": metadata, "spec": SPEC})
     assert (found.machine_type, found.topology, found.hosts) == ("ct6e-standard-4t", "4x4", 1)
@@ -168,7 +168,7 @@ ZONE = Zone("us-central2-b")
 def specified(
     *, kind: CapacityKind = CapacityKind.ON_DEMAND, accelerator: str = "tpu7x", changes: Any = None, **pod: Any
 ) -> Specification:
-    """Specify a pool for a slice of two machines."""
+    """Return the specification of a pool for a slice of two machines."""
     asked = make_requirements(accelerator=accelerator, **{"tolerations": (CHIP_TOLERATION, SPOT_TOLERATION), **pod})
     slice_ = make_slice(make_jobset("train", template=asked), requirements=asked)
     candidates = Candidates(settings(**{"node_group_namespace": "slices", **(changes or {})}), NODE_GROUP_RULES)
@@ -201,7 +201,7 @@ def specified(
         ),
     ],
 )
-def test_what_no_node_group_can_be_is_not_asked_for(parts: dict[str, Any], words: str) -> None:
+def test_slice_that_no_node_group_can_serve_is_not_requested(parts: dict[str, Any], words: str) -> None:
     with pytest.raises(UnmeetableError, match=words):
         specified(**parts)
 
@@ -217,13 +217,13 @@ def test_what_no_node_group_can_be_is_not_asked_for(parts: dict[str, Any], words
         {constants.MAX_RUN_SECONDS: "7200"},
     ],
 )
-def test_what_pods_select_on_gke_is_on_the_nodes(selector: dict[str, str]) -> None:
+def test_labels_that_pods_select_on_gke_are_on_the_nodes(selector: dict[str, str]) -> None:
     kind = CapacityKind.FLEX_START if constants.MAX_RUN_SECONDS in selector else CapacityKind.SPOT
     request = specified(kind=kind, selector=selector).blueprint.request
     assert trusted(make_requirements(selector=selector), expected_node(expected_pool(request))) == ()
 
 
-def test_the_settings_of_nodes_hold_for_machines() -> None:
+def test_settings_of_nodes_apply_to_machines() -> None:
     request = specified(
         changes={
             "node_service_account": "n@p.iam.gserviceaccount.com",
@@ -243,7 +243,7 @@ def test_the_settings_of_nodes_hold_for_machines() -> None:
     st.one_of(st.from_regex(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?", fullmatch=True), st.text(max_size=80)),
     st.integers(0, 10**6),
 )
-def test_any_name_of_a_workload_gives_a_name_that_a_group_and_its_resources_can_have(name: str, attempt: int) -> None:
+def test_pool_name_of_any_workload_is_valid_for_a_group_and_its_resources(name: str, attempt: int) -> None:
     slice_id = SliceId(WorkloadUid("uid"), GroupKey("a" * 40))
     assert names.group_name_problem(pool_name(name, slice_id, attempt)) == ""
 
@@ -251,5 +251,5 @@ def test_any_name_of_a_workload_gives_a_name_that_a_group_and_its_resources_can_
 @pytest.mark.parametrize(
     ("provider", "want"), [("", GKE_RULES), ("gke", GKE_RULES), ("gce", NODE_GROUP_RULES), (" GCE ", NODE_GROUP_RULES)]
 )
-def test_the_provider_chooses_the_rules(provider: str, want: object) -> None:
+def test_provider_determines_the_rules(provider: str, want: object) -> None:
     assert rules_of(provider) is want
