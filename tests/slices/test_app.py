@@ -213,7 +213,7 @@ def test_without_gke_there_is_nothing_to_prove_and_groups_are_listed() -> None:
         assert "CustomResourceDefinitions" in loop.pools.problem
         # Tenants choose the labels of their nodes, but for this one.
         trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
-        assert process.controller.actor.gate.node_selector == f",{trusted}"
+        assert process.controller.actor.gate.node_namespace == "slices"
         loop.watches.nodes.step()
         assert trusted in process.kube.calls[-1].query["labelSelector"]
     finally:
