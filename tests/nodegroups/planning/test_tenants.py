@@ -253,6 +253,18 @@ def test_node_with_forged_group_labels_does_not_keep_the_group(provider_id: str)
     assert not world.kube.objects[key].unschedulable
 
 
+def test_nodes_with_forged_group_labels_do_not_prevent_the_repair_of_their_zone() -> None:
+    """A tenant's kubelets register with the zone and the group of others in their labels and provider ids."""
+    world = ready_world(topology="4x4")
+    labels, zone = names.group_labels(world.group().meta), f"gce://project-1/{ZONE}"
+    for number in range(6):
+        name = f"evil-mig-0badcafe-{number:04d}"
+        node = Node(name=name, uid=name, provider_id=f"{zone}/{name}", labels=labels)
+        world.kube._put(("Node", "", name), node)
+    world.kube.change_node(world.machines("train")[0].name, ready=False)
+    world.wait_until(lambda: len(world.group().status.recreated_at) == 1, within_seconds=600.0)
+
+
 def _approved(world: World, own: Token, **changes: Any) -> int:
     request = Request(**{"name": "csr-1", "uid": "u", "token": own.name, "node": own.machine, **changes})
     snapshot = replace(world.kube.snapshot(frozenset()), requests=(request,))
