@@ -219,11 +219,18 @@ def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> N
     assert not world.kube.all("DaemonSet")
 
 
+def test_groups_in_the_namespace_of_the_controller_are_served_if_others_are_named() -> None:
+    """The provisioner creates its groups there. With one settings.env, SERVED_NAMESPACES names its workloads'."""
+    world = World(settings=replace(SETTINGS, namespaces=("team-a",), own_namespace="default"))
+    world.make("train")
+    assert world.reason("train") == Reason.READY
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         (replace(SETTINGS, projects=frozenset({"project-2"})), "project"),
-        (replace(SETTINGS, namespaces=frozenset({"team-a"})), "namespace"),
+        (replace(SETTINGS, namespaces=("team-a",)), "namespace"),
     ],
     ids=["a project", "a namespace"],
 )
