@@ -37,6 +37,7 @@ _FAILURES = frozenset(
         Reason.INSTANCES_CREATION_FAILED,
         Reason.INVALID_SPEC,
         Reason.NOT_ALLOWED,
+        Reason.LIMIT_REACHED,
         Reason.RECONCILE_ERROR,
     }
 )

@@ -38,6 +38,7 @@ WARNED_OF = frozenset(
         Reason.INVALID_TEMPLATE,
         Reason.INVALID_SPEC,
         Reason.NOT_ALLOWED,
+        Reason.LIMIT_REACHED,
         Reason.NODE_LOST,
         Reason.RECREATING,
     }

@@ -245,16 +245,17 @@ def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
     size, namespace = child.spec.target_size, child.meta.namespace
     if not limit or others + size <= limit:
         return None
-    message = (
-        f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
-        f"{limit}, and {others} are in use or ahead of these. They are created when there is room"
-    )
     if size > limit:
         message = (
             f"{size} machines are more than namespace {namespace} may have by the setting MAX_MACHINES_PER_NAMESPACE: "
             f"{limit}. Create a smaller group, or ask the administrator to raise the limit"
         )
-    return not_ready(Reason.NOT_ALLOWED, message)
+        return not_ready(Reason.NOT_ALLOWED, message)
+    message = (
+        f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
+        f"{limit}, and {others} are in use or ahead of these. They are created when there is room"
+    )
+    return not_ready(Reason.LIMIT_REACHED, message)
 
 
 def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> float:

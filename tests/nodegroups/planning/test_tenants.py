@@ -156,7 +156,7 @@ def test_child_without_owner_is_counted_and_deleted_with_its_group() -> None:
     _orphan(world)
     world.kube.create_group(make_group("more", topology="2x4"))
     world.wait(60.0)
-    assert world.reason("more") == Reason.NOT_ALLOWED
+    assert world.reason("more") == Reason.LIMIT_REACHED
     world.take_down("train", within_seconds=600.0)
     assert not world.machines("train")
     world.wait_until(lambda: world.is_ready("more"))
@@ -344,7 +344,7 @@ def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None
     world.make("first", topology="4x4")
     world.kube.create_group(make_group("second", topology="4x4"))
     world.wait(60.0)
-    assert world.reason("second") == Reason.NOT_ALLOWED
+    assert world.reason("second") == Reason.LIMIT_REACHED
     assert "namespace default may have 5, and 4 are in use" in world.message("second")
     world.delete_group("first")
     world.wait_until(lambda: world.is_ready("second"))
@@ -377,7 +377,7 @@ def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
     world.cloud.lose(world.machines("running")[0], Loss.DELETED)
     world.wait_until(lambda: world.reason("running") == Reason.RECREATING, within_seconds=3600.0)
     world.wait_until(lambda: world.is_ready("running"), within_seconds=3600.0)
-    assert world.reason("waiting") == Reason.NOT_ALLOWED
+    assert world.reason("waiting") == Reason.LIMIT_REACHED
 
 
 @pytest.mark.parametrize("refused", ["its template", "itself"])
@@ -410,7 +410,7 @@ def test_waiting_groups_keep_their_order_over_restarts(seed: int) -> None:
     for _ in range(3):
         world.restart()
         world.wait(60.0)
-    assert [world.reason(name) for name in ("second", "small")] == [Reason.NOT_ALLOWED] * 2
+    assert [world.reason(name) for name in ("second", "small")] == [Reason.LIMIT_REACHED] * 2
 
 
 def test_group_that_can_never_be_created_does_not_delay_others() -> None:

@@ -63,6 +63,8 @@ class Both(World):
             node_namespace=self.supplier.settings.node_namespace,
         )
         self.restarts = 0
+        #: Number of groups that were created.
+        self.creates = 0
         #: Reasons of the gate.
         self.kept: list[str] = []
         #: Whether the controller of node groups is away; nodes that say nothing; since when pods have such a node.
@@ -176,6 +178,7 @@ class Both(World):
         name, operation, failed = create.request.name, OperationName(""), None
         try:
             operation = self.supplier.create_pool(create.request, lambda: None)
+            self.creates += 1
         except SupplierError as error:
             failed = error.failure
         return CreateAnswer(name=name, at=self.now, operation=operation, failure=failed)
@@ -245,6 +248,19 @@ def test_pool_is_kept_under_pods_until_the_other_controller_can_label_its_nodes(
     both.finish(next(iter(both.workloads.values())))
     both.run(30, seconds=20.0)
     assert (len(both.deleted), both.machines()) == (1, [])
+
+
+def test_slice_beyond_the_limit_on_machines_waits_in_one_group_until_others_end() -> None:
+    """A group that is deleted and created again is the youngest, and loses its place among those that wait."""
+    first, second = _jobset("first", "spot, on-demand"), _jobset("second", "spot, on-demand")
+    both = Both(first, second)
+    both.groups.settings = replace(both.groups.settings, machines_per_namespace=4)
+    both.groups.start()
+    both.run(270, seconds=20.0)
+    assert (both.creates, both.deleted, both.bound(first) + both.bound(second)) == (2, [], 1)
+    both.finish(first if both.bound(first) else second)
+    both.settle()
+    assert (both.creates, len(both.deleted)) == (2, 1)
 
 
 def _befall(both: Both, rng: random.Random) -> None:
