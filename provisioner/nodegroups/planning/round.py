@@ -22,7 +22,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
-from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
+from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.settings.nodegroups import NodeGroupSettings
 
@@ -211,9 +211,9 @@ def to_write(what: Write, seen: str = "") -> Step:
     return Step(writes=(Proposed(write=what, seen=seen),))
 
 
-def of_record(what: DeleteChild | SetFinalizers) -> Step:
-    """Return a step with one write that is based on the object's resource version."""
-    return to_write(what, what.record.meta.resource_version)
+def delete_child(child: Child) -> Step:
+    """Return a step that deletes a child."""
+    return to_write(DeleteChild(record=child), child.meta.resource_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -281,6 +281,11 @@ class Round:
         """Return why Kubernetes rejected a write, empty if it was not tried or not rejected."""
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
+
+    def refusal(self, step: Step) -> str:
+        """Return ": OBJECT: REASON" for the first write of a step that Kubernetes rejected, empty if there is none."""
+        writes = (each.write for each in step.writes)
+        return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
 
     @property
     def projects(self) -> tuple[str, ...]:
