@@ -84,12 +84,12 @@ RULES = (
     Rule(
         name="TPUNodeGroupsWaitForCapacity",
         slug="nodegroups-capacity",
-        query=_groups_by(Reason.INSTANCES_CREATION_FAILED),
+        query=_groups_by(Reason.INSTANCES_CREATION_FAILED, Reason.LIMIT_REACHED),
         minutes=60,
         severity=WARNING,
         labels=("reason",),
         summary="A TPUNodeGroup has waited for machines for an hour.",
-        description="The message of its condition Ready says since when, and what Google answers.",
+        description="The message of its condition Ready has the answer of Google, or MAX_MACHINES_PER_NAMESPACE.",
     ),
     Rule(
         name="TPUNodeGroupsNotJoining",

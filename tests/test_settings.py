@@ -401,3 +401,19 @@ def test_capacity_without_a_price_has_none() -> None:
     assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.ON_DEMAND, 1) is None
     assert parse_prices("tpu7x/spot=0").per_hour("tpu7x", CapacityKind.SPOT, 1) == 0
     assert not Prices()
+
+
+@pytest.mark.parametrize(
+    ("served", "groups_in", "warned"),
+    [
+        pytest.param("", "slices", False, id="all namespaces are served"),
+        pytest.param("team-a", "", False, id="groups in the own namespace, which is always served"),
+        pytest.param("team-a, slices", "slices", False, id="namespace of the groups is served"),
+        pytest.param("team-a", "slices", True, id="namespace of the groups is not served"),
+    ],
+)
+def test_namespace_of_the_groups_that_is_not_served_is_warned_of(served: str, groups_in: str, *, warned: bool) -> None:
+    environment = {**_ON_GCE, **_CLOSED, "SERVED_NAMESPACES": served, "NODE_GROUP_NAMESPACE": groups_in}
+    found = warnings_about(read_settings(environment))
+    assert [each for each in found if "NODE_GROUP_NAMESPACE=slices" in each] == list(found)
+    assert bool(found) is warned

@@ -187,7 +187,7 @@ class Look:
                 if workload.keeps_pools(while_suspended=self.settings.keep_suspended):
                     setting = "KEEP_POOLS_OF_SUSPENDED_JOBSETS"
                     return f"{named} is suspended and keeps it; delete the {kind.value}, or unset {setting}"
-            nodes, _ = find_nodes_of_pool(self.api, pool.name, pool.hosts, membership, self.settings.node_selector)
+            nodes, _ = find_nodes_of_pool(self.api, pool.name, pool.hosts, membership, self.settings.node_namespace)
             for node in nodes:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:

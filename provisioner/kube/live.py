@@ -60,30 +60,41 @@ class PoolNode:
     marked: bool
     #: Whether the label selector of the pool selects it.
     labelled: bool = False
+    #: Namespace in the label that no kubelet can set. Empty if the node lacks that label, as all nodes on GKE do.
+    namespace: str = ""
+
+    def pool_by(self, membership: Membership, namespace: str) -> PoolName:
+        """Return its node pool, empty if it is unknown. A reported pool counts only on nodes with this namespace.
+
+        The name of a node always counts: pods may run before the controller of node groups sets the label.
+        """
+        reported = self.pool_name if self.namespace == namespace else PoolName("")
+        return membership.pool_of(self.name, reported)
 
 
 def find_nodes_of_pool(
-    api: Api, pool_name: PoolName, hosts: int, membership: Membership, selector: str = ""
+    api: Api, pool_name: PoolName, hosts: int, membership: Membership, namespace: str = ""
 ) -> tuple[list[PoolNode], frozenset[str]]:
     """List the nodes of a pool; return them and the names of the nodes in the cluster whose pool is unknown.
 
     The second result is empty if the label selects at least `hosts` nodes. If it selects fewer, labels may have been
-    edited, so the metadata of all nodes are listed: some megabytes for 1,000 nodes.
+    edited, so the metadata of all nodes are listed: some megabytes for 1,000 nodes. `namespace` is as in `pool_by`;
+    the pool of a node that has another namespace is known to be another one.
     """
-    nodes = list_nodes_of_pool(api, pool_name, membership, selector)
+    nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
         return nodes, frozenset()
-    every = _list_metadata(api, {"labelSelector": selector.lstrip(",")} if selector else {})
-    pool_of = {node.name: membership.pool_of(node.name, node.pool_name) for node in every}
+    every = (node for node in _list_metadata(api, {}) if node.namespace in ("", namespace))
+    pool_of = {node.name: node.pool_by(membership, namespace) for node in every}
     labelled = {node.name for node in nodes}
     strayed = [name for name, pool in pool_of.items() if pool == pool_name and name not in labelled]
     if strayed:
-        nodes = list_nodes_of_pool(api, pool_name, membership, selector, strayed)
+        nodes = list_nodes_of_pool(api, pool_name, membership, namespace, strayed)
     return nodes, frozenset(name for name, pool in pool_of.items() if pool not in membership.listed)
 
 
 def list_nodes_of_pool(
-    api: Api, pool_name: PoolName, membership: Membership, selector: str = "", others: Iterable[str] = ()
+    api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", others: Iterable[str] = ()
 ) -> list[PoolNode]:
     """List the nodes of a pool that its label selects, and of the nodes in `others`.
 
@@ -91,14 +102,14 @@ def list_nodes_of_pool(
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
     found: dict[str, PoolNode] = {}
-    for query in (*queries, {"labelSelector": f"{constants.NODE_POOL}={pool_name}{selector}"}):
+    for query in (*queries, {"labelSelector": f"{constants.NODE_POOL}={pool_name}"}):
         opened = ",".join(filter(None, (query.get("fieldSelector"), _OPEN)))
         nodes = {node.name: node for node in _list_metadata(api, query)}
         nodes |= {
             node.name: replace(node, open=True) for node in _list_metadata(api, query | {"fieldSelector": opened})
         }
         found |= {name: replace(node, labelled="labelSelector" in query) for name, node in nodes.items()}
-    return [node for _, node in sorted(found.items()) if membership.pool_of(node.name, node.pool_name) == pool_name]
+    return [node for _, node in sorted(found.items()) if node.pool_by(membership, namespace) == pool_name]
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
@@ -117,9 +128,15 @@ def _list_metadata(api: Api, query: Mapping[str, str]) -> list[PoolNode]:
 def _pool_node(raw: Any) -> PoolNode:
     try:
         metadata = raw["metadata"]
-        name, uid, annotations = metadata["name"], metadata.get("uid") or "", metadata.get("annotations") or {}
-        reported, marked = reported_pool(metadata.get("labels") or {}, annotations), annotations.get(constants.CORDONED)
-        return PoolNode(name=str(name), uid=str(uid), pool_name=reported, open=False, marked=marked == "true")
+        labels, annotations = metadata.get("labels") or {}, metadata.get("annotations") or {}
+        return PoolNode(
+            name=str(metadata["name"]),
+            uid=str(metadata.get("uid") or ""),
+            pool_name=reported_pool(labels, annotations),
+            open=False,
+            marked=annotations.get(constants.CORDONED) == "true",
+            namespace=str(labels.get(constants.TRUSTED_GROUP_NAMESPACE, "")),
+        )
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a node of the list lacks its metadata: {error!r}") from error
 

@@ -46,9 +46,10 @@ class Membership:
     def pool_of(self, node: str, reported: PoolName) -> PoolName:
         """Return the node pool of a node, empty if it is unknown; `reported` is the result of `reported_pool`.
 
-        The name of a node cannot be edited. A reported pool that is not listed may come from an edited label.
+        The name of a node, short or with a domain, cannot be edited. A reported pool that is not listed may come from
+        an edited label.
         """
-        by_name = self.by_prefix.get(node.rpartition("-")[0])
+        by_name = self.by_prefix.get(node.partition(".")[0].rpartition("-")[0])
         return by_name or (reported if reported in self.listed else self.seen.get(node) or reported)
 
     def correct(self, nodes: Iterable[Node]) -> tuple[Node, ...]:

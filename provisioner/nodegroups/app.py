@@ -127,7 +127,7 @@ def build(
     )
     loop = Loop(
         settings=planning_settings(settings, plugin),
-        watches=make_watches(api, replica.wake.set, served=settings.namespaces),
+        watches=make_watches(api, replica.wake.set, served=settings.served_namespaces),
         cluster=ClusterReader(
             api=api, clock=clock, api_server=settings.api_server, kubernetes_version=settings.kubernetes_version
         ),

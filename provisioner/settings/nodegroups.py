@@ -68,12 +68,13 @@ class NodeGroupSettings:
     )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.NODE_GROUPS,
-        "Comma-separated namespaces whose objects are served. Others get a condition that says so. Empty: all.",
+        "Comma-separated namespaces whose objects are served, in addition to the controller's own. Others get a "
+        "condition that says so. Empty: all.",
     )
     machines_per_namespace: int = _option(
         "MAX_MACHINES_PER_NAMESPACE",
         forms.whole_number(0, 1_000_000),
-        "0",
+        "64",
         "The most machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until others "
         "are deleted. 0: any number.",
     )
@@ -166,6 +167,15 @@ class NodeGroupSettings:
     own_namespace: str = pod_namespace(Group.NODE_GROUPS, "The namespace of the controller's Lease.")
     own_name: str = pod_name(Group.NODE_GROUPS, "controller")
     log_level: str = log_level(Group.NODE_GROUPS)
+
+    @property
+    def served_namespaces(self) -> tuple[str, ...]:
+        """Namespaces whose objects are served, empty if all are.
+
+        The controller's own is always among them: by default, the provisioner creates its TPUNodeGroups there, and both
+        may read the same SERVED_NAMESPACES, which then names the namespaces of workloads.
+        """
+        return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 
 
 OPTIONS = options_of(NodeGroupSettings)

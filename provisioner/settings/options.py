@@ -436,9 +436,12 @@ class Settings:
         return self.node_group_namespace or self.own_namespace
 
     @property
-    def node_selector(self) -> str:
-        """Selector in addition to the label of a pool, which on Compute Engine any tenant's kubelet can set."""
-        return f",{constants.TRUSTED_GROUP_NAMESPACE}={self.node_groups_in}" if self.on_gce else ""
+    def node_namespace(self) -> str:
+        """Value of TRUSTED_GROUP_NAMESPACE on the provisioner's nodes, empty on GKE.
+
+        A tenant's kubelet can set every other label, also that of the node pool.
+        """
+        return self.node_groups_in if self.on_gce else ""
 
     @property
     def cluster_name(self) -> ClusterName:

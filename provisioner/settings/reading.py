@@ -110,6 +110,12 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
             f"GCP_NODE_OAUTH_SCOPES has none of {', '.join(scope[1:] for scope in _PULLING_SCOPES)}: nodes cannot pull "
             f"private images."
         )
+    served = (*settings.namespaces, settings.own_namespace)
+    if settings.on_gce and settings.namespaces and settings.node_groups_in not in served:
+        warnings.append(
+            f"SERVED_NAMESPACES does not contain NODE_GROUP_NAMESPACE={settings.node_groups_in}: if the controller of "
+            f"node groups reads the same settings (component nodegroups), it serves no TPUNodeGroup of the provisioner."
+        )
     if settings.pause_creation:
         warnings.append("PAUSE_CREATION is set: no node pools are created.")
     return tuple(warnings)

@@ -87,7 +87,7 @@ def build(
     actor = Actor(
         supplier=supplier,
         api=api,
-        gate=make_gate(api, clock, keep_suspended=settings.keep_suspended, node_selector=settings.node_selector),
+        gate=make_gate(api, clock, keep_suspended=settings.keep_suspended, node_namespace=settings.node_namespace),
         clock=clock,
         lease_seconds=replica.lease_seconds,
         on_answer=replica.wake.set,
@@ -135,12 +135,12 @@ def build(
 
 
 def make_gate(
-    api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_selector: str = ""
+    api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_namespace: str = ""
 ) -> Gate:
     """Return the gate before deletes, with its own threads."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
-    return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_selector=node_selector, for_each=for_each)
+    return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_namespace=node_namespace, for_each=for_each)
 
 
 def run(settings: Settings, addresses: Addresses, api: KubeApi, client: GkeClient | None) -> int:

@@ -72,7 +72,8 @@ class Gate:
     monotonic: Callable[[], float] = time.monotonic
     #: Whether a suspended workload keeps its pools.
     keep_suspended: bool = False
-    node_selector: str = ""
+    #: `Settings.node_namespace`.
+    node_namespace: str = ""
     #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
     for_each: ForEach = one_by_one
     #: Node with a pod that keeps the pool, by pool: as long as a pod is on it, no other node is checked.
@@ -93,7 +94,7 @@ class Gate:
         if kept_on is not None:
             self._refuse_if_used(delete, [kept_on], living)
             self._kept_on.pop(delete.name, None)
-        nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_selector)
+        nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_namespace)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
         # Cordons that an earlier attempt left behind are the provisioner's as well.
@@ -112,7 +113,7 @@ class Gate:
             self._let_settle(delete, known, anew=bool(opened))
             # Pods that tolerate the cordon may have been bound since the first check.
             self._refuse_if_used(delete, names, living)
-            self._refuse_if_growing(delete, nodes)
+            self._refuse_if_growing(delete, nodes, known)
         except SettlingError:
             raise
         except (ClusterError, KeptError):
@@ -129,9 +130,10 @@ class Gate:
             return
         for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name):
             if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
+                label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
                 raise KeptError(
-                    f"pod {pod.namespace}/{pod.name} runs on node {pod.node_name}, whose label {constants.NODE_POOL} "
-                    "names no node pool; restore the label"
+                    f"pod {pod.namespace}/{pod.name} runs on node {pod.node_name}, whose label {label} is missing or "
+                    "wrong, so that its node pool is unknown; restore the label"
                 )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
@@ -155,12 +157,11 @@ class Gate:
                 told=f"unfinished pods are on it: {first_of(own)}" if own else "unfinished pods of others are on it",
             )
 
-    def _refuse_if_growing(self, delete: Delete, nodes: Collection[PoolNode]) -> None:
-        known = {(node.name, node.uid) for node in nodes}
+    def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], known: frozenset[tuple[str, str]]) -> None:
         strayed = [node.name for node in nodes if not node.labelled]
 
         def strangers() -> list[str]:
-            found = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_selector, strayed)
+            found = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_namespace, strayed)
             return [node.name for node in found if node.open or (node.name, node.uid) not in known]
 
         look_last(strangers, self.monotonic)

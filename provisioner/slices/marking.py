@@ -1,8 +1,8 @@
 """Marks pods for the pool of their slice when they are created, or keeps them off the pools of slices. Pure.
 
 The webhook server uses this module on clusters without MutatingAdmissionPolicy. The policy in
-deploy/components/placement makes the same changes; a pod that both review is changed once. Not handled: pods without chips in namespaces for
-administrators' ResourceClaims; the registration of the webhook excludes them.
+deploy/components/placement makes the same changes; a pod that both review is changed once. Not handled: pods without
+chips in namespaces for administrators' ResourceClaims; the registration of the webhook excludes them.
 """
 
 from __future__ import annotations

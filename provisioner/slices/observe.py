@@ -153,14 +153,14 @@ def make_watches(
     ]
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # Only nodes of the provisioner's pools.
-    ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{settings.node_selector}"
-    nodes = Collection(name="nodes", resource="nodes", query={"labelSelector": ours})
+    trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
+    ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
     return Watches(
         workloads={
             kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
         },
         pods=watch_in_all(pods, parse_pod, bound_of_pods(labels)),
-        nodes=watch(nodes, parse_node),
+        nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": ours}), parse_node),
         templates=(
             watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES)
             if any(not kind.has_pods for kind in kinds)

@@ -208,6 +208,13 @@ _CASES = (
         minutes=80,
     ),
     _Case(
+        "a group that waits for the limit on machines",
+        {'nodegroups_groups{pod="n",reason="LimitReached"}': "1x70 0x19"},
+        {"TPUNodeGroupsWaitForCapacity": (60, 71)},
+        {"reason": "LimitReached"},
+        minutes=80,
+    ),
+    _Case(
         "machines that do not join",
         {'nodegroups_groups{pod="n",reason="AwaitingNodeJoin"}': "2x90"},
         {"TPUNodeGroupsNotJoining": (30, _END)},

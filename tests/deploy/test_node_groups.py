@@ -218,6 +218,6 @@ def test_values_of_node_groups_are_in_their_fields() -> None:
         "LOG_LEVEL": "debug",
         "ALLOWED_PROJECTS": "project-a, project-b",
         "GCE_CALLS_PER_SECOND": "5",
-        "MAX_MACHINES_PER_NAMESPACE": "64",
     }
-    assert read_options(NodeGroupSettings, environment).projects == ("project-a", "project-b")
+    read = read_options(NodeGroupSettings, environment)
+    assert (read.projects, read.machines_per_namespace) == (("project-a", "project-b"), 64)

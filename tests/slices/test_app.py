@@ -213,7 +213,7 @@ def test_provider_gce_needs_no_proof_and_lists_node_groups() -> None:
         assert "CustomResourceDefinitions" in loop.pools.problem
         # This is the only label of their nodes that tenants cannot choose.
         trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
-        assert process.controller.actor.gate.node_selector == f",{trusted}"
+        assert process.controller.actor.gate.node_namespace == "slices"
         loop.watches.nodes.step()
         assert trusted in process.kube.calls[-1].query["labelSelector"]
     finally:

@@ -149,7 +149,7 @@ class World:
             clock=self.clock.now,
             monotonic=self.clock,
             keep_suspended=self.settings.keep_suspended,
-            node_selector=self.settings.node_selector,
+            node_namespace=self.settings.node_namespace,
         )
         executor = ThreadPoolExecutor(max_workers=1)
         self.actor = Actor(

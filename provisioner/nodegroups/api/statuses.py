@@ -60,8 +60,10 @@ class Reason(StrEnum):
     # --- not in tpu-operator ---
     #: Topology, machine type, count and mode contradict each other, or the name is too long.
     INVALID_SPEC = "InvalidSpec"
-    #: The project (ALLOWED_PROJECTS) or the namespace (SERVED_NAMESPACES) is not allowed.
+    #: The project (ALLOWED_PROJECTS), the namespace (SERVED_NAMESPACES) or the size is not allowed.
     NOT_ALLOWED = "NotAllowed"
+    #: MAX_MACHINES_PER_NAMESPACE leaves no room until machines of other groups are deleted.
+    LIMIT_REACHED = "LimitReached"
     #: All nodes had been ready; now a machine, its node or a chip is missing or not ready.
     NODE_LOST = "NodeLost"
     #: All machines of the slice are being recreated.

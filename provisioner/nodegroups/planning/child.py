@@ -28,10 +28,10 @@ from provisioner.nodegroups.api.statuses import (
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
 from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, same_resource
 from provisioner.nodegroups.planning import events, manager, memory
-from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, SetFinalizers, target_of
+from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, target_of
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
 from provisioner.nodegroups.planning.resource import asked_for, difference, not_to_be_used
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, of_record, want
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, want
 
 _WHAT = {
     Kind.WORKLOAD_POLICY: "workload policy",
@@ -98,12 +98,11 @@ def step_of(child: Child, round_: Round) -> Step:
     elif refusal is not None:
         outcome = _refused(child, refusal)
     elif finalizer not in meta.finalizers:
-        return of_record(SetFinalizers(record=child, finalizers=(*meta.finalizers, finalizer)))
+        return events.set_finalizers(child, (*meta.finalizers, finalizer), round_)
     else:
         outcome = _look(child, known, round_)
     if outcome.done and finalizer in meta.finalizers:
-        others = tuple(each for each in meta.finalizers if each != finalizer)
-        return of_record(SetFinalizers(record=child, finalizers=others))
+        return events.set_finalizers(child, (each for each in meta.finalizers if each != finalizer), round_)
     return outcome.step + _status(child, known, outcome, round_.now)
 
 

@@ -37,6 +37,7 @@ _FAILURES = frozenset(
         Reason.INSTANCES_CREATION_FAILED,
         Reason.INVALID_SPEC,
         Reason.NOT_ALLOWED,
+        Reason.LIMIT_REACHED,
         Reason.RECONCILE_ERROR,
     }
 )
@@ -185,9 +186,11 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
         if own is not None and not is_true(own) and own.message:
             message = f"all machines are recreated: {own.message}"
     elif manager is None:
-        failed = _failed(sightings)
-        words = failed.message if failed is not None else nodes.silent_node(old) or f"node {old[0].name} still exists"
+        failed, exists = _failed(sightings), f"node {old[0].name} still exists{round_.refusal(sightings.step)}"
+        words = failed.message if failed is not None else nodes.silent_node(old) or exists
         message = f"all machines are recreated: {words}"
+    elif refusal := round_.refusal(sightings.step):
+        message = f"all machines are recreated{refusal}"
     return not_ready(Reason.RECREATING, message), group.status
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
 
@@ -16,11 +16,12 @@ from provisioner.nodegroups.api.statuses import (
     TpuNodeGroupStatus,
     condition_of,
     is_true,
+    not_ready,
     with_condition,
 )
 from provisioner.nodegroups.api.types import API_VERSION, Record
-from provisioner.nodegroups.planning.actions import Event, PatchStatus
-from provisioner.nodegroups.planning.round import NOTHING, Proposed, Step
+from provisioner.nodegroups.planning.actions import Event, PatchStatus, SetFinalizers
+from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, to_write
 
 PROVISIONING = "Provisioning"
 PROVISIONED = "Provisioned"
@@ -38,6 +39,7 @@ WARNED_OF = frozenset(
         Reason.INVALID_TEMPLATE,
         Reason.INVALID_SPEC,
         Reason.NOT_ALLOWED,
+        Reason.LIMIT_REACHED,
         Reason.NODE_LOST,
         Reason.RECREATING,
     }
@@ -70,6 +72,17 @@ def propose(
         told = _of_child(reference(record), record.status, status)
     write = PatchStatus(record=record, new=status)
     return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=told),))
+
+
+def set_finalizers(record: Record, finalizers: Iterable[str], round_: Round) -> Step:
+    """Return a step that replaces the finalizers of an object, and reports it if Kubernetes rejects that."""
+    write = SetFinalizers(record=record, finalizers=tuple(finalizers))
+    why, told = round_.refused(write), NOTHING
+    if why:
+        refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
+        told = propose(record, record.status, (refusal,), round_.now)
+    # Both are writes of the same object: the first is made.
+    return told + to_write(write, record.meta.resource_version)
 
 
 def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tuple[Event, ...]:

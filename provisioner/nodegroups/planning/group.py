@@ -32,13 +32,13 @@ from provisioner.nodegroups.api.types import (
 )
 from provisioner.nodegroups.bootstrap.metadata import with_users_script
 from provisioner.nodegroups.compute.records import Manager, Template, region_of
-from provisioner.nodegroups.planning import actions, conditions, joining, nodes, repair
+from provisioner.nodegroups.planning import actions, conditions, events, joining, nodes, repair
 from provisioner.nodegroups.planning.conditions import Sightings
 from provisioner.nodegroups.planning.memory import LONG_AGO, READ, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
 from provisioner.nodegroups.planning.resource import external_problem, external_target
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, merged, of_record, to_write, want
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, delete_child, later, merged, to_write, want
 from provisioner.tpu import ShapeError
 
 #: Interval in seconds between reads of an instance template that the user created, if it is valid.
@@ -54,8 +54,8 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Sightings:
     refusal = _refusal(group, round_)
     missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
     if refusal is None and missing:
-        write = actions.SetFinalizers(record=group, finalizers=(*group.meta.finalizers, *missing))
-        return Sightings(group=group, step=of_record(write))
+        step = events.set_finalizers(group, (*group.meta.finalizers, *missing), round_)
+        return Sightings(group=group, step=step)
     seen = _machines(group, round_) if refusal is None else Sightings(group=group, refusal=refusal)
     if seen.refusal is not None:
         return replace(seen, step=seen.step + conditions.say(group, seen.refusal, round_.now))
@@ -191,7 +191,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
             step += _create(child, notes, round_)
         elif differs(there, child):
             if manager is None and not there.meta.deleting:
-                step += of_record(actions.DeleteChild(record=there))
+                step += delete_child(there)
             notes.append(f"{kind} {there.meta.name} is out of date and is recreated with the slice")
     outdated = bool(notes)
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
@@ -205,7 +205,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         elif manager is not None and differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} differs from what this release creates")
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
-        step += of_record(actions.DeleteChild(record=manager))
+        step += delete_child(manager)
     return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
 
 
@@ -322,8 +322,7 @@ def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
     late = _late_children(group, round_)
     if step is not None:
         return step + late
-    others = tuple(each for each in group.meta.finalizers if each != finalizer)
-    return of_record(actions.SetFinalizers(record=group, finalizers=others)) + late
+    return events.set_finalizers(group, (each for each in group.meta.finalizers if each != finalizer), round_) + late
 
 
 def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
@@ -333,7 +332,7 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
         child = round_.child_of(group, kind)
         turn_is_over = finalizer not in group.meta.finalizers
         if turn_is_over and child is not None and not child.meta.deleting:
-            step += of_record(actions.DeleteChild(record=child))
+            step += delete_child(child)
     return step
 
 
@@ -345,14 +344,14 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
     step = NOTHING
     message = f"{kind} {child.meta.name} is being deleted"
     if not child.meta.deleting:
-        step = of_record(actions.DeleteChild(record=child))
+        step = delete_child(child)
     else:
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and own.reason == Reason.DRAINING_NODES:
             reason = Reason.DRAINING_NODES
         if own is not None and not is_true(own) and own.message:
             message = f"{message}: {own.message}"
-    return step + conditions.say(group, not_ready(reason, message), round_.now)
+    return step + conditions.say(group, not_ready(reason, f"{message}{round_.refusal(step)}"), round_.now)
 
 
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
@@ -371,11 +370,12 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
             f"node {ready[0]} still reports; it is deleted when it does not, or loses the labels of the group. The "
             f'annotation {names.FORCE}: "true" deletes it at once'
         )
-    told = conditions.say(group, not_ready(Reason.DELETING_NODES, message), round_.now)
-    # Tokens identify nodes without labels, so they are deleted after the nodes.
-    if left:
-        return nodes.remove(left, forced=forced) + told
-    return merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens) + told
+    step = nodes.remove(left, forced=forced)
+    if not left:
+        # Tokens identify nodes without labels, so they are deleted after the nodes.
+        step = merged(to_write(actions.DeleteToken(name=each.name, uid=each.uid), each.uid) for each in tokens)
+    message = f"{message}{round_.refusal(step)}"
+    return step + conditions.say(group, not_ready(Reason.DELETING_NODES, message), round_.now)
 
 
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
@@ -389,6 +389,6 @@ def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
     )
     if plugin is None or needed or not plugin.version or not round_.settings.device_plugin_version:
         return None
-    condition = not_ready(Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted")
     step = to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid)
-    return step + conditions.say(group, condition, round_.now)
+    message = f"the device plugin is being deleted{round_.refusal(step)}"
+    return step + conditions.say(group, not_ready(Reason.DELETING_DEVICE_PLUGIN, message), round_.now)

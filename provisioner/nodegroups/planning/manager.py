@@ -111,7 +111,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
     listing = ListMachines(target=target_of(manager))
     if fleet is None:
         step = want(known, LIST, listing, known.changed_at, round_)
-        return _draining("its machines are being listed", step)
+        return _draining("its machines are being listed", step, round_)
     group = round_.parent_of(manager)
     labels = {} if group is None else names.group_labels(group.meta)
     place = f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
@@ -148,9 +148,9 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         words = f"unfinished pods keep its machines: {first_of(listed)}"
         if group is None or group.meta.deleting:
             words = f'{words}. The annotation {names.FORCE}: "true" deletes them anyway'
-        return _draining(words, step)
+        return _draining(words, step, round_)
     if any(not node.unschedulable for node in nodes):
-        return _draining("its nodes are being cordoned", step)
+        return _draining("its nodes are being cordoned", step, round_)
     return proof, step
 
 
@@ -162,8 +162,8 @@ def _is_broken(manager: ManagedInstanceGroup, fleet: Fleet, group: TpuNodeGroup 
     return manager.spec.effective_mode is SizePolicyMode.BULK and not whole
 
 
-def _draining(message: str, step: Step) -> tuple[Condition, Step]:
-    return not_ready(Reason.DRAINING_NODES, message), step
+def _draining(message: str, step: Step, round_: Round) -> tuple[Condition, Step]:
+    return not_ready(Reason.DRAINING_NODES, f"{message}{round_.refusal(step)}"), step
 
 
 def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
@@ -245,16 +245,17 @@ def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
     size, namespace = child.spec.target_size, child.meta.namespace
     if not limit or others + size <= limit:
         return None
-    message = (
-        f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
-        f"{limit}, and {others} are in use or ahead of these. They are created when there is room"
-    )
     if size > limit:
         message = (
             f"{size} machines are more than namespace {namespace} may have by the setting MAX_MACHINES_PER_NAMESPACE: "
             f"{limit}. Create a smaller group, or ask the administrator to raise the limit"
         )
-    return not_ready(Reason.NOT_ALLOWED, message)
+        return not_ready(Reason.NOT_ALLOWED, message)
+    message = (
+        f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
+        f"{limit}, and {others} are in use or ahead of these. They are created when there is room"
+    )
+    return not_ready(Reason.LIMIT_REACHED, message)
 
 
 def _again_seconds(resource: Manager, fleet: Fleet | None, now: datetime) -> float:

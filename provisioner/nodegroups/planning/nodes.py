@@ -10,11 +10,11 @@ from provisioner.model.capacity import FailureKind
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING
-from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, TpuNodeGroup
+from provisioner.nodegroups.api.types import ManagedInstanceGroup, TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, ManagedInstance
 from provisioner.nodegroups.planning.actions import DeleteNode, PatchNode
 from provisioner.nodegroups.planning.ownership import is_ours
-from provisioner.nodegroups.planning.round import Node, Round, Step, merged, to_write
+from provisioner.nodegroups.planning.round import Node, Round, Step, merged, place_of, to_write, zone_of
 
 #: Statuses of machines that have stopped: nothing runs on them.
 STOPPED = frozenset({"TERMINATED", "STOPPED", "SUSPENDED"})
@@ -80,14 +80,14 @@ def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) 
     """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels.
 
     The machine of a labelled node may have been created after the list. `place` is the common prefix of the machines'
-    provider ids; labelled nodes with another prefix are ignored.
+    provider ids.
     """
     # The node of an earlier machine of this name counts too: pods may be bound to it, and the gate reads it by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
-    key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""))
+    key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""), place)
     for node in round_.labelled.get(key, ()):
-        if names.manager_of(node.provider_id) == place and node.ready:
+        if node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
 
@@ -105,12 +105,6 @@ def silent_node(nodes: Iterable[Node]) -> str:
         f"no node of the group reports, and {found} had not reported for ten minutes when it was found not ready: its "
         "machine may work for another control plane with the same backup. If not, delete the node"
     )
-
-
-def labelled(group: TpuNodeGroup, round_: Round) -> tuple[Node, ...]:
-    """Return the nodes with the labels of a group whose provider ids are those of its machines."""
-    found, place = round_.labelled.get((group.meta.namespace, group.meta.name), ()), place_of(group)
-    return tuple(node for node in found if names.manager_of(node.provider_id) == place)
 
 
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
@@ -204,12 +198,7 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
 
 def provider_id(group: TpuNodeGroup, machine: str) -> str:
     """Return spec.providerID of the node of a group's machine."""
-    return f"gce://{group.spec.project}/{group.spec.node_location}/{machine}"
-
-
-def place_of(group: TpuNodeGroup) -> str:
-    """Return the common prefix of the provider ids of a group's machines."""
-    return provider_id(group, names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP))
+    return f"{zone_of(group)}/{machine}"
 
 
 def is_marked(group: TpuNodeGroup, node: Node) -> bool:
@@ -247,7 +236,7 @@ def left_over(
     the machine of a ready node may not be listed yet. While fewer than `count` machines are listed, this may be true
     for any node that is not `lost` for good (`repair.lost_for_good`).
     """
-    place, own = place_of(group), labelled(group, round_)
+    place, own = place_of(group), round_.labelled_of(group)
     if fleet is not None and silent_node(own):
         return ()
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}

@@ -83,7 +83,7 @@ def not_served(child: Child, round_: Round) -> Condition | None:
 
 def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | None:
     """Return why resources in a project must not be created for objects of this namespace, None if they may."""
-    namespaces, projects = round_.settings.namespaces, round_.projects
+    namespaces, projects = round_.settings.served_namespaces, round_.projects
     if namespaces and meta.namespace not in namespaces:
         message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"
         return not_ready(Reason.NOT_ALLOWED, message)

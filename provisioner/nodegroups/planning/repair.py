@@ -20,8 +20,8 @@ from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
 from provisioner.nodegroups.planning.memory import Lost
-from provisioner.nodegroups.planning.nodes import Fleet, Member, provider_id
-from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
+from provisioner.nodegroups.planning.nodes import Fleet, Member
+from provisioner.nodegroups.planning.round import Node, Round, place_of, was_whole, zone_of
 
 #: Period in seconds of the limit on recreations (`repairs_per_day`).
 DAY_SECONDS = 86_400.0
@@ -67,19 +67,19 @@ def find_loss(
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
-    running = nodes.running(fleet, names.group_labels(group.meta), nodes.place_of(group), round_)
+    running = nodes.running(fleet, names.group_labels(group.meta), place_of(group), round_)
     # Machines with a ready node only lack chips, or are missing from the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
-        unlisted = {node.name: node.ready for node in nodes.labelled(group, round_) if node.provider_id not in listed}
+        unlisted = {node.name: node.ready for node in round_.labelled_of(group) if node.provider_id not in listed}
         reports |= {"": sum(unlisted.values()) >= missing, **unlisted}
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
     if not (shape.one_slice or shape.node_count == 1):
         return loss
-    doubt = nodes.silent_node(nodes.labelled(group, round_))
+    doubt = nodes.silent_node(round_.labelled_of(group))
     doubt = f". The slice is not recreated: {doubt}" if doubt else ""
-    if zone_of(provider_id(group, "")) in round_.doubtful_zones:
+    if zone_of(group) in round_.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):
         # Pods may still run on the machines. Their time to report starts again when the other nodes report.

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import itertools
+import contextlib
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from provisioner.model import waits
@@ -22,7 +22,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
-from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, SetFinalizers, Write
+from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.settings.nodegroups import NodeGroupSettings
 
@@ -55,9 +55,14 @@ class Node:
         return self.name == machine or self.name.startswith(f"{machine}.")
 
 
-def zone_of(provider_id: str) -> str:
-    """Return the project and the zone of a machine, as gce://PROJECT/ZONE."""
-    return provider_id.rpartition("/")[0]
+def zone_of(group: TpuNodeGroup) -> str:
+    """Return the project and the zone of a group's machines, as gce://PROJECT/ZONE."""
+    return f"gce://{group.spec.project}/{group.spec.node_location}"
+
+
+def place_of(group: TpuNodeGroup) -> str:
+    """Return the common prefix of the provider ids of a group's machines."""
+    return f"{zone_of(group)}/{names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -206,9 +211,9 @@ def to_write(what: Write, seen: str = "") -> Step:
     return Step(writes=(Proposed(write=what, seen=seen),))
 
 
-def of_record(what: DeleteChild | SetFinalizers) -> Step:
-    """Return a step with one write that is based on the object's resource version."""
-    return to_write(what, what.record.meta.resource_version)
+def delete_child(child: Child) -> Step:
+    """Return a step that deletes a child."""
+    return to_write(DeleteChild(record=child), child.meta.resource_version)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -227,8 +232,9 @@ class Round:
     children: Mapping[tuple[Kind, str, str], Child]
     #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
     nodes: Mapping[str, Node]
-    #: Nodes with the labels of a group.
-    labelled: Mapping[GroupKey, Sequence[Node]]
+    #: Nodes by the namespace and the name in their labels, and by the place in their provider id (`place_of`). Nodes of
+    #: another place are not the group's: a kubelet can have the labels of any group.
+    labelled: Mapping[tuple[str, str, str], Sequence[Node]]
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
@@ -238,6 +244,10 @@ class Round:
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
     #: Zones in which most nodes of all groups are not ready although their machines run, probably for a common reason.
     doubtful_zones: frozenset[str] = frozenset()
+
+    def labelled_of(self, group: TpuNodeGroup) -> Sequence[Node]:
+        """Return the nodes with the labels of a group that are at its place."""
+        return self.labelled.get((group.meta.namespace, group.meta.name, place_of(group)), ())
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
         """Return the group in the child's namespace that gives a child this name. Owner references are ignored."""
@@ -272,6 +282,11 @@ class Round:
         known = self.memory.writes.get(write.key)
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
+    def refusal(self, step: Step) -> str:
+        """Return ": OBJECT: REASON" for the first write of a step that Kubernetes rejected, empty if there is none."""
+        writes = (each.write for each in step.writes)
+        return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
+
     @property
     def projects(self) -> tuple[str, ...]:
         """The projects in which resources may be created."""
@@ -285,11 +300,11 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
     # The last node of a machine wins: that with the shortest name, which has no domain.
     for node in sorted(named, key=lambda each: (-len(each.name), each.ready, each.name)):
         nodes[node.provider_id] = node
-    labelled: defaultdict[GroupKey, list[Node]] = defaultdict(list)
+    labelled: defaultdict[tuple[str, str, str], list[Node]] = defaultdict(list)
     for node in sorted(named, key=lambda each: each.name):
-        key = (node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, ""))
-        if all(key):
-            labelled[key].append(node)
+        namespace, name = node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, "")
+        if namespace and name:
+            labelled[namespace, name, names.manager_of(node.provider_id)].append(node)
     pods: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         pods[pod.node].append(pod)
@@ -299,7 +314,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
     calls: defaultdict[str, list[Call]] = defaultdict(list)
     for each in memory.calls.values():
         calls[each.call.target.uid].append(each.call)
-    return Round(
+    round_ = Round(
         snapshot=snapshot,
         settings=settings,
         now=now,
@@ -316,8 +331,8 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         pods=pods,
         tokens=tokens,
         calls=calls,
-        doubtful_zones=_doubtful_zones(snapshot.groups, labelled, memory),
     )
+    return replace(round_, doubtful_zones=_doubtful_zones(round_))
 
 
 def was_whole(group: TpuNodeGroup) -> bool:
@@ -326,20 +341,19 @@ def was_whole(group: TpuNodeGroup) -> bool:
     return is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST)
 
 
-def _doubtful_zones(
-    groups: Iterable[TpuNodeGroup], labelled: Mapping[GroupKey, Sequence[Node]], memory: Memory
-) -> frozenset[str]:
+def _doubtful_zones(round_: Round) -> frozenset[str]:
     stopped = {
         machine.provider_id
-        for resource in memory.resources.values()
+        for resource in round_.memory.resources.values()
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
     zones: defaultdict[str, list[bool]] = defaultdict(list)
-    whole = (labelled.get((group.meta.namespace, group.meta.name), ()) for group in groups if was_whole(group))
-    for node in itertools.chain.from_iterable(whole):
-        if node.provider_id not in stopped:
-            zones[zone_of(node.provider_id)].append(not node.ready)
+    for group in filter(was_whole, round_.snapshot.groups):
+        # One group must not prevent the others; its own unit reports the exception.
+        with contextlib.suppress(Exception):
+            running = [node for node in round_.labelled_of(group) if node.provider_id not in stopped]
+            zones[zone_of(group)] += [not node.ready for node in running]
     return frozenset(zone for zone, failing in zones.items() if sum(failing) > max(_FEW_NODES, len(failing) / 2))
 
 

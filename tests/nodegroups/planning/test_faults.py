@@ -16,7 +16,7 @@ from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.bootstrap import metadata
 from provisioner.nodegroups.compute.records import Scope
-from provisioner.nodegroups.planning.actions import Call, Insert, ReadMachines, Target
+from provisioner.nodegroups.planning.actions import Call, Insert, PatchNode, ReadMachines, Target
 from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
@@ -105,14 +105,14 @@ def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyP
 def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
     """A node may register with the labels of its group; without the number its machine would be unknown."""
     world = World()
-    world.kube.refused_nodes = True
+    world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: len(world.kube.all("Node")) == 4)
     for node in world.kube.all("Node"):
         world.kube.change_node(node.name, labels=names.group_labels(world.group().meta))
     world.wait(30.0)
     assert len(world.kube.all("Secret")) == 4
-    world.kube.refused_nodes = False
+    world.kube.refused = ()
     world.wait_until(lambda: not world.kube.all("Secret"), within_seconds=400.0)
     assert all(names.MACHINE_ID in node.labels for node in world.kube.all("Node"))
 
@@ -219,11 +219,18 @@ def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> N
     assert not world.kube.all("DaemonSet")
 
 
+def test_groups_in_the_namespace_of_the_controller_are_served_if_others_are_named() -> None:
+    """The provisioner creates its groups there. With one settings.env, SERVED_NAMESPACES names its workloads'."""
+    world = World(settings=replace(SETTINGS, namespaces=("team-a",), own_namespace="default"))
+    world.make("train")
+    assert world.reason("train") == Reason.READY
+
+
 @pytest.mark.parametrize(
     ("settings", "named"),
     [
         (replace(SETTINGS, projects=frozenset({"project-2"})), "project"),
-        (replace(SETTINGS, namespaces=frozenset({"team-a"})), "namespace"),
+        (replace(SETTINGS, namespaces=("team-a",)), "namespace"),
     ],
     ids=["a project", "a namespace"],
 )

@@ -15,7 +15,15 @@ from provisioner.nodegroups.api.specs import InstanceConfig
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
-from provisioner.nodegroups.planning.actions import SetFinalizers
+from provisioner.nodegroups.planning.actions import (
+    DeleteChild,
+    DeleteDevicePlugin,
+    DeleteNode,
+    EvictPod,
+    PatchNode,
+    SetFinalizers,
+    Write,
+)
 from provisioner.nodegroups.planning.group import differs as child_differs
 from provisioner.nodegroups.planning.group import instance_template
 from provisioner.nodegroups.planning.round import Node, Pod
@@ -300,13 +308,13 @@ def test_slices_are_recreated_even_if_most_machines_have_stopped() -> None:
 def test_group_is_ready_when_all_nodes_have_their_labels_and_the_taint() -> None:
     """A label or taint that is removed is set again. The message has the reason of a rejected write."""
     world = World()
-    world.kube.refused_nodes = True
+    world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: "does not have" in world.message("train"))
     world.wait(300.0)
     assert world.reason("train") == Reason.AWAITING_NODE_JOIN
     assert f"{names.WORKER_INDEX}, google.com/tpu yet: not today" in (world.message("train"))
-    world.kube.refused_nodes = False
+    world.kube.refused = ()
     world.wait_until(lambda: world.is_ready("train"), within_seconds=400.0)
     nodes = world.kube.all("Node")
     assert sorted(node.labels[names.WORKER_INDEX] for node in nodes) == ["0", "1"]
@@ -325,6 +333,52 @@ def _with_script(script: str) -> TpuNodeGroup:
     assert config is not None
     config = replace(config, metadata={"startup-script": script, "own": "kept"})
     return replace(group, spec=replace(group.spec, instance_config=config))
+
+
+@pytest.mark.parametrize("recreated", [False, True], ids=["deleted", "recreated"])
+@pytest.mark.parametrize(
+    ("refused", "named"),
+    [
+        (PatchNode, "Node train-mig-"),
+        (EvictPod, "Pod default/pod "),
+        (DeleteChild, "ManagedInstanceGroup default/train-mig-"),
+        (DeleteNode, "Node train-mig-"),
+        (DeleteDevicePlugin, "device plugin"),
+        (SetFinalizers, "finalizers"),
+    ],
+)
+def test_condition_of_a_deletion_names_the_write_that_kubernetes_rejects(
+    refused: type[Write], named: str, *, recreated: bool
+) -> None:
+    """Before, only the log of the controller had the object and the cause."""
+    world = ready_world(topology="2x4")
+    node = world.machines("train")[0].name
+    if refused is EvictPod:
+        # A pod without chips does not keep a broken slice, but only its eviction ends it before the deadline.
+        world.kube.add_pod(Pod(namespace="default", name="pod", uid="u", node=node, chips=0))
+    world.kube.refused = (refused,)
+    if recreated:
+        world.kube.change_node(node, ready=False)
+    else:
+        world.delete_group("train")
+    if recreated and refused is DeleteDevicePlugin:
+        world.wait_until(lambda: world.is_ready("train") and bool(world.group().status.recreated_at))
+        return
+    world.wait_until(lambda: f"{named}" in world.message("train") and "not today" in world.message("train"))
+    world.kube.refused = ()
+    if recreated:
+        world.wait_until(lambda: world.is_ready("train"), within_seconds=3600.0)
+    else:
+        world.wait_until(lambda: world.kube.group("train") is None, within_seconds=3600.0)
+
+
+def test_condition_of_a_new_group_says_that_its_finalizers_are_rejected() -> None:
+    world = World()
+    world.kube.refused = (SetFinalizers,)
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.message("train") == "its finalizers cannot be changed: not today")
+    world.kube.refused = ()
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=900.0)
 
 
 def test_users_startup_script_runs_before_the_join_and_is_reported() -> None:
@@ -375,13 +429,13 @@ def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> No
 def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> None:
     """Before, the node was attributed to the new machine, which then got no token."""
     world = World()
-    world.kube.refused_nodes = True
+    world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train", topology="2x2", node_count=2))
     world.wait_until(lambda: len(world.kube.all("Node")) == 2)
     lost = world.machines("train")[0]
     world.cloud.lose(lost, Loss.PREEMPTED)
     world.wait(60.0)
-    world.kube.refused_nodes = False
+    world.kube.refused = ()
     world.wait_until(lambda: world.is_ready("train"))
     assert lost.number not in {machine.number for machine in world.machines("train")}
 

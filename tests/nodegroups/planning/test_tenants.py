@@ -156,7 +156,7 @@ def test_child_without_owner_is_counted_and_deleted_with_its_group() -> None:
     _orphan(world)
     world.kube.create_group(make_group("more", topology="2x4"))
     world.wait(60.0)
-    assert world.reason("more") == Reason.NOT_ALLOWED
+    assert world.reason("more") == Reason.LIMIT_REACHED
     world.take_down("train", within_seconds=600.0)
     assert not world.machines("train")
     world.wait_until(lambda: world.is_ready("more"))
@@ -253,6 +253,18 @@ def test_node_with_forged_group_labels_does_not_keep_the_group(provider_id: str)
     assert not world.kube.objects[key].unschedulable
 
 
+def test_nodes_with_forged_group_labels_do_not_prevent_the_repair_of_their_zone() -> None:
+    """A tenant's kubelets register with the zone and the group of others in their labels and provider ids."""
+    world = ready_world(topology="4x4")
+    labels, zone = names.group_labels(world.group().meta), f"gce://project-1/{ZONE}"
+    for number in range(6):
+        name = f"evil-mig-0badcafe-{number:04d}"
+        node = Node(name=name, uid=name, provider_id=f"{zone}/{name}", labels=labels)
+        world.kube._put(("Node", "", name), node)
+    world.kube.change_node(world.machines("train")[0].name, ready=False)
+    world.wait_until(lambda: len(world.group().status.recreated_at) == 1, within_seconds=600.0)
+
+
 def _approved(world: World, own: Token, **changes: Any) -> int:
     request = Request(**{"name": "csr-1", "uid": "u", "token": own.name, "node": own.machine, **changes})
     snapshot = replace(world.kube.snapshot(frozenset()), requests=(request,))
@@ -332,7 +344,7 @@ def test_machines_beyond_the_limit_are_created_when_others_are_deleted() -> None
     world.make("first", topology="4x4")
     world.kube.create_group(make_group("second", topology="4x4"))
     world.wait(60.0)
-    assert world.reason("second") == Reason.NOT_ALLOWED
+    assert world.reason("second") == Reason.LIMIT_REACHED
     assert "namespace default may have 5, and 4 are in use" in world.message("second")
     world.delete_group("first")
     world.wait_until(lambda: world.is_ready("second"))
@@ -365,7 +377,7 @@ def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
     world.cloud.lose(world.machines("running")[0], Loss.DELETED)
     world.wait_until(lambda: world.reason("running") == Reason.RECREATING, within_seconds=3600.0)
     world.wait_until(lambda: world.is_ready("running"), within_seconds=3600.0)
-    assert world.reason("waiting") == Reason.NOT_ALLOWED
+    assert world.reason("waiting") == Reason.LIMIT_REACHED
 
 
 @pytest.mark.parametrize("refused", ["its template", "itself"])
@@ -398,7 +410,7 @@ def test_waiting_groups_keep_their_order_over_restarts(seed: int) -> None:
     for _ in range(3):
         world.restart()
         world.wait(60.0)
-    assert [world.reason(name) for name in ("second", "small")] == [Reason.NOT_ALLOWED] * 2
+    assert [world.reason(name) for name in ("second", "small")] == [Reason.LIMIT_REACHED] * 2
 
 
 def test_group_that_can_never_be_created_does_not_delay_others() -> None:

@@ -69,8 +69,8 @@ class Kube:
     protected: set[str] = field(default_factory=set)
     #: Names of caches that are not synced.
     not_synced: tuple[str, ...] = ()
-    #: Whether all changes of nodes are rejected.
-    refused_nodes: bool = False
+    #: Types of writes that are rejected.
+    refused: tuple[type[Write], ...] = ()
     #: Reason why creates of tokens are rejected; empty if they are not.
     refused_tokens: str = ""
     #: Names of objects that the caches show without a spec, so that decisions about them raise.
@@ -262,6 +262,8 @@ class Kube:
         """Execute a write, or reject it."""
         self.writes += 1
         self.stage.note("kube", "%s", _told(write))
+        if isinstance(write, self.refused):
+            raise Declined(WriteFailure.REFUSED)
         match write:
             case CreateChild():
                 self._create_child(write)
@@ -310,8 +312,6 @@ class Kube:
             self._put(key, replace(write.record, meta=meta))
 
     def _patch_node(self, write: PatchNode) -> None:
-        if self.refused_nodes:
-            raise Declined(WriteFailure.REFUSED)
         key = ("Node", "", write.name)
         node = self.objects.get(key)
         self._check_own(node)

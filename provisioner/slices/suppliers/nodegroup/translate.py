@@ -206,7 +206,9 @@ def _progress_of(
     if asked and _is_late(group) and (failure is None or told):
         # As on GKE: the pool exists, and gets its nodes when there is capacity, without a limit of time.
         return PoolStatus.RUNNING, None
-    if _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
+    # A group that waits for the limit on machines keeps its place: the controller creates the oldest group first.
+    limited = ready.reason == Reason.LIMIT_REACHED
+    if not limited and _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
     # Also if a slice is recreated: the time since its old nodes disappeared must not count for the new machines.

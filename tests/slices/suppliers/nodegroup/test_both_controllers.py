@@ -13,22 +13,27 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.kube.errors import Forbidden
+from provisioner.kube.live import KeptError
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import OperationName
 from provisioner.model.workloads import Workload
+from provisioner.slices.gate import Gate
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Create, Delete, LookUp, Plan
-from provisioner.slices.planning.round import NOT_DERIVED
+from provisioner.slices.planning.round import NOT_DERIVED, Snapshot
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
+from provisioner.workloads import JOBSET
 from rehearsal.simulators.compute.faults import Fault, FaultKind
 from rehearsal.simulators.compute.records import Loss
 from tests.support import nodegroup_controller
 from tests.support.models import SPOT_TOLERATION, make_jobset, make_pod, make_requirements
 from tests.support.nodegroup_controller import NAMESPACE, PROJECT, ZONE
+from tests.support.objects import child_marks, raw_jobset
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -51,7 +56,17 @@ class Both(World):
             settings=settings(**gce, node_group_namespace=NAMESPACE, node_images=images),
             clock=self.groups.clock.now,
         )
+        self.gate = Gate(
+            api=self.groups.kube,
+            clock=self.groups.clock.now,
+            monotonic=self.groups.clock,
+            node_namespace=self.supplier.settings.node_namespace,
+        )
         self.restarts = 0
+        #: Number of groups that were created.
+        self.creates = 0
+        #: Reasons of the gate.
+        self.kept: list[str] = []
         #: Whether the controller of node groups is stopped, silent nodes, and times at which pods lost their node.
         self.away = False
         self.silent: set[str] = set()
@@ -90,11 +105,17 @@ class Both(World):
             # Labels and resources that the kubelets of real nodes report.
             raw["metadata"]["labels"] |= {constants.OS: "linux", constants.ARCH: "amd64"}
             raw["status"]["allocatable"] |= {"cpu": "200", "memory": "700Gi"}
-            if raw["metadata"]["labels"].get(constants.TRUSTED_GROUP_NAMESPACE) == NAMESPACE:
-                self.put(parse_node(raw))
+            node = parse_node(raw)
+            assert node is not None
+            self.put(node)
         self._lose_pods()
         self.schedule()
         self._show_pods()
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        """Return the provisioner's view. The scheduler and kubelets do not need the label of the other controller."""
+        labelled = (each for each in self.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE in each.labels)
+        return super().snapshot(nodes=tuple(labelled), **changes)
 
     def machines(self) -> list[str]:
         """Return the names of the machines."""
@@ -139,8 +160,12 @@ class Both(World):
         for pod in filter(lambda each: each.node_name, self.pods.values()):
             requests = {constants.TPU_RESOURCE: str(pod.requirements.chips)}
             spec = {"nodeName": pod.node_name, "containers": [{"name": "c", "resources": {"requests": requests}}]}
-            metadata = {"name": pod.name, "namespace": "default", "uid": pod.uid}
+            marks = child_marks(pod.workload_name, pod.group_name, namespace="default", uid=pod.workload_uid)
+            metadata = {"name": pod.name, "namespace": "default", "uid": pod.uid, **marks}
             kube.put_object(object_path("pods", pod.name, namespace="default"), {"metadata": metadata, "spec": spec})
+        for workload in self.workloads.values():
+            raw = raw_jobset(workload.name, uid=workload.uid, status={"terminalState": workload.terminal_state})
+            kube.put_object(object_path("jobsets", workload.name, namespace="default", root=JOBSET.root), raw)
 
     def _evict(self, name: str) -> None:
         """Restart the JobSet of a pod."""
@@ -153,14 +178,19 @@ class Both(World):
         name, operation, failed = create.request.name, OperationName(""), None
         try:
             operation = self.supplier.create_pool(create.request, lambda: None)
+            self.creates += 1
         except SupplierError as error:
             failed = error.failure
         return CreateAnswer(name=name, at=self.now, operation=operation, failure=failed)
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
-        on = [pod for pod in self.pods.values() if pod.node_name in self.nodes and pod.group_key != delete.spared_group]
-        if any(self.nodes[pod.node_name].pool_name == delete.name for pod in on):
-            return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.KEPT, reason="pods are on it")
+        try:
+            # This scheduler binds a pod in the step in which it chooses the node.
+            self.gate.pass_through(replace(delete, settle=False))
+        except KeptError as error:
+            self.kept.append(str(error))
+            return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.KEPT, reason=str(error))
+        self.deleted.append(delete.name)
         operation = self.supplier.delete_pool(delete.name)
         return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
 
@@ -200,6 +230,37 @@ def test_preempted_spot_slice_becomes_on_demand_if_spot_is_out_of_stock() -> Non
     both.run(60, seconds=20.0)
     both.settle()
     assert [pool.capacity.value for pool in both.pools.values()] == ["on-demand"]
+
+
+def test_pool_is_kept_under_pods_until_the_other_controller_can_label_its_nodes() -> None:
+    both = Both(_jobset("train", "on-demand"))
+    kube = both.groups.kube
+    kube.fail("PATCH", "^/api/v1/nodes/", Forbidden("cannot patch resource nodes", status=403), times=10**6)
+    both.run(180, seconds=20.0)
+    unlabelled = [each for each in both.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE not in each.labels]
+    assert (len(unlabelled), sum(bool(pod.node_name) for pod in both.pods.values())) == (4, 4)
+    assert (both.deleted, both.restarts) == ([], 1)
+    assert "unfinished pods are on it" in both.kept[-1]
+    kube.clear_faults()
+    both.settle()
+    both.run(30, seconds=20.0)
+    assert (both.deleted, both.restarts) == ([], 1)
+    both.finish(next(iter(both.workloads.values())))
+    both.run(30, seconds=20.0)
+    assert (len(both.deleted), both.machines()) == (1, [])
+
+
+def test_slice_beyond_the_limit_on_machines_waits_in_one_group_until_others_end() -> None:
+    """A group that is deleted and created again is the youngest, and loses its place among those that wait."""
+    first, second = _jobset("first", "spot, on-demand"), _jobset("second", "spot, on-demand")
+    both = Both(first, second)
+    both.groups.settings = replace(both.groups.settings, machines_per_namespace=4)
+    both.groups.start()
+    both.run(270, seconds=20.0)
+    assert (both.creates, both.deleted, both.bound(first) + both.bound(second)) == (2, [], 1)
+    both.finish(first if both.bound(first) else second)
+    both.settle()
+    assert (both.creates, len(both.deleted)) == (2, 1)
 
 
 def _befall(both: Both, rng: random.Random) -> None:

@@ -117,6 +117,12 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             making("RequestRejected", "HTTP 503: try later"), {}, PoolStatus.ERROR, id="rejected without known words"
         ),
         pytest.param(
+            making("LimitReached", "4 machines are more than the setting leaves", seconds_ago=1e6),
+            {},
+            PoolStatus.PROVISIONING,
+            id="machines of other groups have to end first",
+        ),
+        pytest.param(
             making("OperationFailed", "INTERNAL_ERROR: later"), {}, PoolStatus.PROVISIONING, id="it may pass by itself"
         ),
         pytest.param(

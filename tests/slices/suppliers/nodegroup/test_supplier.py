@@ -164,11 +164,27 @@ def test_groups_of_other_namespaces_are_not_listed(ground: Ground) -> None:
     assert ground.supplier.list_pools() == ()
 
 
-def test_node_of_another_namespace_does_not_count_for_the_pool_in_its_label(ground: Ground) -> None:
-    """The author of a TPUNodeGroup chooses all labels of its nodes except for the trusted one."""
-    selector = settings(provider="gce", node_group_namespace="slices").node_selector
-    for name, namespace in (("own", "slices"), ("liar", "others")):
-        labels = {constants.NODE_POOL: NAME, constants.TRUSTED_GROUP_NAMESPACE: namespace}
-        ground.kube.put_object(object_path("nodes", name), {"metadata": {"labels": labels}})
-    nodes, unknown = find_nodes_of_pool(ground.kube, PoolName(NAME), 2, Membership(), selector)
-    assert ([node.name for node in nodes], unknown) == (["own"], {"own"})
+_PREFIX = f"{NAME}-mig-0123abcd"
+
+
+@pytest.mark.parametrize(
+    ("node", "namespace", "is_found", "is_unknown"),
+    [
+        pytest.param("n", "slices", True, False, id="namespace of the groups"),
+        pytest.param("n", "others", False, False, id="namespace of another tenant"),
+        pytest.param("n", None, False, True, id="no namespace"),
+        pytest.param(f"{_PREFIX}-4fg7", None, True, False, id="no namespace, name of a machine of the pool"),
+        pytest.param(f"{_PREFIX}-4fg7.c.p-1.internal", None, True, False, id="no namespace, such a name with a domain"),
+    ],
+)
+def test_labels_of_a_node_without_the_namespace_of_the_groups_are_not_believed(
+    ground: Ground, node: str, namespace: str | None, *, is_found: bool, is_unknown: bool
+) -> None:
+    """A tenant chooses all labels of its nodes except for the namespace, which is set after pods may run."""
+    label = {} if namespace is None else {constants.TRUSTED_GROUP_NAMESPACE: namespace}
+    metadata = {"labels": {constants.NODE_POOL: NAME, **label}}
+    ground.kube.put_object(object_path("nodes", node), {"metadata": metadata})
+    membership = Membership(by_prefix={_PREFIX: PoolName(NAME)}, listed={PoolName(NAME)})
+    trusted = settings(provider="gce", node_group_namespace="slices").node_namespace
+    nodes, unknown = find_nodes_of_pool(ground.kube, PoolName(NAME), 2, membership, trusted)
+    assert ([each.name for each in nodes] == [node], unknown == {node}) == (is_found, is_unknown)
