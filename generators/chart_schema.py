@@ -1,4 +1,4 @@
-"""JSON schema of the chart's `settings`: one for each option, generated from the option's form.
+"""JSON schemas of the chart's `settings`, each generated from the form of its option.
 
 The controller accepts all values that the schema accepts, with two exceptions that no regular expression can check:
 repeated names in a list, and combinations of settings. The schema is stricter in rare forms: a duration has each unit

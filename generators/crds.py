@@ -1,4 +1,4 @@
-"""Generates the CustomResourceDefinitions of node groups: one file for each kind, and a kustomization of them."""
+"""Generates the CustomResourceDefinitions of node groups, a file for each kind, and a kustomization of them."""
 
 from __future__ import annotations
 

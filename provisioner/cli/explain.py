@@ -29,10 +29,10 @@ from provisioner.slices.view.explain import Explanation, explain, moment
 @format_option()
 @remote_options
 def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> int:
-    """Say why a workload, slice, pod or node pool waits, runs or is deleted.
+    """Explain why a workload, slice, pod or node pool waits, runs or is deleted.
 
-    One line first: why, since when, what happens next. Then the evidence. KIND is jobset, lws, raycluster, job,
-    slice, pod or pool. Pods that request IPUs are explained as well.
+    The first line has the reason, the time and the next step; the evidence follows. KIND is jobset, lws, raycluster,
+    job, slice, pod or pool. Pods that request IPUs are explained as well.
     """
     if form in FORMATS:
         document = board(remote)

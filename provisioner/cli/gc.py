@@ -23,7 +23,7 @@ from provisioner.slices.view.types import PoolView, State
 @format_option()
 @remote_options
 def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
-    """Say which node pools are deleted and when, and why the others stay.
+    """List the node pools that are deleted, when and why, and why the other pools stay.
 
     It deletes nothing: the controller does, after it has proven for each node pool that nothing needs it.
     """

@@ -54,8 +54,8 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
     """Wait until the pod's partition is active, and write its configuration.
 
     The pod is named by the variables POD_NAMESPACE, POD_NAME, POD_UID and IPUS, which the
-    webhook sets. It waits without limit, and ends early only if the pod can get no
-    partition as it is.
+    webhook sets. The command waits without limit, and ends early only if no partition can
+    satisfy the pod.
     """
     missing = [each for each in _VARIABLES if not os.environ.get(each)]
     size = os.environ.get(names.SIZE_VARIABLE, "")

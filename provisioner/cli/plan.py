@@ -170,7 +170,7 @@ def command(
     live: bool,
     remote: Remote,
 ) -> int:
-    """Show which node pools manifests would get, and what is wrong with them.
+    """Show which node pools manifests would get, and the mistakes in them.
 
     It works offline, except with --live: it makes the decision of the
     controller for a cluster without node pools. It reads JobSets,

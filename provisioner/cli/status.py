@@ -49,7 +49,7 @@ _CLEAR = "\x1b[H\x1b[2J"
 @format_option("wide")
 @remote_options
 def command(namespace: str, *, state: str | None, watch: bool, form: str | None, remote: Remote) -> int:
-    """Show slices, their node pools, why they wait, and what happens next."""
+    """Show slices, their node pools, why they wait, and the next steps."""
     if form in FORMATS:
         write(asking.view_of(asking.board(remote)), form)
         return ExitCode.OK

@@ -35,7 +35,7 @@ def _complete(_context: click.Context, _argument: click.Parameter, incomplete: s
 )
 @format_option()
 def command(accelerator: str | None, *, everything: bool, form: str | None) -> int:
-    """List the slices that exist, and what each consists of.
+    """List the slices that exist, and the machines of each slice.
 
     ACCELERATOR is one value of cloud.google.com/gke-tpu-accelerator (default: all).
     """

@@ -59,7 +59,7 @@ def command(
 ) -> int:
     """Serve admission webhooks, which the API server asks about objects before it stores them.
 
-    They give pods their TPU variables, say what is wrong with workloads that can
+    They give pods their TPU variables, report mistakes in workloads that can
     get no slice, and on request change the selectors of Jobs.
 
     Without certificate files the server makes its own certificates and lets its webhook configurations trust them.

@@ -78,7 +78,7 @@ def command(
     watch: bool,
     keep: bool,
 ) -> int:
-    """Run a JobSet on a local control plane with a simulated GKE, and show what happens.
+    """Run a JobSet on a local control plane with a simulated GKE, and show each step.
 
     FILE is a manifest to apply (default: the example JobSet). The first run builds the control plane, which takes about
     ten minutes, and with Kueue ten more. Exit code 0 when everything was created and deleted.

@@ -164,7 +164,7 @@ class Story(WorkloadStory):
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"
-        # Its last part is the job.
+        # The last part of the slice's name is the job.
         job = str(record.get("slice")).rpartition("/")[2]
         if new == "in_use" and job not in times.jobs:
             times.jobs.append(job)

@@ -66,7 +66,7 @@ RULES = (
         "repeat the noun: a reader of this line has not read the line before",
         r"^(?:Its?|They|Theirs?|Them|Those|That(?: of| is|,)|One (?:that|which|who|of)|None of|All of)\b",
         r"^(?:The (?:same|others?|(?-i:rest))\b(?! \w+ (?:is|are|was|has))|Others?\b(?! \w+s\b))",
-        r"[;:] one\b(?! \w+s\b)|\b(?:is|are) none\b",
+        r"[;:] one\b(?! \w+s\b)|\b(?:is|are) (?-i:none)\b",
     ),
     _rule("gloss", "'None if ...', 'empty if ...', '0 disables ...'", rf'(?:^|(?<=[.;,] ))(?:{_SPECIAL}|""): '),
     _rule(

@@ -261,7 +261,7 @@ def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: 
 
 
 def test_snapshot_is_not_synced_before_all_kinds_are_listed(world: World) -> None:
-    """For each kind that is not listed there is one reason."""
+    """The reasons name each kind that is not listed, and nothing else."""
     assert len(not_synced(world.watches)) == 9
     world.step("nodes", "pods", "secrets", "certificatesigningrequests", "daemonsets")
     assert not_synced(world.watches) == tuple(f"the {kind.plural} are not listed yet" for kind in Kind)

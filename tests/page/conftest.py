@@ -1,4 +1,4 @@
-"""Fixtures for tests of the page: one browser for all of them, and a server for each."""
+"""Fixtures for tests of the page: a browser that all tests share, and a server for each test."""
 
 from __future__ import annotations
 

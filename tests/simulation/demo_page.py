@@ -1,4 +1,4 @@
-"""The whole product against the simulated world, in a hurry: 200 slices of four teams, for people to look at.
+"""The whole product against the simulated world, in a hurry: 200 slices of four teams, to look at.
 
 python -m tests.simulation.demo_page                # http://127.0.0.1:8081, until Ctrl-C
 python -m tests.simulation.demo_page --speed 60     # an hour per minute, if the machine is fast enough

@@ -234,7 +234,7 @@ def left_over(
 
     Nodes are found by labels, tokens, or the machines in the status. If `fleet` is None, no machine exists. Otherwise
     the machine of a ready node may not be listed yet. While fewer than `count` machines are listed, this may be true
-    for any node that is not `lost` for good (`repair.lost_for_good`).
+    of any node that is not `lost` permanently (`repair.lost_for_good`).
     """
     place, own = place_of(group), round_.labelled_of(group)
     if fleet is not None and silent_node(own):

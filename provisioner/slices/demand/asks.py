@@ -1,7 +1,7 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods.
 
-With these leader pods, later steps treat them like any other demand: one queue, the same limits, and the same rules to
-match pools. A request is served as a whole. After that, its leaders no longer wait, and it only keeps its pools until
+With these leader pods, later steps treat them like any other demand, with the same queue, limits and rules to match
+pools. A request is served as a whole. After that, its leaders no longer wait, and it only keeps its pools until
 pods run on them. The leaders of a buffer always wait: a slice whose pool is used by other pods gets another pool.
 """
 
