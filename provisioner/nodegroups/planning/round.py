@@ -284,7 +284,7 @@ class Round:
         return known.message if known is not None and known.failure is WriteFailure.REFUSED else ""
 
     def refusal(self, step: Step) -> str:
-        """Return ": OBJECT: REASON" for the first write of a step that Kubernetes rejected, empty if there is none."""
+        """Return ": OBJECT: REASON" of the first write of a step that Kubernetes rejected, empty if no write was."""
         writes = (each.write for each in step.writes)
         return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
 
