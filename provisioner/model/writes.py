@@ -122,8 +122,13 @@ def opened(writes: Mapping[str, OpenWrite[WriteT]], write: WriteT, seen: str, no
     return OpenWrite(write=write, seen=seen, since=now, failures=failures)
 
 
-def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> datetime | None:
-    """Return the time before which an object in state `seen` must not be written; None if it may be written now."""
+def blocked_until(
+    write: OpenWrite[WriteT] | None, seen: str, now: datetime, pause_seconds: float = 0.0
+) -> datetime | None:
+    """Return the time before which an object in state `seen` must not be written; None if it may be written now.
+
+    `pause_seconds`, up to 10, is the minimum interval after the last write.
+    """
     if write is None:
         return None
     if write.answered_at is None:
@@ -131,7 +136,7 @@ def blocked_until(write: OpenWrite[WriteT] | None, seen: str, now: datetime) -> 
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
-        until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS) if write.seen == seen else None
+        until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS if write.seen == seen else pause_seconds)
     else:
         until = write.retry_at
     return until if until is not None and until > now else None

@@ -29,18 +29,6 @@ from provisioner.nodegroups.planning.nodes import Fleet, Member
 from provisioner.nodegroups.planning.repair import Loss
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, was_whole
 
-#: Reasons of a child's condition Ready that its group's condition copies.
-_FAILURES = frozenset(
-    {
-        Reason.REQUEST_REJECTED,
-        Reason.OPERATION_FAILED,
-        Reason.INSTANCES_CREATION_FAILED,
-        Reason.INVALID_SPEC,
-        Reason.NOT_ALLOWED,
-        Reason.LIMIT_REACHED,
-        Reason.RECONCILE_ERROR,
-    }
-)
 _TYPES = {
     Kind.WORKLOAD_POLICY: ConditionType.WORKLOAD_POLICY_READY,
     Kind.INSTANCE_TEMPLATE: ConditionType.INSTANCE_TEMPLATE_READY,
@@ -89,9 +77,10 @@ def report(sightings: Sightings, round_: Round) -> Step:
     return step + Step(moments=tuple(moment for moment in moments if moment is not None and moment > now))
 
 
-def say(group: TpuNodeGroup, condition: Condition, now: datetime) -> Step:
-    """Return a step with a condition that explains why a group is not served, or the progress of its deletion."""
-    return events.propose(group, group.status, (condition,), now)
+def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, round_: Round) -> Step:
+    """Return a step of a deletion, with a condition that reports its progress and its first rejected write."""
+    condition = not_ready(reason, f"{message}{round_.refusal(step)}")
+    return step + events.propose(group, group.status, (condition,), round_.now)
 
 
 def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
@@ -160,11 +149,8 @@ def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
-    words = f"node {first.name}{more} does not have {', '.join(lacks)} yet"
-    why = round_.refused(first)
-    if why:
-        words = f"{words}: {why}"
-    return not_ready(Reason.AWAITING_NODE_JOIN, words)
+    words = (f"node {first.name}{more} does not have {', '.join(lacks)} yet", round_.refused(first))
+    return not_ready(Reason.AWAITING_NODE_JOIN, ": ".join(filter(None, words)))
 
 
 def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
@@ -224,7 +210,7 @@ def _failed(sightings: Sightings) -> Condition | None:
     """Return the failure of a child that cannot be created, None if no child failed."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
-        if own is not None and not is_true(own) and own.reason in _FAILURES:
+        if own is not None and not is_true(own) and own.reason in events.WARNED_OF:
             return not_ready(Reason(own.reason), f"{kind} {child.meta.name}: {own.message}")
     return None
 

@@ -203,7 +203,7 @@ def _choose(
         key = each.write.key
         if key in chosen:
             continue
-        until = blocked_until(memory.writes.get(key), each.seen, now)
+        until = blocked_until(memory.writes.get(key), each.seen, now, each.pause_seconds)
         if until is None:
             chosen[key] = each
         else:

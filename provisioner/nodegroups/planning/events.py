@@ -9,6 +9,7 @@ from datetime import datetime
 from provisioner.model.workloads import ObjectRef
 from provisioner.nodegroups.api.statuses import (
     Condition,
+    ConditionStatus,
     ConditionType,
     OperationType,
     Reason,
@@ -44,6 +45,9 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
+#: Minimum interval in seconds per machine, and its maximum, between writes of a group's status if only its machines,
+#: counts or messages have changed. Each write stores the entries of all machines: 150 kB for 512 machines.
+_PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
 
@@ -65,24 +69,31 @@ def propose(
     status = replace(status, conditions=kept, observed_generation=generation)
     if status == record.status:
         return NOTHING
+    pause = 0.0
     told: tuple[Event, ...] = ()
     if isinstance(record.status, TpuNodeGroupStatus) and isinstance(status, TpuNodeGroupStatus):
         told = _of_group(reference(record), record.status, status)
+        if _stages(record.status) == _stages(status):
+            pause = min(_PAUSE_SECONDS * len(status.machines), _MAX_PAUSE_SECONDS)
     elif isinstance(record.status, ResourceStatus) and isinstance(status, ResourceStatus):
         told = _of_child(reference(record), record.status, status)
     write = PatchStatus(record=record, new=status)
-    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=told),))
+    return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=told, pause_seconds=pause),))
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], round_: Round) -> Step:
     """Return a step that replaces the finalizers of an object, and reports it if Kubernetes rejects that."""
     write = SetFinalizers(record=record, finalizers=tuple(finalizers))
-    why, told = round_.refused(write), NOTHING
-    if why:
+    step = to_write(write, record.meta.resource_version)
+    if why := round_.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        told = propose(record, record.status, (refusal,), round_.now)
-    # Both are writes of the same object: the first is made.
-    return told + to_write(write, record.meta.resource_version)
+        # Both are writes of the same object: the first is made.
+        return propose(record, record.status, (refusal,), round_.now) + step
+    return step
+
+
+def _stages(status: TpuNodeGroupStatus) -> list[tuple[str, ConditionStatus, str, int]]:
+    return [(each.type, each.status, each.reason, each.observed_generation) for each in status.conditions]
 
 
 def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tuple[Event, ...]:
@@ -92,7 +103,7 @@ def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tu
         words = "begun to create" if making else "begun to delete"
         reason = PROVISIONING if making else CLEANUP
         events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {target.name}"))
-    before, after = _ready(old.conditions), _ready(new.conditions)
+    before, after = (condition_of(each.conditions, ConditionType.READY) for each in (old, new))
     if after is not None and is_true(after) and not is_true(before):
         events.append(Event(object=target, reason=PROVISIONED, message=f"{target.name} exists: {new.url}"))
     return (*events, *_warning(target, before, after))
@@ -104,7 +115,7 @@ def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatu
     if is_true(condition_of(new.conditions, manager)) and not is_true(condition_of(old.conditions, manager)):
         message = "the resources in Compute Engine exist"
         events.append(Event(object=target, reason=CHILD_RESOURCES_PROVISIONED, message=message))
-    before, after = _ready(old.conditions), _ready(new.conditions)
+    before, after = (condition_of(each.conditions, ConditionType.READY) for each in (old, new))
     joined = new.node_summary.ready if new.node_summary is not None else 0
     if joined > (old.node_summary.ready if old.node_summary is not None else 0) and not is_true(after):
         events.append(Event(object=target, reason=NODES_JOINING, message=f"{new.nodes} nodes are ready"))
@@ -124,7 +135,3 @@ def _warning(target: ObjectRef, before: Condition | None, after: Condition | Non
     if after is None or after.reason not in WARNED_OF or (before is not None and before.reason == after.reason):
         return ()
     return (Event(object=target, reason=after.reason, message=after.message, warning=True),)
-
-
-def _ready(conditions: tuple[Condition, ...]) -> Condition | None:
-    return condition_of(conditions, ConditionType.READY)

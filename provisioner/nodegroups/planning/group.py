@@ -20,7 +20,7 @@ from provisioner.nodegroups.api.specs import (
     ProvisioningModel,
     WorkloadPolicySpec,
 )
-from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, is_true, not_ready
+from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, is_true
 from provisioner.nodegroups.api.types import (
     Child,
     InstanceTemplate,
@@ -54,11 +54,10 @@ def step_of(group: TpuNodeGroup, round_: Round) -> Sightings:
     refusal = _refusal(group, round_)
     missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
     if refusal is None and missing:
-        step = events.set_finalizers(group, (*group.meta.finalizers, *missing), round_)
-        return Sightings(group=group, step=step)
+        return Sightings(group=group, step=events.set_finalizers(group, (*group.meta.finalizers, *missing), round_))
     seen = _machines(group, round_) if refusal is None else Sightings(group=group, refusal=refusal)
     if seen.refusal is not None:
-        return replace(seen, step=seen.step + conditions.say(group, seen.refusal, round_.now))
+        return replace(seen, step=seen.step + events.propose(group, group.status, (seen.refusal,), round_.now))
     if seen.shape is not None:
         seen = _with_shape(seen, seen.shape, round_)
     elif (manager := round_.child_of(group, Kind.MANAGED_INSTANCE_GROUP)) is not None:
@@ -330,8 +329,7 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
     step = NOTHING
     for finalizer, (kind, _) in _CHILDREN.items():
         child = round_.child_of(group, kind)
-        turn_is_over = finalizer not in group.meta.finalizers
-        if turn_is_over and child is not None and not child.meta.deleting:
+        if finalizer not in group.meta.finalizers and child is not None and not child.meta.deleting:
             step += delete_child(child)
     return step
 
@@ -351,7 +349,7 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
             reason = Reason.DRAINING_NODES
         if own is not None and not is_true(own) and own.message:
             message = f"{message}: {own.message}"
-    return step + conditions.say(group, not_ready(reason, f"{message}{round_.refusal(step)}"), round_.now)
+    return conditions.deleting(group, reason, message, step, round_)
 
 
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
@@ -374,8 +372,7 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     if not left:
         # Tokens identify nodes without labels, so they are deleted after the nodes.
         step = merged(to_write(actions.DeleteToken(name=each.name, uid=each.uid), each.uid) for each in tokens)
-    message = f"{message}{round_.refusal(step)}"
-    return step + conditions.say(group, not_ready(Reason.DELETING_NODES, message), round_.now)
+    return conditions.deleting(group, Reason.DELETING_NODES, message, step, round_)
 
 
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
@@ -390,5 +387,4 @@ def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
     if plugin is None or needed or not plugin.version or not round_.settings.device_plugin_version:
         return None
     step = to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid)
-    message = f"the device plugin is being deleted{round_.refusal(step)}"
-    return step + conditions.say(group, not_ready(Reason.DELETING_DEVICE_PLUGIN, message), round_.now)
+    return conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", step, round_)

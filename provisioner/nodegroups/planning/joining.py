@@ -19,8 +19,8 @@ from provisioner.nodegroups.bootstrap import metadata, tokens
 from provisioner.nodegroups.compute.records import ManagedInstance
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.memory import LONG_AGO
-from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of, provider_id
-from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write, was_whole
+from provisioner.nodegroups.planning.nodes import Fleet, Member, is_marked, labels_of
+from provisioner.nodegroups.planning.round import NOTHING, Round, Step, Wanted, merged, to_write, was_whole, zone_of
 
 #: Interval in seconds between reads of a machine that has not joined: another client may have changed its metadata.
 _CHECK_SECONDS = 300.0
@@ -86,13 +86,13 @@ def join_machines(
     steps, unread = [], []
     for key in plan.create:
         # The node of an earlier machine of that name must be deleted first.
-        is_free = round_.nodes.get(provider_id(group, key[0])) is None
+        is_free = round_.nodes.get(f"{zone_of(group)}/{key[0]}") is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
             own = ",".join(token.name for token in found if (token.machine, token.machine_id) == key)
             steps.append(to_write(_token_for(group, key, round_), own))
     for token in plan.delete:
-        node = round_.nodes.get(provider_id(group, token.machine))
+        node = round_.nodes.get(f"{zone_of(group)}/{token.machine}")
         if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
             steps.append(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid))
     for member in free.values():
@@ -128,7 +128,7 @@ def approvals(round_: Round) -> Step:
         # The machine's name must belong to this group's managed instance group: a user who may create machines in the
         # project could name one like any node, and would get that node's certificate approved.
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
-        if named and round_.nodes.get(provider_id(group, token.machine)) is None:
+        if named and round_.nodes.get(f"{zone_of(group)}/{token.machine}") is None:
             chosen.setdefault(token.machine, request)
     return merged(
         to_write(

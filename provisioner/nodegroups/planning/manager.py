@@ -114,8 +114,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         return _draining("its machines are being listed", step, round_)
     group = round_.parent_of(manager)
     labels = {} if group is None else names.group_labels(group.meta)
-    place = f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}"
-    nodes = running(fleet, labels, place, round_)
+    nodes = running(fleet, group, round_)
     step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
     began_at, seconds = manager.meta.deleted_at or round_.now, round_.settings.drain_seconds
@@ -126,7 +125,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         uid=manager.meta.uid,
         group_labels=labels,
         provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
-        place=place,
+        place=f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}",
         deadline=short if _is_broken(manager, fleet, group) else waits.after(began_at, seconds),
         deadline_of_others=short,
     )

@@ -76,17 +76,13 @@ class Fleet:
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
 
-def running(fleet: Fleet, labels: Mapping[str, str], place: str, round_: Round) -> tuple[Node, ...]:
-    """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels.
-
-    The machine of a labelled node may have been created after the list. `place` is the common prefix of the machines'
-    provider ids.
-    """
+def running(fleet: Fleet, group: TpuNodeGroup | None, round_: Round) -> tuple[Node, ...]:
+    """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels."""
     # The node of an earlier machine of this name counts too: pods may be bound to it, and the gate reads it by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
-    key = (labels.get(names.GROUP_NAMESPACE, ""), labels.get(names.GROUP_NAME, ""), place)
-    for node in round_.labelled.get(key, ()):
+    # The machine of a labelled node may have been created after the list.
+    for node in round_.labelled_of(group) if group is not None else ():
         if node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
@@ -196,11 +192,6 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
     return tuple(changes)
 
 
-def provider_id(group: TpuNodeGroup, machine: str) -> str:
-    """Return spec.providerID of the node of a group's machine."""
-    return f"{zone_of(group)}/{machine}"
-
-
 def is_marked(group: TpuNodeGroup, node: Node) -> bool:
     """Return whether a node has the labels that identify its group."""
     return all(node.labels.get(key) == value for key, value in names.group_labels(group.meta).items())
@@ -245,7 +236,7 @@ def left_over(
     found = {node.name: node for node in own}
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
-        node = round_.nodes.get(provider_id(group, machine))
+        node = round_.nodes.get(f"{zone_of(group)}/{machine}")
         # A node with the labels of another group belongs to that one, whatever its token or a status says.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node

@@ -21,7 +21,7 @@ from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
 from provisioner.nodegroups.planning.memory import Lost
 from provisioner.nodegroups.planning.nodes import Fleet, Member
-from provisioner.nodegroups.planning.round import Node, Round, place_of, was_whole, zone_of
+from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_of
 
 #: Period in seconds of the limit on recreations (`repairs_per_day`).
 DAY_SECONDS = 86_400.0
@@ -67,7 +67,7 @@ def find_loss(
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
-    running = nodes.running(fleet, names.group_labels(group.meta), place_of(group), round_)
+    running = nodes.running(fleet, group, round_)
     # Machines with a ready node only lack chips, or are missing from the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:

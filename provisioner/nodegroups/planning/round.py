@@ -175,6 +175,8 @@ class Proposed:
     seen: str
     #: Events to record if the write is made.
     events: tuple[Event, ...] = ()
+    #: Minimum interval in seconds after the last write of the object.
+    pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -232,8 +234,7 @@ class Round:
     children: Mapping[tuple[Kind, str, str], Child]
     #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
     nodes: Mapping[str, Node]
-    #: Nodes by the namespace and the name in their labels, and by the place in their provider id (`place_of`). Nodes of
-    #: another place are not the group's: a kubelet can have the labels of any group.
+    #: Nodes by the group in their labels, which any kubelet can set, and the place in their provider id (`place_of`).
     labelled: Mapping[tuple[str, str, str], Sequence[Node]]
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
@@ -295,16 +296,14 @@ class Round:
 
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Index a snapshot and the memory."""
-    nodes: dict[str, Node] = {}
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
     # The last node of a machine wins: that with the shortest name, which has no domain.
-    for node in sorted(named, key=lambda each: (-len(each.name), each.ready, each.name)):
-        nodes[node.provider_id] = node
+    named.sort(key=lambda each: (-len(each.name), each.ready, each.name))
+    nodes = {node.provider_id: node for node in named}
     labelled: defaultdict[tuple[str, str, str], list[Node]] = defaultdict(list)
     for node in sorted(named, key=lambda each: each.name):
         namespace, name = node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, "")
-        if namespace and name:
-            labelled[namespace, name, names.manager_of(node.provider_id)].append(node)
+        labelled[namespace, name, names.manager_of(node.provider_id)].append(node)
     pods: defaultdict[str, list[Pod]] = defaultdict(list)
     for pod in snapshot.pods:
         pods[pod.node].append(pod)
@@ -352,8 +351,8 @@ def _doubtful_zones(round_: Round) -> frozenset[str]:
     for group in filter(was_whole, round_.snapshot.groups):
         # One group must not prevent the others; its own unit reports the exception.
         with contextlib.suppress(Exception):
-            running = [node for node in round_.labelled_of(group) if node.provider_id not in stopped]
-            zones[zone_of(group)] += [not node.ready for node in running]
+            own = round_.labelled_of(group)
+            zones[zone_of(group)] += [not node.ready for node in own if node.provider_id not in stopped]
     return frozenset(zone for zone, failing in zones.items() if sum(failing) > max(_FEW_NODES, len(failing) / 2))
 
 

@@ -102,6 +102,20 @@ def test_7_machine_that_boots_late_has_a_valid_token(monkeypatch: pytest.MonkeyP
     assert not world.group().status.recreated_at
 
 
+def test_status_of_a_large_group_is_not_written_for_each_machine_that_joins() -> None:
+    """Each write stores the entries of all machines: 512 that join in 3 minutes caused 470 writes, together 64 MB."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=0))
+    world.cloud.on_running = lambda machine: world.stage.after(
+        world.stage.rng.uniform(60.0, 120.0), lambda: world.kube.join(machine.name)
+    )
+    world.kube.create_group(make_group("train", topology="2x2", node_count=96))
+    world.wait_until(lambda: len(world.group().status.machines) == 96)
+    world.process.writes.clear()
+    world.wait_until(lambda: world.is_ready("train"))
+    assert world.process.writes["PatchNode"] == 96
+    assert 5 < world.process.writes["PatchStatus"] < 30
+
+
 def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
     """A node may register with the labels of its group; without the number its machine would be unknown."""
     world = World()

@@ -254,7 +254,7 @@ def test_node_with_forged_group_labels_does_not_keep_the_group(provider_id: str)
 
 
 def test_nodes_with_forged_group_labels_do_not_prevent_the_repair_of_their_zone() -> None:
-    """A tenant's kubelets register with the zone and the group of another tenant in their labels and provider ids."""
+    """A tenant's kubelets can register with the labels of another tenant's group, and with provider ids in its zone."""
     world = ready_world(topology="4x4")
     labels, zone = names.group_labels(world.group().meta), f"gce://project-1/{ZONE}"
     for number in range(6):

@@ -190,10 +190,9 @@ def _progress_of(
     ready = condition_of(group.status.conditions, ConditionType.READY)
     if is_true(ready):
         return PoolStatus.RUNNING, None
-    patience_seconds = max(capacity_wait_seconds, _PATIENCE_SECONDS)
+    waited_seconds, patience_seconds = _waited_seconds(group, now), max(capacity_wait_seconds, _PATIENCE_SECONDS)
     if ready is None:
-        overdue = _waited_seconds(group, now) > patience_seconds
-        return (PoolStatus.ERROR, NOT_TAKEN) if overdue else (PoolStatus.PROVISIONING, None)
+        return (PoolStatus.ERROR, NOT_TAKEN) if waited_seconds > patience_seconds else (PoolStatus.PROVISIONING, None)
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
     if _is_made(group):
@@ -207,8 +206,7 @@ def _progress_of(
         # As on GKE: the pool exists, and gets its nodes when there is capacity, without a limit of time.
         return PoolStatus.RUNNING, None
     # A group that waits for the limit on machines keeps its place: the controller creates the oldest group first.
-    limited = ready.reason == Reason.LIMIT_REACHED
-    if not limited and _waited_seconds(group, now) > (capacity_wait_seconds if told else patience_seconds):
+    if ready.reason != Reason.LIMIT_REACHED and waited_seconds > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
     # Also if a slice is recreated: the time since its old nodes disappeared must not count for the new machines.
@@ -283,8 +281,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
 def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float) -> NodePool:
     """Return the node pool that a group represents."""
     status, failure = _progress_of(group, now, capacity_wait_seconds=capacity_wait_seconds)
-    spec = group.spec
-    config = spec.instance_config or InstanceConfig(machine_type="")
+    spec, config = group.spec, group.spec.instance_config or InstanceConfig(machine_type="")
     labels = names.parse_labels(config.metadata.get(names.KUBE_LABELS, ""))
     return NodePool(
         name=PoolName(group.meta.name),
