@@ -85,9 +85,7 @@ def template(
     return documents(_rendered(chart, json.dumps(values), release, namespace, tuple(apis)))
 
 
-def notes(
-    chart: Path, values: Mapping[str, Any], folder: Path, *, apis: Sequence[str] = (MUTATING_POLICIES,)
-) -> str:
+def notes(chart: Path, values: Mapping[str, Any], folder: Path, *, apis: Sequence[str] = (MUTATING_POLICIES,)) -> str:
     """Return the text that helm prints after an installation, rendered in a copy of the chart in an empty folder."""
     copied = Path(shutil.copytree(chart, folder / chart.name))
     # `helm template` omits the text, and `helm install --dry-run` needs a cluster.
