@@ -142,11 +142,11 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
     assert read.ipu_api_ca_config_map == "tpu-provisioner-partitions-ca"
 
 
-# --- beside the provisioner
+# --- a cluster with TPUs and IPUs
 
 
 def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
-    """The example for IPUs has a webhook configuration of the same name, and must not be applied beside an overlay."""
+    """The example for IPUs has a webhook configuration of the same name, so it must not be applied to a cluster with an overlay."""
     overlay = make_overlay(copy_of_deploy(tmp_path), VALUES)
     page = (DEPLOY.parent / "docs" / "partitions.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```$", page)
