@@ -217,6 +217,35 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert more == {"namespaces", "jobs"}
 
 
+def test_variables_of_env_from_are_those_of_every_deployment() -> None:
+    """The webhook server reads the controller's settings, so it needs those of a ConfigMap as well."""
+    documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})
+    deployments = [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"]
+    assert len(deployments) == 3
+    for name in deployments:
+        assert container_of(documents, name)["envFrom"] == _FULL["envFrom"], name
+
+
+@pytest.mark.parametrize(
+    ("values", "apis", "ineffective"),
+    [
+        ({}, (), True),
+        ({"webhook": {"enabled": True}}, (), False),
+        ({"placement": {"enabled": False}}, (), False),
+        ({"webhook": {"only": True}}, (), False),
+        ({"nodegroups": {"only": True}}, (), False),
+        ({}, (tools.MUTATING_POLICIES,), False),
+    ],
+    ids=["neither policy nor webhook", "webhook", "placement disabled", "webhook only", "node groups only", "policy"],
+)
+def test_notes_warn_if_placement_has_no_effect_on_the_cluster(
+    values: dict[str, Any], apis: tuple[str, ...], ineffective: bool, tmp_path: Path
+) -> None:
+    notes = tools.notes(chart.CHART, {**_IMAGE, **values}, tmp_path, apis=apis)
+    expected = "placement.enabled has no effect on this cluster: set webhook.enabled=true"
+    assert (expected in notes.splitlines()) is ineffective
+
+
 _POLICIES = {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}
 
 

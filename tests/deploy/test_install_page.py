@@ -73,9 +73,9 @@ def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
 
 
 def test_every_command_block_of_the_installation_is_run() -> None:
-    # The block for a disabled component is run in test_manifests.py.
+    # The block for a disabled component is run in test_manifests.py, that for node groups in test_node_groups.py.
     found = {block.where for page in (_PAGE, _VARIANTS, _UNINSTALL) for block in read_blocks(page)}
-    assert found == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled"}
+    assert found == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled", "nodegroups"}
 
 
 def test_installation_takes_at_most_twelve_commands() -> None:

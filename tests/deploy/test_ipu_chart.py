@@ -206,6 +206,16 @@ def test_values_that_cannot_work_are_rejected_with_advice(changes: dict[str, Any
         render(**changes)
 
 
+@pytest.mark.parametrize("component", ["partitions", "webhook"])
+def test_replicas_are_spread_over_nodes_as_in_the_manifests(component: str) -> None:
+    folder = {"partitions": "partitions", "webhook": "components/webhook"}[component]
+    want = _manifest(f"{folder}/deployment.yaml", "Deployment")["spec"]["template"]["spec"]["topologySpreadConstraints"]
+    name = {"partitions": _CONTROLLER, "webhook": _WEBHOOK}[component]
+    deployment = render()[name]["spec"]
+    made = deployment["template"]["spec"]["topologySpreadConstraints"]
+    assert made == [{**want[0], "labelSelector": deployment["selector"]}]
+
+
 def test_disabled_rbac_creates_no_rights() -> None:
     """An administrator grants them instead."""
     kinds = {kind for kind, _ in render(rbac={"create": False})}

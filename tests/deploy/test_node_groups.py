@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import json
 import re
+import shlex
 import subprocess
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from generators import chart, crds
 from provisioner.nodegroups import app, device_plugin
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings
-from rehearsal.demos import Rehearsal
+from rehearsal.demos import Rehearsal, RehearsalError
 from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, bare, container_of, example, key_of, only
 from tests.deploy.mainjob import uninstalled
@@ -147,6 +150,24 @@ def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
         rehearsal.create_namespace(NAMESPACE)
         assert "exists and cannot be imported into the current release" in install()
         assert install("--take-ownership") == install("--set=nodegroups.crds=false") == ""
+
+
+@pytest.mark.e2e
+def test_command_for_node_groups_waits_until_the_controller_has_released_them(rehearsal: Rehearsal) -> None:
+    """The command is on the page about uninstalling: a finalizer that is left means that machines are left."""
+    (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "uninstall.md") if each.where == "nodegroups"]
+    command = shlex.split(block.text)[1:]
+    definitions = str(DEPLOY / "nodegroups" / "crds")
+    rehearsal.kubectl("apply", "--server-side", "-k", definitions)
+    rehearsal.kubectl("wait", "--for=condition=Established", "crd", "tpunodegroups.tpu.google.com")
+    group = yaml.safe_load((REPOSITORY / "examples" / "nodegroups" / "slice.yaml").read_text(encoding="utf-8"))
+    group["metadata"] = {"name": "group", "namespace": "default", "finalizers": ["example.com/machines"]}
+    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(group))
+    with pytest.raises(RehearsalError, match="timed out"):
+        rehearsal.kubectl(*(each.replace("30m", "2s") for each in command))
+    rehearsal.kubectl("patch", "tpunodegroup", "group", "--type=merge", '-p={"metadata": {"finalizers": null}}')
+    rehearsal.kubectl(*command)
+    assert rehearsal.kubectl("get", "tpunodegroups", "--all-namespaces", "-oname") == ""
 
 
 _PRODUCTS: dict[str, tuple[Json, set[str]]] = {

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import re
+import shutil
+import textwrap
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from generators.overlay import make_overlay
 from provisioner.settings import read as read_options
 from provisioner.settings.partitions import OPTIONS as OF_PARTITIONS
 from provisioner.settings.partitions import PartitionSettings
@@ -15,7 +19,17 @@ from provisioner.settings.webhook import OPTIONS as OF_WEBHOOK
 from provisioner.settings.webhook import read_webhook_settings
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
-from tests.deploy.kit import DEPLOY, NAMESPACE, container_of, example, only
+from tests.deploy.kit import (
+    DEPLOY,
+    NAMESPACE,
+    VALUES,
+    container_of,
+    copy_of_deploy,
+    disable_component,
+    enable_component,
+    example,
+    only,
+)
 
 _NAME = "tpu-provisioner-partitions"
 
@@ -126,6 +140,35 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
     read = read_webhook_settings({**only(full, "ConfigMap")["data"], **given})
     assert read.ipu_api_url == f"https://{_NAME}.{NAMESPACE}.svc"
     assert read.ipu_api_ca_config_map == "tpu-provisioner-partitions-ca"
+
+
+# --- a cluster with TPUs and IPUs
+
+
+def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
+    """The example for IPUs has a webhook configuration of the same name, so it must not be applied to a cluster with an overlay."""
+    overlay = make_overlay(copy_of_deploy(tmp_path), VALUES)
+    page = (DEPLOY.parent / "docs" / "partitions.md").read_text(encoding="utf-8")
+    (block,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```$", page)
+    path = overlay / "kustomization.yaml"
+    kustomization = yaml.safe_load(path.read_text(encoding="utf-8")) | yaml.safe_load(textwrap.dedent(block))
+    path.write_text(yaml.safe_dump(kustomization), encoding="utf-8")
+    shutil.copy(DEPLOY / "example-project" / "ipu-cluster" / "settings.env", overlay / "partitions.env")
+    disable_component(overlay, "placement")
+    for component in ("webhook", "webhook-placement", "webhook-partitions"):
+        enable_component(overlay, component)
+    documents = tools.documents(tools.run("kustomize", "build", str(overlay)))
+
+    hooks = {each["name"].split(".")[0] for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]}
+    assert hooks >= {"environment", "placement", "partitions"}
+    maps = {each["metadata"]["name"]: each.get("data", {}) for each in documents if each["kind"] == "ConfigMap"}
+    read = {}
+    for name in ("tpu-provisioner", "tpu-provisioner-webhook", _NAME):
+        (source,) = container_of(documents, name)["envFrom"]
+        read[name] = maps[source["configMapRef"]["name"]]
+    assert read["tpu-provisioner"] == read["tpu-provisioner-webhook"]
+    assert "GCP_CLUSTER" in read["tpu-provisioner"]
+    assert "VIPU_SERVERS" in read[_NAME]
 
 
 # --- the image

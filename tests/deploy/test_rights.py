@@ -83,7 +83,7 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
-        "resourceslices", "machineconfigs", "namespaces",
+        "resourceslices", "deviceclasses", "machineconfigs", "namespaces",
         "mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations",
     }  # fmt: skip
 

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from provisioner import constants
 from provisioner.kube.errors import NotFound
@@ -28,10 +29,19 @@ from provisioner.slices.hints import HintsStore
 from rehearsal.demos import Rehearsal
 from rehearsal.demos.world import CLUSTER, LOCATION, PROJECT, ZONE
 from tests.deploy import mainjob, tools
-from tests.deploy.kit import NAMESPACE, REPOSITORY, copy_of_deploy, kubeconfig_of_service_account, provisioner_as
+from tests.deploy.kit import (
+    DEPLOY,
+    NAMESPACE,
+    REPOSITORY,
+    copy_of_deploy,
+    disable_component,
+    enable_component,
+    kubeconfig_of_service_account,
+    provisioner_as,
+)
 from tests.deploy.pages import read_blocks
 from tests.deploy.pods import PlayedPod
-from tests.e2e.kit import Ground, logged
+from tests.e2e.kit import Ground, has_mutating_policies, logged
 
 pytestmark = pytest.mark.e2e
 
@@ -145,8 +155,14 @@ class Reader:
 
     def run(self, where: str, index: int = 0, **variables: str) -> str:
         """Run one of the page's blocks, which must succeed; return its output."""
+        done = self.attempt(where, index, **variables)
+        assert done.returncode == 0, f"{done.args[-1]}\n{done.stdout}"
+        return done.stdout
+
+    def attempt(self, where: str, index: int = 0, **variables: str) -> subprocess.CompletedProcess[str]:
+        """Run one of the page's blocks."""
         block = [block for block in read_blocks(_PAGE) if block.where == where][index]
-        done = subprocess.run(
+        return subprocess.run(
             ["bash", "-euo", "pipefail", "-c", block.text],
             cwd=self.folder,
             env=self.environment | variables,
@@ -156,8 +172,6 @@ class Reader:
             check=False,
             timeout=120,
         )
-        assert done.returncode == 0, f"{block.text}\n{done.stdout}"
-        return done.stdout
 
 
 @pytest.fixture
@@ -187,7 +201,7 @@ def reader(rehearsal: Rehearsal, tmp_path: Path) -> Reader:
 
 
 def test_every_command_block_of_the_upgrade_is_run() -> None:
-    known = {"kustomize": 1, "takeover": 1, "privileged": 1, "over": 3, "back": 2, "taint": 1}
+    known = {"kustomize": 1, "takeover": 2, "privileged": 1, "over": 3, "back": 2, "taint": 1}
     assert Counter(block.where for block in read_blocks(_PAGE)) == known
 
 
@@ -310,10 +324,20 @@ def test_privileged_overlay_and_back_is_applied_without_conflicts(
     assert rehearsal.api.get(namespace)["metadata"]["labels"][enforced] == "restricted"
 
 
+def _deployments(rehearsal: Rehearsal) -> dict[str, dict[str, Any]]:
+    """Return the Deployments of the namespace by name."""
+    return {each["metadata"]["name"]: each for each in rehearsal.api.get(_DEPLOYMENTS)["items"]}
+
+
 def test_helm_takes_over_an_installation_of_kustomize(
     rehearsal: Rehearsal, cluster_overlay: Path, reader: Reader, installed: list[dict[str, Any]], pod: PlayedPod
 ) -> None:
-    """The stored hints are kept, and the uninstallation by Helm deletes all objects of the overlay."""
+    """All Deployments get their settings from Helm; the hints are kept; `helm uninstall` deletes the overlay's objects.
+
+    A Deployment that kept its reference to a deleted ConfigMap could not start new pods.
+    """
+    names = {f"tpu-provisioner{suffix}" for suffix in ("", "-webhook", "-nodegroups")}
+    other = "tpu-provisioner-partitions"
     hints = object_path("configmaps", constants.HINTS_CONFIGMAP_NAME, namespace=NAMESPACE)
     try:
         store = HintsStore(rehearsal.api, NAMESPACE)
@@ -321,13 +345,51 @@ def test_helm_takes_over_an_installation_of_kustomize(
         assert store.save({"kept": "yes"})
         # The overlay's settings become values.
         reader.run("over", 0)
-        written = reader.folder / "deploy" / PROJECT / CLUSTER / "settings.env"
+        overlay = reader.folder / "deploy" / PROJECT / CLUSTER
+        enable_component(overlay, "webhook")
+        enable_component(overlay, "nodegroups")
+        if not has_mutating_policies():
+            disable_component(overlay, "placement")
+        written = overlay / "settings.env"
         text = written.read_text(encoding="utf-8").replace("MAX_CHIPS=256", "MAX_CHIPS=512")
-        written.write_text(f"{text}CHIP_HOUR_PRICES=tpu-v6e-slice=3, *=1\n", encoding="utf-8")
-        assert "successfully rolled out" in reader.run("takeover")
-        container = _pod_template(rehearsal)["spec"]["containers"][0]
-        assert container["image"] == reader.environment["IMG"]
-        assert "envFrom" not in container
+        written.write_text(
+            f"{text}CHIP_HOUR_PRICES=tpu-v6e-slice=3, *=1\nALLOWED_PROJECTS=my-project\n", encoding="utf-8"
+        )
+        rehearsal.kubectl("apply", "--server-side", "-k", str(overlay))
+        rehearsal.kubectl("apply", "--server-side", "-k", str(DEPLOY / "partitions"))
+        before = _deployments(rehearsal)
+        assert before.keys() == {*names, other}
+        assert all("envFrom" in each["spec"]["template"]["spec"]["containers"][0] for each in before.values())
+
+        # The user has not yet moved the variable of another product, and nothing is deleted.
+        reader.run("takeover", 0)
+        refused = reader.attempt("takeover", 1)
+        assert refused.returncode
+        assert "ALLOWED_PROJECTS" in refused.stdout
+        after = _deployments(rehearsal)
+        assert {name: each["metadata"]["uid"] for name, each in after.items()} == {
+            name: each["metadata"]["uid"] for name, each in before.items()
+        }
+
+        values = yaml.safe_load((reader.folder / "values.yaml").read_text(encoding="utf-8"))
+        projects = values["settings"].pop("ALLOWED_PROJECTS")
+        values |= {
+            "webhook": {"enabled": True},
+            # Helm would not delete the definitions of node groups, and other tests need them without its labels.
+            "nodegroups": {"enabled": True, "crds": False, "settings": {"ALLOWED_PROJECTS": projects}},
+        }
+        (reader.folder / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
+        assert reader.run("takeover", 1).count("successfully rolled out") == len(names)
+        after = _deployments(rehearsal)
+        # The chart does not contain this Deployment.
+        assert after.pop(other)["metadata"]["uid"] == before[other]["metadata"]["uid"]
+        assert after.keys() == names
+        for each in after.values():
+            container = each["spec"]["template"]["spec"]["containers"][0]
+            assert container["image"] == reader.environment["IMG"]
+            assert "envFrom" not in container
+        assert "/tpu-provisioner-settings-" not in rehearsal.kubectl("get", "configmaps", "-oname", "-n", NAMESPACE)
+        container = after["tpu-provisioner"]["spec"]["template"]["spec"]["containers"][0]
         settings = {each["name"]: each.get("value") for each in container["env"]}
         assert {
             "GCP_PROJECT_ID": PROJECT,
@@ -342,6 +404,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         assert metadata["annotations"]["meta.helm.sh/release-name"] == "tpu-provisioner"
         # Keys of other clients in the ConfigMap are kept.
         assert rehearsal.api.get(hints)["data"]["kept"] == "still"
+        rehearsal.kubectl("delete", "-k", str(DEPLOY / "partitions"))
         helm = ["helm", "uninstall", "tpu-provisioner", f"--namespace={NAMESPACE}"]
         subprocess.run(helm, env=reader.environment, check=True, timeout=60, stdout=subprocess.DEVNULL)
         kinds = "deployments,services,configmaps,roles,rolebindings,networkpolicies,poddisruptionbudgets"

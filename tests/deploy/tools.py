@@ -85,13 +85,14 @@ def template(
     return documents(_rendered(chart, json.dumps(values), release, namespace, tuple(apis)))
 
 
-def notes(chart: Path, values: Mapping[str, Any], folder: Path) -> str:
+def notes(chart: Path, values: Mapping[str, Any], folder: Path, *, apis: Sequence[str] = (MUTATING_POLICIES,)) -> str:
     """Return the text that helm prints after an installation, rendered in a copy of the chart in an empty folder."""
     copied = Path(shutil.copytree(chart, folder / chart.name))
     # `helm template` omits the text, and `helm install --dry-run` needs a cluster.
     text = '{kind: Notes, text: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}}'
     (copied / "templates" / "notes.yaml").write_text(text, encoding="utf-8")
-    (found,) = [each["text"] for each in template(copied, values, namespace="system") if each["kind"] == "Notes"]
+    documents = template(copied, values, namespace="system", apis=apis)
+    (found,) = [each["text"] for each in documents if each["kind"] == "Notes"]
     return str(found)
 
 

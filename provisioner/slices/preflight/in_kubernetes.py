@@ -26,6 +26,7 @@ ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
 #: Name of the policy that marks pods and of its binding, and of the webhooks that mark pods without a policy.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
+DEVICE_CLASSES = "deviceclasses"
 _COORDINATION = "coordination.k8s.io"
 _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
@@ -63,6 +64,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *watched,
         Right("", "pods", "list"),
         *(Right("resource.k8s.io", RESOURCE_SLICES, verb) for verb in ("list", "watch")),
+        Right("resource.k8s.io", DEVICE_CLASSES, "list", optional=True),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
         *(Right("cloud.google.com", MACHINE_CONFIGS, verb) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),

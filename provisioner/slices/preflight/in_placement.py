@@ -5,8 +5,9 @@ Without placement, basic jobs work, so no finding of this module is a failure.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+import contextlib
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from provisioner import constants
 from provisioner.kube import fields
@@ -15,17 +16,21 @@ from provisioner.kube.fields import MalformedObject
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import Api, Request, collection_path, object_path
 from provisioner.model.placement import labels_of, slice_key
-from provisioner.model.workloads import Workload
+from provisioner.model.wording import first_of
 from provisioner.settings import Settings
+from provisioner.slices.observe import DEVICES
 from provisioner.slices.preflight import Finding, ok, unknown, warning
 from provisioner.slices.preflight.in_kubernetes import (
     ADMISSION_GROUP,
+    DEVICE_CLASSES,
     PLACEMENT_POLICY,
     PLACEMENT_WEBHOOKS,
     Right,
     is_granted,
 )
-from provisioner.workloads import Kind, kinds_served
+from provisioner.workloads import kinds_served
+
+_T = TypeVar("_T")
 
 _ROOT = f"/apis/{ADMISSION_GROUP}/v1"
 #: End of the policy's condition on namespaces with the component placement-all-namespaces.
@@ -43,7 +48,8 @@ _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
 def check_placement(api: Api, settings: Settings) -> Finding:
     """Check that pods are marked, by a trial if the identity may create pods, and that namespaces have the label.
 
-    A trial creates no pod. Raises ClusterError.
+    Also check that no DeviceClass offers TPUs to pods that admission does not review. A trial creates no pod.
+    Raises ClusterError.
     """
     try:
         by, everywhere = _installed(api)
@@ -61,12 +67,18 @@ def check_placement(api: Api, settings: Settings) -> Finding:
         if value == constants.PLACEMENT_ASSIGN or (everywhere and value != constants.PLACEMENT_OFF)
     }
     shown = f"{by} is installed"
-    for namespace in sorted(assigned & _served(settings, labels)):
+    for namespace in sorted(assigned & set(settings.namespaces or labels)):
         if is_granted(api, Right("", "pods", "create", namespace)):
             if problem := _trial(api, namespace):
                 return warning(f"{by} is installed, but {problem}", _INSTALL)
             shown = f"{by} marks pods, as a trial in namespace {namespace} shows"
             break
+    if classes := _list(api, collection_path(DEVICE_CLASSES, root=DEVICES.root), _unseen_class):
+        return warning(
+            f"{shown}, but DeviceClasses {first_of(classes)} offer TPUs as extended resources that admission does not "
+            "know, so pods that request these resources may run on node pools that are assigned to slices",
+            f"Set their extendedResourceName to {constants.TPU_RESOURCE}, or remove it: docs/security.md.",
+        )
     missing = sorted((_with_workloads(api, settings) & labels.keys()) - assigned)
     if missing:
         names = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
@@ -108,8 +120,14 @@ def _label_of(raw: Any) -> tuple[str, str]:
     )
 
 
-def _served(settings: Settings, namespaces: Mapping[str, str]) -> set[str]:
-    return set(settings.namespaces) or set(namespaces)
+def _unseen_class(raw: Any) -> str | None:
+    """Return the name of a DeviceClass that offers TPUs as an extended resource that admission does not know."""
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    selectors = [str(each) for each in fields.mappings(spec.get("selectors"))]
+    # A class without selectors has the devices of all drivers.
+    of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in each for each in selectors)
+    seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
+    return _label_of(raw)[0] if of_tpus and not seen else None
 
 
 def _with_workloads(api: Api, settings: Settings) -> set[str]:
@@ -119,28 +137,24 @@ def _with_workloads(api: Api, settings: Settings) -> set[str]:
         for kind in kinds_served(settings).values()
         if kind.kind.has_pods
         for within in sorted(settings.namespaces) or [""]
-        for workload in _list(api, kind, within)
+        for workload in _list(api, collection_path(kind.resource, namespace=within, root=kind.root), kind.parse)
         if not workload.finished and any(group.template.chips for group in workload.groups)
     }
 
 
-def _list(api: Api, kind: Kind, namespace: str) -> Iterator[Workload]:
+def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
+    """Return the objects of a collection that `parse` can read; empty if the kind is not served or not permitted."""
+
+    def read(raw: Any) -> _T | None:
+        with contextlib.suppress(MalformedObject):
+            return parse(raw)
+        return None
+
     try:
-        found = list_all(api, collection_path(kind.resource, namespace=namespace, root=kind.root), {}, _parsed(kind))
+        return [each for each in list_all(api, path, {}, read) if each is not None]
     except (NotFound, Forbidden):
         # The checks of kinds and rights report both errors.
-        return
-    yield from filter(None, found)
-
-
-def _parsed(kind: Kind) -> Callable[[Any], Workload | None]:
-    def parse(raw: Any) -> Workload | None:
-        try:
-            return kind.parse(raw)
-        except MalformedObject:
-            return None
-
-    return parse
+        return []
 
 
 def _trial(api: Api, namespace: str) -> str:

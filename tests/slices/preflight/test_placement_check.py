@@ -13,6 +13,7 @@ from provisioner.admission.review import Request as Review
 from provisioner.kube import errors
 from provisioner.kube.protocol import JsonObject, Request, collection_path, object_path
 from provisioner.slices.marking import review_placement
+from provisioner.slices.observe import DEVICES
 from provisioner.slices.preflight import Finding, Status
 from provisioner.slices.preflight.in_kubernetes import (
     ADMISSION_GROUP,
@@ -181,6 +182,34 @@ def test_placement_that_may_not_be_read_is_unknown(path: str, words: str) -> Non
     finding = _check(cluster)
     assert finding.status is Status.WARNING
     assert words in str(finding)
+
+
+@pytest.mark.parametrize(
+    ("resource", "driver", "reported"),
+    [
+        ("example.com/tpu", constants.TPU_DRIVER_NAME, True),
+        ("example.com/any", "", True),
+        ("example.com/gpu", "gpu.example.com", False),
+        (constants.TPU_RESOURCE, constants.TPU_DRIVER_NAME, False),
+        ("", constants.TPU_DRIVER_NAME, False),
+    ],
+    ids=["another name", "devices of all drivers", "another driver", "name of chips", "no name"],
+)
+def test_device_class_of_tpus_with_another_resource_name_is_reported(
+    resource: str, driver: str, reported: bool
+) -> None:
+    """Admission does not review pods that request this resource, and they can run on any node pool."""
+    cluster = Cluster().install()
+    selectors = [{"cel": {"expression": f'device.driver == "{driver}"'}}] if driver else []
+    spec = {"selectors": selectors, **({"extendedResourceName": resource} if resource else {})}
+    path = object_path("deviceclasses", "fast", root=DEVICES.root)
+    cluster.put_object(path, {"metadata": {"name": "fast"}, "spec": spec})
+    finding = _check(cluster)
+    assert ("DeviceClasses fast offer TPUs" in finding.message) is reported
+    assert finding.status is (Status.WARNING if reported else Status.OK)
+    # The check of rights reports a missing right.
+    cluster.fail("GET", "/deviceclasses$", errors.Forbidden("no"))
+    assert _check(cluster).status is Status.OK
 
 
 def test_kind_that_is_not_served_has_no_workloads() -> None:

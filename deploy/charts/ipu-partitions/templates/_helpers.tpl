@@ -91,6 +91,15 @@ tolerations: {{- toYaml . | nindent 2 }}
 {{- with .root.Values.affinity }}
 affinity: {{- toYaml . | nindent 2 }}
 {{- end }}
+# On two nodes if there are two that it can run on.
+topologySpreadConstraints:
+  - maxSkew: 1
+    topologyKey: kubernetes.io/hostname
+    whenUnsatisfiable: ScheduleAnyway
+    labelSelector:
+      matchLabels: {{- include "ipu-partitions.selector" .root | nindent 8 }}
+        app.kubernetes.io/component: {{ .component }}
+    matchLabelKeys: [pod-template-hash]
 securityContext: {{- include "ipu-partitions.podSecurity" .root | nindent 2 }}
 {{- end }}
 
