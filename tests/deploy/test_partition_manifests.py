@@ -146,7 +146,7 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
 
 
 def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
-    """The example for IPUs has a webhook configuration of the same name, so it must not be applied to a cluster with an overlay."""
+    """The example for IPUs has a webhook configuration of the same name, which would replace that of the overlay."""
     overlay = make_overlay(copy_of_deploy(tmp_path), VALUES)
     page = (DEPLOY.parent / "docs" / "partitions.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```$", page)

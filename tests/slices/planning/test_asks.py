@@ -450,6 +450,17 @@ def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
     assert world.pools == {}
 
 
+def test_buffer_beyond_a_limit_does_not_keep_a_smaller_buffer_waiting() -> None:
+    """The smaller buffer waited without end, for workloads that did not exist."""
+    world = Asking(max_chips=12)
+    world.templates["default", "large"] = make_requirements(topology="2x2x4")
+    world.ask(raw_buffer("large", replicas=1, podTemplateRef={"name": "large"}))
+    world.pass_time(1)
+    world.ask(raw_buffer("small", replicas=1))
+    world.run(3)
+    assert [name.rpartition("-")[0] for name in world.pools] == ["small"]
+
+
 def test_waiting_slice_gets_the_pool_that_was_created_for_a_buffer() -> None:
     world = Asking(raw_buffer(replicas=1))
     world.run(2)

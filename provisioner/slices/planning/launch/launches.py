@@ -81,7 +81,7 @@ class Launches:
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
-    #: Scopes of the limits that refused a slice: buffers get nothing within them.
+    #: Scopes of the limits that refused a slice of a workload: buffers get nothing within them.
     limited: set[LimitScope | str] = field(default_factory=set)
     #: Resources that units wait for.
     contended: set[str] = field(default_factory=set)
@@ -271,7 +271,7 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait
-        self.limited |= {wait.what} if wait.kind is WaitKind.LIMIT else set()
+        self.limited |= {wait.what} if wait.kind is WaitKind.LIMIT and not slice_.spare else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
