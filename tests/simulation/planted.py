@@ -382,7 +382,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=8,
     ),
     Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
-    Bug(name="hanging-pools-are-no-alert", at=(decide, "find_hanging"), mutate=always({}), search_from=55),
+    Bug(name="hanging-pools-are-no-alert", at=(decide, "find_hanging"), mutate=always({}), search_from=272),
     Bug(
         name="arrivals-are-not-awaited",
         at=(unneeded, "_selected_by_pending_leaders"),
