@@ -365,9 +365,13 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
                 unit="s",
             ),
             Panel(
-                "Incomplete watches",
-                "List-watches of each replica that have not listed everything; the leader needs complete lists.",
-                ((f"count by (pod, resource) ({_Q.series('watch_synced')} == 0)", "{{pod}} {{resource}}"),),
+                "Incomplete watches and unknown sources",
+                "List-watches of each replica that have not listed everything, and optional sources that cannot be read; "
+                "the leader needs complete lists.",
+                (
+                    (f"count by (pod, resource) ({_Q.series('watch_synced')} == 0)", "{{pod}} {{resource}}"),
+                    (f"max by (pod, source) ({_Q.series('source_unknown')})", "{{pod}} {{source}}"),
+                ),
             ),
             Panel(
                 "Events dropped, and who leads",

@@ -151,9 +151,6 @@ _EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
     "slices beside node groups": (
         "example-cluster", "tpu-provisioner", {"nodegroups": {"enabled": True}}, "tpu-provisioner",
     ),
-    "node groups": (
-        "self-managed-cluster", "tpu-provisioner", {"nodegroups": {"only": True}}, "tpu-provisioner-nodegroups",
-    ),
     "partitions": ("ipu-cluster", "ipu-partitions", {"vipuServerAddr": "vipu.example"}, "test-ipu-partitions"),
 }  # fmt: skip
 

@@ -221,7 +221,7 @@ def urgent(assigned: Ground) -> Iterator[str]:
 @pytest.mark.usefixtures("daemons")
 def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: Ground, urgent: str) -> None:
     """Intruders belong to no workload, tolerate every taint, and have the labels of the pod whose node they want."""
-    assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "5s"})
+    assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "30s"})
     assigned.post(train(assigned, "owner"))
     assigned.wait(lambda: len(running(assigned, **of("owner"))) == 2, "the owner runs")
     owner = running(assigned, **of("owner"))

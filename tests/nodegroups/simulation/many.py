@@ -70,7 +70,8 @@ class Many:
     """A world with many groups."""
 
     def __init__(self, count: int, *, on_ready: Callable[[World], None] = lambda _world: None) -> None:
-        settings = replace(SETTINGS, startup_script=startup_script("https://pkgs.k8s.io"))
+        script = startup_script("https://pkgs.k8s.io")
+        settings = replace(SETTINGS, startup_script=script, machines_per_namespace=0)
         self.world = world = World(settings=settings)
         world.cloud.world.change_settings(_LATENCIES)
         world.cloud.on_running = lambda machine: world.stage.after(_BOOT_SECONDS, lambda: self._look(machine, 0.0))
