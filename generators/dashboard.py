@@ -366,8 +366,8 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Incomplete watches and unknown sources",
-                "List-watches of each replica that have not listed everything, and optional sources that cannot be read; "
-                "the leader needs complete lists.",
+                "List-watches of each replica that have not listed everything, and optional sources that cannot be "
+                "read; the leader needs complete lists.",
                 (
                     (f"count by (pod, resource) ({_Q.series('watch_synced')} == 0)", "{{pod}} {{resource}}"),
                     (f"max by (pod, source) ({_Q.series('source_unknown')})", "{{pod}} {{source}}"),
