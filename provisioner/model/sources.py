@@ -13,7 +13,6 @@ RESOURCE_SLICES = "resourceslices"
 POD_TEMPLATES = "podtemplates"
 HINTS = "hints"
 RESERVATIONS = "reservations"
-STATUSES = "statuses"
 
 
 class Knowledge(Enum):

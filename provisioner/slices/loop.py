@@ -20,7 +20,7 @@ from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.metrics import Meter, Metrics
-from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, take_snapshot, unknown_sources
+from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
 from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
@@ -91,7 +91,7 @@ class Loop(RoundLoop[answers.Answer]):
             )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
-        unknown = unknown_sources(self.watches)
+        unknown = unknown_in(read_sources(self.watches))
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
         self.metrics.set_unknown_sources(unknown)

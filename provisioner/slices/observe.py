@@ -261,14 +261,14 @@ def read_sources(watches: Watches) -> dict[str, Knowledge]:
     return {name: knowledge_of(watch) for name, watch in watches.named().items() if name in OPTIONAL}
 
 
-def unknown_sources(watches: Watches) -> frozenset[str]:
+def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
     """Return the names of the optional sources that are unknown."""
-    return frozenset(name for name, each in read_sources(watches).items() if each is Knowledge.UNKNOWN)
+    return frozenset(name for name, each in sources.items() if each is Knowledge.UNKNOWN)
 
 
-def unknown_kinds(watches: Watches) -> frozenset[WorkloadKind]:
+def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
     """Return the kinds whose workloads are not watched, or are unknown; other kinds are served anyway."""
-    lacking = {name for name, each in read_sources(watches).items() if each is not Knowledge.KNOWN}
+    lacking = {name for name, each in sources.items() if each is not Knowledge.KNOWN}
     return frozenset(
         kind
         for kind, each in KINDS.items()
@@ -285,12 +285,12 @@ def take_snapshot(
 ) -> Snapshot:
     """Return the input of one decision; `rejected` names nodes and statuses whose writes keep being rejected."""
     # Before the records are read, because a watch may become synced in between.
-    reasons, sources, unknown = not_synced(watches), read_sources(watches), unknown_sources(watches)
+    reasons, sources = not_synced(watches), read_sources(watches)
+    unknown, hidden = unknown_in(sources), unknown_kinds(watches, sources)
     if pools.listed_at is None or pools.problem:
         reasons = (*reasons, pools.problem or "the node pools are not listed yet")
     namespaces = watches.namespaces.records() if watches.namespaces is not None else {}
     pauses = watches.pause.records() if watches.pause is not None else {}
-    hidden = unknown_kinds(watches)
     watched = [watch for kind, watch in watches.workloads.items() if kind not in hidden]
     absent = {kind: watch for kind, watch in watches.workloads.items() if watch.missing_seconds() > _GONE_AFTER_SECONDS}
     listed = {each.uid: each for watch in watched for each in watch.records().values()}

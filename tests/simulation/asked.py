@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject
 from provisioner.model.membership import reported_pool
-from provisioner.slices.observe import unknown_kinds
+from provisioner.slices.observe import read_sources, unknown_kinds
 from provisioner.workloads import KINDS
 from provisioner.workloads.asks import NODE_POOLS
 from rehearsal.simulators.gke.records import Pool, PoolStatus
@@ -134,7 +134,8 @@ class Asked:
             served_at = run.true_since.get(constants.PROVISIONED, float("inf"))
             if now - served_at > stale_seconds:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for {run.name}, which is served")
-        if isinstance(run, QueuedRun) and REQUEST not in unknown_kinds(process.loop.watches):
+        watches = process.loop.watches
+        if isinstance(run, QueuedRun) and REQUEST not in unknown_kinds(watches, read_sources(watches)):
             live = next((each for each in self._requests() if each.name == run.consumes), None)
             job = next((each for each in run.slots() if run.slice_id(each).group_key == key), 0)
             leader = run.leader(job)

@@ -16,6 +16,7 @@ from provisioner.model.sources import RESOURCE_SLICES
 from provisioner.model.workloads import Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
+from provisioner.workloads import LEADER_WORKER_SET
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeWatch, World
 from tests.support.gke import FakeGke
@@ -155,6 +156,30 @@ def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
     snapshot = take_snapshot(watches, world.loop.pools)
     assert (list(snapshot.workloads), snapshot.not_synced) == ([uid], ())
     assert snapshot.unknown_kinds == {*WorkloadKind} - {WorkloadKind.JOBSET}
+
+
+class Flapping(FakeWatch[Workload]):
+    """A watch that is fresh at every second look."""
+
+    looks = 0
+
+    def fresh(self, *, max_silence_seconds: float) -> bool:
+        """Whether the number of looks is even."""
+        self.looks += 1
+        return self.looks % 2 == 0
+
+
+@pytest.mark.parametrize("looks", [0, 1])
+def test_kind_and_source_of_a_flapping_watch_are_unknown_in_the_same_snapshot(looks: int) -> None:
+    """A watch changes in its own thread while a snapshot is taken."""
+    world = World()
+    sets = Flapping(dict)
+    sets.looks = looks
+    watches = replace(world.watches, workloads={**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets})
+    world.loop.pools.fetch()
+    snapshot = take_snapshot(watches, world.loop.pools)
+    is_unknown = LEADER_WORKER_SET.resource in snapshot.unknown
+    assert is_unknown is (WorkloadKind.LEADER_WORKER_SET in snapshot.unknown_kinds)
 
 
 def test_decisions_wait_for_the_first_list_or_error_of_each_kind() -> None:

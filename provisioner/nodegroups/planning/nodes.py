@@ -223,7 +223,7 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    Nodes are found by labels, tokens, or the machines in the status. If `fleet` is None, no machine exists. Otherwise
+    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. Otherwise
     the machine of a ready node may not be listed yet. While fewer than `count` machines are listed, this may be true
     of any node that is not `lost` permanently (`repair.lost_for_good`).
     """

@@ -31,10 +31,10 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
     found: list[Assignment] = []
     occupied = {pod.node_name for pod in round_.snapshot.pods if not pod.finished}
     for pool in round_.supply.values():
-        wanted = _wanted(pool, round_, matching, partial)
+        if (wanted := _wanted(pool, round_, matching, partial)) is None:
+            continue
         current = {node.name: {key: node.labels.get(key) for key in MARKS} for node in pool.nodes}
-        names = [name for name, labels in current.items() if wanted not in (None, labels)]
-        if wanted is None or not names:
+        if not (names := [name for name, labels in current.items() if labels != wanted]):
             continue
         used = bool(matching.holders.get(pool.name))
         others = [name for name in names if current[name] != FREE]
