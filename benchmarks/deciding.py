@@ -14,8 +14,8 @@ from provisioner.model.workloads import Pod, PodGroup, Requirements, Toleration,
 from provisioner.runtime import process
 from provisioner.settings import Settings
 from provisioner.slices.demand import group_key
-from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 

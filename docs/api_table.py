@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from types import ModuleType
 
 from provisioner.slices import api, board
-from provisioner.slices.planning import plan
+from provisioner.slices.planning.contention import usage
 from provisioner.slices.view import timeline, types
 
 _HEAD = """# The HTTP API
@@ -38,7 +38,7 @@ curl --silent http://127.0.0.1:8081/api/v1/slices
 _TYPES = (
     (board, ("Document",)),
     (types, ("View", "WorkloadView", "SliceView", "PoolView", "CapacityView", "BackoffView")),
-    (plan, ("LimitUse",)),
+    (usage, ("LimitUse",)),
     (timeline, ("Track", "Segment")),
     (types, ("Entry",)),
 )

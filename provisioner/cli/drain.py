@@ -30,7 +30,7 @@ from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
 from provisioner.settings.forms import go_duration_seconds
 from provisioner.slices.app import choose
-from provisioner.slices.planning.launch.specification import Ownership, read_ownership
+from provisioner.slices.planning.spec.specification import Ownership, read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.workloads.pods import get_workload, list_pods_on_node, parse_pod

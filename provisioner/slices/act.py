@@ -26,7 +26,8 @@ from provisioner.model.workloads import WorkloadName
 from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.plan import Alert, Assignment, Create, Delete, LookUp, Plan, StatusWrite
+from provisioner.slices.planning.memory.state import LookUp
+from provisioner.slices.planning.plan import Alert, Assignment, Create, Delete, Plan, StatusWrite
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS
 from provisioner.workloads.pods import list_pods_on_node

@@ -21,9 +21,9 @@ from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.metrics import Meter, Metrics
 from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
-from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan, notice
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, policy_of
 from provisioner.slices.report import Reporter

@@ -34,8 +34,8 @@ from provisioner.model.sources import MACHINE_CONFIGS, POD_TEMPLATES, RESOURCE_S
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.planning.launch.specification import read_ownership
 from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.planning.spec.specification import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served

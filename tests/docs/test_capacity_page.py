@@ -12,7 +12,7 @@ import yaml
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import OPTIONS
-from provisioner.slices.planning.launch import gangs
+from provisioner.slices.planning.create import gangs
 from provisioner.slices.planning.memory.backoff import DELAYS
 from tests.slices.planning.test_allowlists import CHECKS, written
 from tests.slices.planning.test_asks import TEMPLATE, Asking

@@ -19,8 +19,8 @@ from provisioner import constants
 from provisioner.kube.fields import MalformedObject
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.workloads import Pod, Workload
-from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

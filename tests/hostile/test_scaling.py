@@ -12,8 +12,8 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Pod, Workload, WorkloadUid
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

@@ -12,7 +12,7 @@ from selenium import webdriver
 from selenium.webdriver.common.by import By
 from selenium.webdriver.support.ui import Select
 
-from provisioner.slices.planning.plan import LimitUse
+from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, State
 from tests.support.clock import NOW

@@ -15,7 +15,7 @@ from selenium.webdriver.common.by import By
 from selenium.webdriver.common.keys import Keys
 from selenium.webdriver.support.ui import Select
 
-from provisioner.slices.planning.plan import LimitUse
+from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.view.types import AlertView, BackoffView, NoticeView, QueueView, State
 from tests.support.clock import NOW
 from tests.support.page import (

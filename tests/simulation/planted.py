@@ -26,16 +26,18 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import asks as planning_asks
-from provisioner.slices.planning import assignment, decide, unneeded, usage
-from provisioner.slices.planning import line as planning_line
+from provisioner.slices.planning import assignment, pipeline, request_status
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
-from provisioner.slices.planning.launch import capacity, gangs, limits, operations, options, room, specification
-from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.specification import Ownership, Specification, pool_name
+from provisioner.slices.planning.contention import limits, operations, usage
+from provisioner.slices.planning.contention import line as planning_line
+from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.create import gangs, options
+from provisioner.slices.planning.delete import room, unneeded
 from provisioner.slices.planning.memory import answers, backoff
 from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.spec import capacity, specification
+from provisioner.slices.planning.spec.specification import Ownership, Specification, pool_name
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import identity_check, translate
 from provisioner.slices.view import build as view_build
@@ -382,7 +384,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=8,
     ),
     Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
-    Bug(name="hanging-pools-are-no-alert", at=(decide, "find_hanging"), mutate=always({}), search_from=272),
+    Bug(name="hanging-pools-are-no-alert", at=(pipeline, "find_hanging"), mutate=always({}), search_from=272),
     Bug(
         name="arrivals-are-not-awaited",
         at=(unneeded, "_selected_by_pending_leaders"),
@@ -549,7 +551,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({}), search_from=26),
     Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST), search_from=13),
-    Bug(name="requests-are-served-in-part", at=(planning_asks, "_is_free"), mutate=always(True), search_from=13),
+    Bug(name="requests-are-served-in-part", at=(request_status, "_is_free"), mutate=always(True), search_from=13),
     Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
     Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER), search_from=103),
     Bug(name="buffers-come-first", at=(room, "_longest_idle"), mutate=_warm_at_any_price, search_from=505),

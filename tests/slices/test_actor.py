@@ -17,8 +17,8 @@ from provisioner.model.capacity import FailureKind, NodePool, NodePoolRequest, O
 from provisioner.model.workloads import GroupKey, ObjectRef, WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Create, LookUp, Plan, StatusWrite
+from provisioner.slices.planning.memory.state import LookUp, Memory
+from provisioner.slices.planning.plan import Create, Plan, StatusWrite
 from provisioner.workloads import PROVISIONING_REQUEST
 from tests.support.controller import World, a_delete, jobset_of, jobset_path, node_of
 from tests.support.objects import raw_foreign_pod, raw_request

@@ -13,8 +13,8 @@ from provisioner.controller import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.model.capacity import PoolName
 from provisioner.slices import app
-from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import LookUp, Plan
+from provisioner.slices.planning.memory.state import LookUp, Memory
+from provisioner.slices.planning.plan import Plan
 from provisioner.slices.suppliers.gke.translate import Cluster
 from tests.support.clock import FakeClock
 from tests.support.controller import CERTIFICATE

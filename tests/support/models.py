@@ -34,8 +34,8 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices, find_by_workload
-from provisioner.slices.planning.launch.capacity import choices_of
-from provisioner.slices.planning.launch.specification import Candidates, pool_name
+from provisioner.slices.planning.spec.capacity import choices_of
+from provisioner.slices.planning.spec.specification import Candidates, pool_name
 from provisioner.slices.suppliers.gke.rules import GKE_RULES, slice_topology
 from tests.support.clock import NOW
 from tests.support.settings import settings

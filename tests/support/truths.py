@@ -10,9 +10,9 @@ from datetime import timedelta
 
 from provisioner import constants
 from provisioner.model.workloads import Workloads
+from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.planning.waits import WaitKind
 from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View, id_of_slice
 
 #: A waiting slice has one of these reasons, or gets one soon.

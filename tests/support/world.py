@@ -22,12 +22,12 @@ from provisioner.model.capacity import (
 from provisioner.model.fit import misfit, view_of_node
 from provisioner.model.workloads import Pod, Workload, Workloads, WorkloadUid
 from provisioner.settings import Settings
-from provisioner.slices.planning.decide import decide
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.memory.state import CallState, LookUp, Memory
 from provisioner.slices.planning.notices import notices_of_workloads
-from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp, Notice, Plan
+from provisioner.slices.planning.pipeline import decide
+from provisioner.slices.planning.plan import Create, Delete, DeleteReason, Notice, Plan
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, begin_round
 from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

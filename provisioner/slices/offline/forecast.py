@@ -26,12 +26,12 @@ from provisioner.slices.offline.documents import Document, Finding, Path, Severi
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.placement import missing_placement
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title
-from provisioner.slices.planning.decide import decide
-from provisioner.slices.planning.launch.specification import Candidates, pool_name
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.notices import too_large
+from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.planning.spec.specification import Candidates, pool_name
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"

@@ -7,10 +7,10 @@ each round, so a restart needs no memory of them. If labels contradict each othe
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 
 from provisioner import constants
-from provisioner.model.placement import FREE, MARKS, labels_of
+from provisioner.model.placement import FREE, MARKS, job_labels, labels_of
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.match import Matching
@@ -101,3 +101,16 @@ def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
 
 def _labels_of(slice_: Slice) -> Mapping[str, str]:
     return labels_of(slice_.mark, slice_.workload.namespace)
+
+
+def label_job_nodes(round_: Round) -> Iterator[Assignment]:
+    """Yield the label of a child Job for each node that lacks it, so that JobSet's own node selector finds the node.
+
+    Pools that were created for one child Job have the label from their create; nodes that GKE recreates lack it.
+    """
+    for supply in round_.supply.values():
+        labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)
+        if labels:
+            yield from (
+                Assignment(node.name, labels) for node in supply.nodes if not labels.items() <= node.labels.items()
+            )

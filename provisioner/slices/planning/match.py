@@ -20,11 +20,11 @@ from provisioner.model.placement import MARKS
 from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
-from provisioner.slices.planning.launch.capacity import wants_one_zone
-from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.line import Unit, place_of, unit_of
+from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round, Supply, grows_for, right_size, serves
+from provisioner.slices.planning.spec.capacity import wants_one_zone
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")

@@ -10,10 +10,10 @@ from provisioner.model.capacity import NodePoolRequest, PoolName, expected_pool
 from provisioner.model.fit import may_be_there, trusted
 from provisioner.model.workloads import Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch.capacity import Choices, wants_all_or_nothing
-from provisioner.slices.planning.launch.specification import labels_left_out
 from provisioner.slices.planning.plan import Notice, notice
 from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.spec.capacity import Choices, wants_all_or_nothing
+from provisioner.slices.planning.spec.specification import labels_left_out
 from provisioner.slices.supplier import PoolRules
 
 

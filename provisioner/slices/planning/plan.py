@@ -8,7 +8,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Any, NamedTuple
 
-from provisioner.model.capacity import NodePoolRequest, OperationName, PoolName
+from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.model.membership import Membership
 from provisioner.model.workloads import (
     GroupKey,
@@ -22,9 +22,10 @@ from provisioner.model.workloads import (
     workload_ref,
 )
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.memory.state import Memory, Phase
+from provisioner.slices.planning.contention.usage import LimitUse
+from provisioner.slices.planning.contention.waits import WaitsFor
+from provisioner.slices.planning.memory.state import LookUp, Memory, Phase
 from provisioner.slices.planning.round import Derived
-from provisioner.slices.planning.waits import WaitsFor
 
 
 class DeleteReason(Enum):
@@ -97,15 +98,6 @@ class Assignment(NamedTuple):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class LookUp:
-    """A question to GKE about a create or delete whose effect the list does not show."""
-
-    name: PoolName
-    #: Operation to look up; empty to look up the pool itself.
-    operation: OperationName = OperationName("")
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Information for the owner of a workload: becomes an Event on each object."""
 
@@ -150,18 +142,6 @@ class StatusWrite:
     resource_version: str
     #: Fields as JSON; other fields are not changed.
     status: Mapping[str, Any]
-
-
-@dataclass(frozen=True, slots=True)
-class LimitUse:
-    """A limit of the settings, and the amount that is used within it."""
-
-    #: The setting, such as MAX_CHIPS.
-    name: str
-    #: "all", a namespace or accelerator that the setting names, or "*": the one that uses most of the others.
-    scope: str
-    used: int
-    most: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -22,8 +22,8 @@ from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
-from provisioner.slices.planning.launch.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules
 
 #: Statuses of pools that GKE considers created.

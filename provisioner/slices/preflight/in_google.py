@@ -12,7 +12,7 @@ from provisioner.kube.api import KubeApi
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.model.choices import reservation_parts
 from provisioner.settings import Settings
-from provisioner.slices.planning.launch.specification import read_ownership
+from provisioner.slices.planning.spec.specification import read_ownership
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError

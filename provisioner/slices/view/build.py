@@ -17,11 +17,11 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import all_slices
+from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Snapshot, Supply
-from provisioner.slices.planning.waits import WaitKind, WaitsFor
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
     HOST_ABSENT,

@@ -11,7 +11,7 @@ from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.planning.failing import unready
+from provisioner.slices.planning.delete.failing import unready
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, PoolState
 from provisioner.slices.planning.round import Supply

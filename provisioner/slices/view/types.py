@@ -9,8 +9,9 @@ from typing import Final
 
 from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice
+from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.planning.memory.state import Phase
-from provisioner.slices.planning.plan import LimitUse, PoolState
+from provisioner.slices.planning.plan import PoolState
 
 
 class State(StrEnum):

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices.demand import SliceId, group_key
-from provisioner.slices.planning.launch.specification import pool_name
+from provisioner.slices.planning.spec.specification import pool_name
 
 VALID = re.compile(r"[a-z](?:[-a-z0-9]{0,38}[a-z0-9])?")
 SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))

@@ -15,9 +15,9 @@ from provisioner.model.fit import misfit
 from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Toleration, Workload
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.capacity import choices_of
-from provisioner.slices.planning.launch.specification import HELD_LATE_TAINT
 from provisioner.slices.planning.plan import Create
+from provisioner.slices.planning.spec.capacity import choices_of
+from provisioner.slices.planning.spec.specification import HELD_LATE_TAINT
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import (

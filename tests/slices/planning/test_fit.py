@@ -16,8 +16,8 @@ from provisioner.model.capacity import Taint
 from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Expression, Requirements, Toleration
-from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.line import CREATES, in_line, unit_of
+from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import match
 from provisioner.slices.planning.round import NOT_DERIVED, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

@@ -12,8 +12,8 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
 from provisioner.model.placement import with_job_nodes
 from provisioner.model.workloads import Requirements, Toleration, Workload
-from provisioner.slices.planning.launch.capacity import choices_of
 from provisioner.slices.planning.plan import Assignment
+from provisioner.slices.planning.spec.capacity import choices_of
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES

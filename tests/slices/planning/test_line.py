@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.line import CREATES, Stamps, Unit, granted, in_line, place_of, still_contended, unit_of
+from provisioner.slices.planning.contention.line import (
+    CREATES,
+    Unit,
+    granted,
+    in_line,
+    place_of,
+    still_contended,
+    unit_of,
+)
+from provisioner.slices.planning.memory.state import Stamps
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_slice
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from provisioner.model.capacity import FailureKind, PoolStatus
-from provisioner.slices.planning.launch.operations import Slots
+from provisioner.slices.planning.contention.operations import Slots
 from provisioner.slices.planning.memory.answers import CreateAnswer
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, OperationLimit
 from tests.support.clock import after

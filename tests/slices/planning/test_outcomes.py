@@ -13,8 +13,8 @@ from provisioner.model.capacity import FailureKind, Operation, OperationName, Po
 from provisioner.model.choices import capacity_key
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import CallState, Memory
-from provisioner.slices.planning.plan import LookUp, Plan
+from provisioner.slices.planning.memory.state import CallState, LookUp, Memory
+from provisioner.slices.planning.plan import Plan
 from tests.support.clock import NOW, after
 from tests.support.models import foreign_pool, make_jobset, make_pool
 from tests.support.world import World, failure

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.workloads import Workload
-from provisioner.slices.planning.launch.limits import KEPT_AT_MOST
-from provisioner.slices.planning.line import CREATES
+from provisioner.slices.planning.contention.limits import KEPT_AT_MOST
+from provisioner.slices.planning.contention.line import CREATES
 from tests.support.market import jobset_of
 from tests.support.models import make_pod
 from tests.support.settings import settings

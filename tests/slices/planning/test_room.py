@@ -9,7 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus
-from provisioner.slices.planning.decide import decide
+from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Create, Delete
 from tests.slices.planning.test_asks import Asking
 from tests.support.counting import counted

@@ -19,9 +19,9 @@ from provisioner.model.capacity import (
 )
 from provisioner.model.fit import misfit
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch import specification
-from provisioner.slices.planning.launch.capacity import choices_of
-from provisioner.slices.planning.launch.specification import labels_left_out
+from provisioner.slices.planning.spec import specification
+from provisioner.slices.planning.spec.capacity import choices_of
+from provisioner.slices.planning.spec.specification import labels_left_out
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import pool_request, slice_of

@@ -12,7 +12,8 @@ from provisioner.model.capacity import FailureKind, Operation, OperationName, Po
 from provisioner.model.workloads import Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.plan import Create, Delete, DeleteReason, LookUp
+from provisioner.slices.planning.memory.state import LookUp
+from provisioner.slices.planning.plan import Create, Delete, DeleteReason
 from tests.support.models import make_job, make_jobset, make_pod, make_pool, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World, failure, running

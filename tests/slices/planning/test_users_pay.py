@@ -10,7 +10,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import PodGroup, group_key
-from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.round import NOT_DERIVED, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW

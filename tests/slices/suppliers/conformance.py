@@ -28,7 +28,7 @@ from provisioner.model.capacity import (
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.fit import misfit
 from provisioner.model.workloads import Toleration, WorkloadUid
-from provisioner.slices.planning.launch.specification import LABEL_CHARACTERS, Candidates, labels_left_out, pool_name
+from provisioner.slices.planning.spec.specification import LABEL_CHARACTERS, Candidates, labels_left_out, pool_name
 from provisioner.slices.supplier import Supplier, SupplierError, UnmeetableError
 from tests.support.models import make_jobset, make_requirements, make_slice
 from tests.support.settings import settings

@@ -11,8 +11,7 @@ from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation
 from provisioner.model.choices import capacity_key
 from provisioner.model.writes import LOST_SECONDS
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory
-from provisioner.slices.planning.plan import LookUp
+from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, LookUp, Memory
 
 #: Interval in seconds between checks whether a workload exists that the caches do not show.
 _NEEDED_SECONDS = 60.0

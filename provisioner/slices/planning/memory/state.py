@@ -16,7 +16,9 @@ from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, 
 from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.line import Stamps
+
+#: Time of the last grant, by resource, namespace, and UID of the workload; an empty UID stands for the namespace.
+Stamps = Mapping[tuple[str, str, str], datetime]
 
 
 class Phase(Enum):
@@ -97,6 +99,15 @@ class DeleteCall:
     #: For POSTPONED: whether the workload exists although the caches do not show it.
     needed: bool = False
     looked_up_at: datetime | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LookUp:
+    """A question to GKE about a create or delete whose effect the list does not show."""
+
+    name: PoolName
+    #: Operation to look up; empty to look up the pool itself.
+    operation: OperationName = OperationName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

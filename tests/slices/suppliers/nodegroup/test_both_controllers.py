@@ -21,8 +21,8 @@ from provisioner.model.capacity import OperationName
 from provisioner.model.workloads import Workload
 from provisioner.slices.gate import Gate
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
-from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.plan import Create, Delete, LookUp, Plan
+from provisioner.slices.planning.memory.state import LookUp, Memory
+from provisioner.slices.planning.plan import Create, Delete, Plan
 from provisioner.slices.planning.round import NOT_DERIVED, Snapshot
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES

@@ -21,7 +21,7 @@ from provisioner.nodegroups.api.shape import resolve
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.planning.nodes import labels_of
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.launch.specification import Candidates, Specification, pool_name, read_ownership
+from provisioner.slices.planning.spec.specification import Candidates, Specification, pool_name, read_ownership
 from provisioner.slices.supplier import UnmeetableError
 from provisioner.slices.suppliers import rules_of
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

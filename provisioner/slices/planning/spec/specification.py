@@ -28,8 +28,8 @@ from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Wo
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import selected_machines
-from provisioner.slices.planning.launch import capacity
-from provisioner.slices.planning.launch.capacity import Choices, choices_of
+from provisioner.slices.planning.spec import capacity
+from provisioner.slices.planning.spec.capacity import Choices, choices_of
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,

@@ -23,13 +23,13 @@ from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.launch import limits
-from provisioner.slices.planning.launch.specification import is_held
+from provisioner.slices.planning.contention import limits
+from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import StatusWrite
 from provisioner.slices.planning.round import Round, Supply
-from provisioner.slices.planning.waits import WaitsFor
+from provisioner.slices.planning.spec.specification import is_held
 from provisioner.workloads.asks import NODE_POOLS
 
 #: Expected duration of a create until this process has measured one.

@@ -14,16 +14,27 @@ from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning import asks, failing, split
-from provisioner.slices.planning.assignment import assignments
-from provisioner.slices.planning.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
-from provisioner.slices.planning.job_nodes import label_job_nodes
-from provisioner.slices.planning.launch import gangs, limits
-from provisioner.slices.planning.launch.launches import Launches
-from provisioner.slices.planning.launch.operations import find_slots
-from provisioner.slices.planning.launch.options import has_fresh_offer
-from provisioner.slices.planning.launch.room import make_room
-from provisioner.slices.planning.line import CREATES, Unit, granted, in_line, place_of, still_contended, unit_of
+from provisioner.slices.planning import request_status, split
+from provisioner.slices.planning.assignment import assignments, label_job_nodes
+from provisioner.slices.planning.contention import limits
+from provisioner.slices.planning.contention.line import (
+    CREATES,
+    Unit,
+    granted,
+    in_line,
+    place_of,
+    still_contended,
+    unit_of,
+)
+from provisioner.slices.planning.contention.operations import find_slots
+from provisioner.slices.planning.contention.waits import OTHER_OPERATIONS, WaitKind
+from provisioner.slices.planning.create import gangs
+from provisioner.slices.planning.create.launches import Launches
+from provisioner.slices.planning.create.options import has_fresh_offer
+from provisioner.slices.planning.delete import failing
+from provisioner.slices.planning.delete.failing import alerts_of_pools, find_hanging, learn_from_pools, unready
+from provisioner.slices.planning.delete.room import make_room
+from provisioner.slices.planning.delete.unneeded import Due, Unneeded, find_unneeded
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, Memory, Phase, PhaseEntry
@@ -35,8 +46,6 @@ from provisioner.slices.planning.plan import (
     Transition,
 )
 from provisioner.slices.planning.round import NOT_DERIVED, Derived, Round, Snapshot, Supply, begin_round
-from provisioner.slices.planning.unneeded import Due, Unneeded, find_unneeded
-from provisioner.slices.planning.waits import OTHER_OPERATIONS, WaitKind
 from provisioner.slices.supplier import PoolRules
 
 #: Phases in which pools begin: a pool that is first seen in one of them has entered it in that round.
@@ -93,7 +102,7 @@ def decide(
     late = {each.name: unneeded.due[each.name]._replace(waits_for=OTHER_OPERATIONS) for each in deletes[at_once:]}
     deletes, due = deletes[:at_once], {**unneeded.due, **late}
     waits = launches.waits_for_operations or len(unneeded.deletes) > len(deletes)
-    statuses, expiries = asks.statuses(round_, matching, launches.waits)
+    statuses, expiries = request_status.statuses(round_, matching, launches.waits)
     states, entries, transitions = _phases(round_, matching, launches, due)
     # Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp
     # for the first pool would put the other slices behind all workloads of their namespace.

@@ -13,9 +13,9 @@ from provisioner.model.capacity import FailureKind, PoolName
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.wording import clock
 from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR, LimitScope
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff, Hold
-from provisioner.slices.planning.usage import CREATES_PER_HOUR, LimitScope
 
 #: Maximum number of units ahead, and of workloads that use a limit, that a record names.
 _MAX_NAMED = 3

@@ -20,15 +20,15 @@ from datetime import datetime, timedelta
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning import waits
-from provisioner.slices.planning.launch.capacity import wants_all_or_nothing
-from provisioner.slices.planning.launch.options import problem_of_all
-from provisioner.slices.planning.launch.specification import is_held
-from provisioner.slices.planning.line import Stamps, Unit, granted, in_line, unit_of
+from provisioner.slices.planning.contention import waits
+from provisioner.slices.planning.contention.line import Unit, granted, in_line, unit_of
+from provisioner.slices.planning.contention.waits import WaitsFor
+from provisioner.slices.planning.create.options import problem_of_all
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.memory.state import Gang, Hold
+from provisioner.slices.planning.memory.state import Gang, Hold, Stamps
 from provisioner.slices.planning.round import Round, Supply
-from provisioner.slices.planning.waits import WaitsFor
+from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
+from provisioner.slices.planning.spec.specification import is_held
 
 #: Beginning of the name of an accelerator as a resource of the line.
 _RESOURCE = "together "

@@ -13,16 +13,15 @@ again and again. Fairness beyond this order is the job of Kueue.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime
 from typing import NamedTuple
 
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.memory.state import Stamps
 
 #: The resource of free node pools, limits and operations.
 CREATES = "creates"
-#: Time of the last grant, by resource, namespace, and UID of the workload; an empty UID stands for the namespace.
-Stamps = Mapping[tuple[str, str, str], datetime]
 
 
 class Unit(NamedTuple):

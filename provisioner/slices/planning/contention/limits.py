@@ -19,12 +19,20 @@ from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning import waits
-from provisioner.slices.planning.line import Unit
-from provisioner.slices.planning.plan import LimitUse
+from provisioner.slices.planning.contention import waits
+from provisioner.slices.planning.contention.line import Unit
+from provisioner.slices.planning.contention.usage import (
+    ALL,
+    CREATES_PER_HOUR,
+    Charge,
+    LimitScope,
+    LimitUse,
+    charge_of,
+    scope_of,
+    users_of,
+)
+from provisioner.slices.planning.contention.waits import Limit, WaitsFor
 from provisioner.slices.planning.round import Round, Supply
-from provisioner.slices.planning.usage import ALL, CREATES_PER_HOUR, Charge, LimitScope, charge_of, scope_of, users_of
-from provisioner.slices.planning.waits import Limit, WaitsFor
 
 HOUR = timedelta(hours=1)
 #: A refused unit keeps its chips from units of lower priority for this long after its pod became unschedulable: a

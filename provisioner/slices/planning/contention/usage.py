@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
@@ -26,6 +27,18 @@ class LimitScope(NamedTuple):
             "requests": f"requests and buffers of namespace {self.name}",
         }
         return special.get(self.kind, f"{self.kind} {self.name}")
+
+
+@dataclass(frozen=True, slots=True)
+class LimitUse:
+    """A limit of the settings, and the amount that is used within it."""
+
+    #: The setting, such as MAX_CHIPS.
+    name: str
+    #: "all", a namespace or accelerator that the setting names, or "*": the one that uses most of the others.
+    scope: str
+    used: int
+    most: int
 
 
 #: All pools together, and the creates of the last hour.

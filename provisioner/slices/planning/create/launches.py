@@ -18,25 +18,26 @@ from provisioner.model.choices import capacity_key
 from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning import notices, waits
-from provisioner.slices.planning.launch.capacity import wants_one_zone
-from provisioner.slices.planning.launch.gangs import GangTurns
-from provisioner.slices.planning.launch.limits import Budget
-from provisioner.slices.planning.launch.options import (
+from provisioner.slices.planning import notices
+from provisioner.slices.planning.contention import waits
+from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.line import CREATES, Unit, granted, in_line, place_of
+from provisioner.slices.planning.contention.usage import LimitScope
+from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind, WaitsFor
+from provisioner.slices.planning.create.gangs import GangTurns
+from provisioner.slices.planning.create.options import (
     LaunchOptions,
     has_fresh_offer,
     options_of,
     problem_of_all,
 )
-from provisioner.slices.planning.launch.specification import Specification, pool_name
-from provisioner.slices.planning.line import CREATES, Stamps, Unit, granted, in_line, place_of
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Phase, Tally
+from provisioner.slices.planning.memory.state import Phase, Stamps, Tally
 from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
 from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.usage import LimitScope
-from provisioner.slices.planning.waits import ChoiceBlocker, WaitKind, WaitsFor
+from provisioner.slices.planning.spec.capacity import wants_one_zone
+from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
 #: A slice that waits for operations for longer gets an Event: usually the wait is shorter.

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from provisioner.model.capacity import PoolName
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch.limits import Budget
+from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.round import Round, Supply
-from provisioner.slices.planning.usage import LimitScope
 
 
 def make_room(

@@ -11,12 +11,12 @@ from provisioner.model.capacity import FailureKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.launch import limits
-from provisioner.slices.planning.launch.capacity import Choices
-from provisioner.slices.planning.launch.specification import Specification
+from provisioner.slices.planning.contention import limits
+from provisioner.slices.planning.contention.waits import ChoiceBlocker
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.waits import ChoiceBlocker
+from provisioner.slices.planning.spec.capacity import Choices
+from provisioner.slices.planning.spec.specification import Specification
 from provisioner.slices.supplier import UnmeetableError
 
 #: Failures of a slice's own creates that the next create repeats, unless the request or a permission changes.

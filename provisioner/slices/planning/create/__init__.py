@@ -1,0 +1,1 @@
+"""Decides which node pools are created. Pure."""

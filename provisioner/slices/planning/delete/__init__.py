@@ -1,0 +1,1 @@
+"""Decides which node pools are deleted, and finds those that fail. Pure."""

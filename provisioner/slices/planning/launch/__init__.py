@@ -1,1 +1,0 @@
-"""Decides which pools are created, in which zone and capacity, and why other slices wait. Pure."""
