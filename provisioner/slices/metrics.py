@@ -356,7 +356,8 @@ def values_of(
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
     # Pools of workloads that are not watched are never overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
-    since = min((at for name, at in memory.unneeded_since.items() if name not in undecided), default=now)
+    moments = (known.unneeded_since for name, known in memory.pools.items() if name not in undecided)
+    since = min(filter(None, moments), default=now)
     text = "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed."
     overdue = (now - since).total_seconds() - deletion_delay_seconds
     yield Shown("unneeded_overdue_seconds", text, max(0.0, overdue))
@@ -414,7 +415,7 @@ def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str
         yield from ((cause, ref.uid) for cause in causes for ref in notice.objects)
     # The slice that tries whether there is capacity again has no notice, but waits for the same cause.
     memory = plan.memory
-    requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
+    requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: each.pool for name, each in supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():
         if state.leader is not None and state.name in pools and state.phase in _TRYING:

@@ -58,7 +58,7 @@ class Matching:
     spare: tuple[Slice, ...]
     #: Zone of each workload that has pools, all of which must be in one zone.
     zones: Mapping[WorkloadUid, Zone]
-    #: Claims to remember (`Memory.claims`).
+    #: Claims to remember.
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
@@ -81,7 +81,8 @@ def match(
     A claim must be within the limits of its slice, and counts there. `line` has the slices that want a pool. Workloads
     in `sidelined` take no pool. `refuse` is called for each slice that finds no pool, in the order of the line.
     """
-    slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
+    slices, supply, owned = round_.slices, round_.supply, round_.owned
+    last_users = {name: known.last_user for name, known in round_.memory.pools.items() if known.last_user is not None}
     holders, occupants, held, elsewhere = _use(round_)
     one_zone = {each.workload.uid for each in slices.values() if wants_one_zone(each, round_.settings)}
     last_held = {user: name for name, user in sorted(last_users.items(), reverse=True)}
@@ -140,7 +141,7 @@ def match(
 
     def counted_on(slice_: Slice) -> PoolName:
         """Return the pool that a slice with pods counted on in the last round; empty if it is no longer lendable."""
-        before = round_.memory.claims.get(slice_.id)
+        before = round_.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods and before.pool in supply):
             return PoolName("")
         return before.pool if supply[before.pool].lendable else PoolName("")
@@ -245,7 +246,7 @@ def _expired(slice_: Slice, round_: Round) -> bool:
     """Whether a slice has ended, or has counted for too long on a pool to which none of its pods was bound."""
     if slice_.ended:
         return True
-    claim = round_.memory.claims.get(slice_.id)
+    claim = round_.memory.slice(slice_.id).claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
     return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
@@ -253,7 +254,7 @@ def _expired(slice_: Slice, round_: Round) -> bool:
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     """Return the claim of a slice on a pool; an expired claim is not renewed."""
-    before, has_pods = round_.memory.claims.get(slice_.id), bool(slice_.pods)
+    before, has_pods = round_.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, round_) else None
     # The time of slices that wait on purpose is not measured.

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Pod, Workload
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.state import Memory, PoolMemory
 from provisioner.slices.planning.round import NOT_DERIVED, Round, Snapshot, Supply, begin_round, find_supply
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
@@ -119,7 +119,7 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
     """Later rounds keep the time. No time is set if all hosts are ready, or while the pool is being created."""
     partly = replace(FOUR_CHIPS, hosts=3)
     nodes = make_nodes(FOUR_CHIPS)
-    known = Memory(unready_since={PoolName(FOUR_CHIPS.name): after(-60)})
+    known = Memory(pools={PoolName(FOUR_CHIPS.name): PoolMemory(unready_since=after(-60))})
     for pool, memory, want in (
         (partly, Memory(), NOW),
         (partly, known, after(-60)),
