@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
+from provisioner.controller.actor import NO_LEASE, CallingActor
 from provisioner.kube import errors
 from provisioner.kube.errors import ClusterError, TooManyRequests
 from provisioner.kube.live import why_kept
@@ -22,7 +23,6 @@ from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Plan
 from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
-from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
+from typing import Any
 
 import provisioner
-from provisioner.controller import Addresses, Controller, assemble, make_replica
+from provisioner.controller.loop import RoundLoop
+from provisioner.controller.process import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
+from provisioner.kube.watches import Watch
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.compute.records import Compute
@@ -19,14 +21,13 @@ from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
-from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.decide import Plan, decide
 from provisioner.nodegroups.planning.memory import Answer, Memory, fold
-from provisioner.nodegroups.planning.round import PlanningSettings
+from provisioner.nodegroups.planning.round import PlanningSettings, Snapshot
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
-from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
-from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
@@ -37,16 +38,14 @@ _AT_ONCE = 32
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[Answer]):
-    """Observes, decides and acts, until it is stopped. `memory` and all parts are used only by the loop's thread."""
+class Loop(RoundLoop[Answer, Snapshot, Plan]):
+    """The loop of node groups."""
 
     settings: PlanningSettings
     watches: Watches
     cluster: ClusterReader
     actor: Actor
-    reporter: Reporter
     metrics: Metrics
-    is_leader: Callable[[], bool]
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
@@ -54,35 +53,28 @@ class Loop(RoundLoop[Answer]):
         doubt = self.cluster.doubt() if self.is_leader() else ""
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
-    def round(self) -> float:
-        """Do one round. Return the maximum pause in seconds before the next."""
-        for name, watch in self.watches.named().items():
-            self.metrics.set_watch(
-                name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
-            )
-        leading = self.is_leader()
-        self.metrics.leader.set(leading)
-        if not leading:
-            return LONGEST_PAUSE_SECONDS
-        # Answers first: their times are of the clock before it was set.
-        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
-        if by := self.follow_clock():
-            self.memory = shifted(self.memory, by)
-        if self.cluster.due_in_seconds(self.clock()) <= 0:
-            self.cluster.read()
-        snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
-        started = self.monotonic()
-        plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.decide_seconds.observe(self.monotonic() - started)
-        # Set before the plan is executed: if that crashes, calls that the actor does not have count as lost after 60 s.
-        self.memory = plan.memory
-        if not snapshot.not_synced:
-            self.actor.carry_out(plan)
-            self.report(functools.partial(self.reporter.tell, plan, snapshot))
-        return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
+    def watched(self) -> Mapping[str, Watch[Any]]:
+        """Implement RoundLoop.watched."""
+        return self.watches.named()
 
-    def _fold(self, answer: Answer) -> None:
+    def due_in_seconds(self, *, leading: bool) -> float:
+        """Return the seconds until the facts about the cluster must be read; a follower does not need them."""
+        return self.cluster.due_in_seconds(self.clock()) if leading else float("inf")
+
+    def read(self, *, leading: bool) -> None:
+        """Read the facts about the cluster if that is due."""
+        if self.due_in_seconds(leading=leading) <= 0:
+            self.cluster.read()
+
+    def fold(self, answer: Answer) -> None:
+        """Implement RoundLoop.fold."""
         self.memory = fold(self.memory, answer)
+
+    def decide(self) -> tuple[Snapshot, Plan]:
+        """Implement RoundLoop.decide."""
+        snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
+        with self.metrics.decide_seconds.time():
+            return snapshot, decide(snapshot, self.memory, self.settings, self.clock())
 
 
 def build(

@@ -14,6 +14,7 @@ from typing import Any
 import structlog
 
 from provisioner import constants
+from provisioner.controller.actor import NO_LEASE, CallingActor
 from provisioner.kube import fields
 from provisioner.kube.errors import ClusterError, Conflict, NotFound, failure_of
 from provisioner.kube.live import KeptError, list_all, why_kept
@@ -27,7 +28,6 @@ from provisioner.partitions.planning import actions
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger, encode
 from provisioner.partitions.vipu.protocol import Reading, Vipu, VipuError
-from provisioner.runtime.actor import NO_LEASE, CallingActor
 
 _log = structlog.get_logger(__name__)
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 
@@ -29,9 +29,10 @@ class Reporter:
 
     recorder: EventRecorder
     metrics: Metrics
+    clock: Callable[[], datetime]
     _lasting: Lasting = field(default_factory=Lasting)
 
-    def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
+    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Report the Events and faults of one decision, and set the metrics."""
         for event in plan.events:
             self._emit(event.pod, event.reason, event.message, warning=event.warning)
@@ -43,7 +44,7 @@ class Reporter:
             )
         self.metrics.faults.inc(len(plan.faults))
         self.metrics.set_events_dropped(self.recorder.dropped_total)
-        self.metrics.show(values_of(plan.view, snapshot.servers, now))
+        self.metrics.show(values_of(plan.view, snapshot.servers, self.clock()))
 
     def tell_answer(self, answer: actions.Answer) -> None:
         """Report the outcome of a call or a write."""

@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import provisioner
-from provisioner.controller import Addresses, Controller, assemble, make_replica
+from provisioner.controller.process import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import FollowedClock

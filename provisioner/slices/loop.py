@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
+from typing import Any
 
 from provisioner import constants
+from provisioner.controller.loop import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.machineconfigs import Listed, extend_catalogue
-from provisioner.model.capacity import NodePool, PoolName
+from provisioner.kube.watches import Watch
 from provisioner.model.sources import HINTS
 from provisioner.model.workloads import Workloads
-from provisioner.runtime.clock import shifted
-from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings import Settings
 from provisioner.slices import hints
 from provisioner.slices.act import Actor
@@ -40,9 +41,10 @@ _STALLED_GAP_SECONDS = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[answers.Answer]):
-    """Observes, decides and acts until it is stopped. `memory` and all parts belong to the loop's thread."""
+class Loop(RoundLoop[answers.Answer, Snapshot, Plan]):
+    """The loop of slices."""
 
+    optional = OPTIONAL
     settings: Settings
     watches: Watches
     pools: PoolList
@@ -53,7 +55,6 @@ class Loop(RoundLoop[answers.Answer]):
     metrics: Metrics
     board: Board
     store: hints.HintsStore
-    is_leader: Callable[[], bool]
     #: None if rounds are not measured, as in the simulation.
     meter: Meter | None = None
     memory: Memory = field(default_factory=Memory)
@@ -79,51 +80,91 @@ class Loop(RoundLoop[answers.Answer]):
         """Return why the provisioner cannot work; a follower that waits for the lease has no problem."""
         return (*not_synced(self.watches), *self._problems)
 
-    def round(self) -> float:
-        """Do one round; return the maximum pause in seconds before the next one."""
-        for name, watch in self.watches.named().items():
-            if name in OPTIONAL and watch.missing:
-                # The cluster does not have the kind, which is normal.
-                self.metrics.forget_watch(name)
-                continue
-            self.metrics.set_watch(
-                name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
-            )
-        leading = self.is_leader()
-        self.metrics.leader.set(leading)
+    def watched(self) -> Mapping[str, Watch[Any]]:
+        """Implement RoundLoop.watched."""
+        return self.watches.named()
+
+    def measure(self, *, leading: bool) -> None:
+        """Set also the metric of unknown sources."""
+        RoundLoop.measure(self, leading=leading)
         unknown = unknown_in(read_sources(self.watches))
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
         self.metrics.set_unknown_sources(unknown)
-        if not leading:
-            self._problems = ()
-            self._stalled_since = None
-            self.board.leading = False
-            return LONGEST_PAUSE_SECONDS
-        # Take in the answers first: their times are from the clock before a correction.
-        fold = functools.partial(self._fold, self.pools.by_name())
-        self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
-        self._follow_clock()
-        if wait_seconds := self._prepare():
-            self.board.leading = True
-            self._tell_stalled(take_snapshot(self.watches, self.pools))
-            return min(LONGEST_PAUSE_SECONDS, wait_seconds)
-        plan, snapshot = self._decide()
-        plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
-        self.memory, self.last_plan = plan.memory, plan
-        self.report(lambda: self.board.publish(snapshot, plan, self._adapted(), self.clock()))
+
+    def stand_by(self) -> None:
+        """Record that another process leads, which is no problem."""
+        self._problems, self._stalled_since, self.board.leading = (), None, False
+
+    def lead(self) -> float:
+        """Decide and act, if the cluster is proven and the hints are read."""
+        if not (wait_seconds := self._prepare()):
+            return RoundLoop.lead(self)
+        self.board.leading = True
+        self._tell_stalled(take_snapshot(self.watches, self.pools))
+        return min(LONGEST_PAUSE_SECONDS, wait_seconds)
+
+    def fold(self, answer: answers.Answer) -> None:
+        """Implement RoundLoop.fold."""
+        self.memory = answers.fold(self.memory, answer, self.pools.by_name())
+
+    def clock_set(self, by: timedelta) -> None:
+        """Shift also the times of the list of pools, the proof and the timeline."""
+        RoundLoop.clock_set(self, by)
+        self.pools.clock_set(by)
+        if self.identity is not None:
+            self.identity.clock_set(by)
+        self.board.timeline.shift(by)
+
+    def due_in_seconds(self, *, leading: bool) -> float:
+        """Return the seconds until the node pools must be listed; a follower does not list them."""
+        every_seconds = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
+        return self.pools.due_in_seconds(self.clock(), every_seconds=every_seconds) if leading else float("inf")
+
+    def decide(self) -> tuple[Snapshot, Plan]:
+        """List the pools if that is due, or if the plan needs a newer list, and decide."""
+        due = self.due_in_seconds(leading=True) <= 0
+        if due:
+            self.pools.fetch()
+        snapshot, plan = self._decide_once()
+        old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
+        if not due and (plan.deletes or (plan.creates and old)):
+            # The first plan only showed that a new list is needed, and is discarded.
+            self.pools.fetch()
+            snapshot, plan = self._decide_once()
+        self._problems = (self.pools.problem,) if self.pools.problem else ()
+        self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
+        self.last_plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
+        return snapshot, self.last_plan
+
+    def _decide_once(self) -> tuple[Snapshot, Plan]:
+        observe = functools.partial(
+            take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
+        )
+        snapshot = observe()
+        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
+        if self._follow_catalogue():
+            snapshot = observe()
+        rules = self.pools.supplier.rules
+        with self.metrics.decide_seconds.time():
+            plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._derived)
+        self._derived = plan.derived
+        return snapshot, plan
+
+    def publish(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Show the decision, and notify owners if none has been possible for a minute."""
         if snapshot.not_synced:
             self._tell_stalled(snapshot)
         else:
             self._stalled_since = None
-            # First the calls, which the memory records as in progress. If this fails as a whole, calls that are not
-            # live calls of the actor count as calls with an unknown outcome a minute later.
-            self.actor.carry_out(plan)
-            self.report(lambda: self.reporter.tell(plan))
-            if self.meter is not None:
-                self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
-            self._save_hints()
-        return self._pause(plan)
+        self.board.publish(snapshot, plan, self._adapted(), self.clock())
+
+    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
+        """Report the plan, and save the hints."""
+        self.report(functools.partial(self.reporter.tell, plan))
+        if self.meter is not None:
+            self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
+        self._save_hints()
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
         now = self.monotonic()
@@ -143,17 +184,6 @@ class Loop(RoundLoop[answers.Answer]):
             if each.pending
         )
         self.report(lambda: self.reporter.tell_notices(notices))
-
-    def _follow_clock(self) -> None:
-        """If the clock was set, shift all stored times by the same amount."""
-        by = self.follow_clock()
-        if not by:
-            return
-        self.memory = shifted(self.memory, by)
-        self.pools.clock_set(by)
-        if self.identity is not None:
-            self.identity.clock_set(by)
-        self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
         """Add the MachineConfigs of the cluster to the catalogue; return whether they have changed."""
@@ -183,49 +213,6 @@ class Loop(RoundLoop[answers.Answer]):
     def _adapted(self) -> Settings:
         """Return the settings, adapted to the release channel of the cluster."""
         return self.settings if self.identity is None else self.settings.on_channel(self.identity.release_channel)
-
-    def _fold(self, pools: Mapping[PoolName, NodePool], answer: answers.Answer) -> None:
-        self.memory = answers.fold(self.memory, answer, pools)
-
-    def _decide(self) -> tuple[Plan, Snapshot]:
-        every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
-        due = self.pools.due_in_seconds(self.clock(), every_seconds=every) <= 0
-        if due:
-            self.pools.fetch()
-        plan, snapshot = self._decide_once()
-        old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
-        if not due and (plan.deletes or (plan.creates and old)):
-            # The first plan only showed that a new list is needed, and is discarded.
-            self.pools.fetch()
-            plan, snapshot = self._decide_once()
-        self._problems = (self.pools.problem,) if self.pools.problem else ()
-        self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
-        return plan, snapshot
-
-    def _decide_once(self) -> tuple[Plan, Snapshot]:
-        observe = functools.partial(
-            take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
-        )
-        snapshot = observe()
-        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
-        if self._follow_catalogue():
-            snapshot = observe()
-        started = self.monotonic()
-        plan = decide(
-            snapshot,
-            self.memory,
-            self._adapted(),
-            self.pools.supplier.rules,
-            self.clock(),
-            self._derived,
-        )
-        self._derived = plan.derived
-        self.metrics.decide_seconds.observe(self.monotonic() - started)
-        return plan, snapshot
-
-    def _pause(self, plan: Plan) -> float:
-        due = self.pools.due_in_seconds(self.clock(), every_seconds=plan.poll_seconds)
-        return self.pause_seconds(plan.wake_at, due_in_seconds=due)
 
     def _save_hints(self, *, force: bool = False) -> None:
         due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

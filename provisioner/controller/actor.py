@@ -9,7 +9,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -42,6 +42,10 @@ class CallingActor(Generic[A]):
     #: Calls that were submitted and have not begun.
     _waiting: set[object] = field(default_factory=set, init=False)
     _live: set[str] = field(default_factory=set, init=False)
+
+    def carry_out(self, plan: Any) -> None:
+        """Submit all calls of a plan without blocking. A call that cannot be submitted does not affect the others."""
+        raise NotImplementedError
 
     def submit(
         self,
