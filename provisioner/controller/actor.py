@@ -1,23 +1,34 @@
-"""Makes the calls of plans on thread pools. Each call has one result or is logged as crashed; none is made late."""
+"""Makes the calls and writes of plans on thread pools. Each has one answer or is logged as crashed; none is late."""
 
 from __future__ import annotations
 
 import queue
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Generic, TypeVar
+from functools import partial
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import structlog
+
+from provisioner.kube.errors import ClusterError, failure_of
+from provisioner.kube.live import why_kept
+from provisioner.model.capacity import CallError, Failure, FailureKind
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, CallT, WriteFailure, WriteT
+from provisioner.runtime.metrics import ActionMetrics
 
 _log = structlog.get_logger(__name__)
 
 #: Result of a change that is not sent for lack of lease time.
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
+#: Maximum duration in seconds of a write to Kubernetes. A write is not sent if the lease lasts for less time.
+WRITE_SECONDS = 10.0
+_OK = 200
 _NOT_SENT = "Not sent: the process could not start a thread for it."
 
 A = TypeVar("A")
@@ -133,3 +144,111 @@ class CallingActor(Generic[A]):
                 with self._idle:
                     self._live.discard(key)
             self._end()
+
+
+class Exchange(NamedTuple):
+    """A call as it is made."""
+
+    #: Name of the call in metrics.
+    method: str
+    #: Sends the call, and returns the result of its answer. Raises CallError.
+    send: Callable[[], Any]
+    executor: Executor
+    #: Seconds of leadership of which more must be left; None if the call changes nothing.
+    lease_seconds: float | None = None
+    #: Live check before a delete. Raises KeptError or ClusterError.
+    check: Callable[[], None] | None = None
+    #: Whether NOT_FOUND is no failure.
+    may_be_absent: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, Generic[CallT, WriteT]):
+    """Carries out plans of calls and writes that have keys. Each is answered once, even if it crashes."""
+
+    write_executor: Executor
+    metrics: ActionMetrics
+
+    @abstractmethod
+    def exchange(self, call: CallT) -> Exchange:
+        """Return how to make a call."""
+
+    @abstractmethod
+    def write(self, write: WriteT) -> Any:
+        """Make a write; return the result of its answer. Raises ClusterError."""
+
+    def carry_out(self, plan: Any) -> None:
+        """Submit all writes and calls of a plan without blocking."""
+        for write in plan.writes:
+            not_written = partial(self.not_written, write)
+            self.submit(partial(self._write, write), self.write_executor, key=write.key, not_sent=not_written)
+        for call in plan.calls:
+            exchange, not_called = self.exchange(call), partial(self.not_called, call)
+            self.submit(partial(self._call, call, exchange), exchange.executor, key=call.key, not_sent=not_called)
+
+    def _call(self, call: CallT, exchange: Exchange) -> AnsweredCall[CallT]:
+        if self._lacks_lease(exchange):
+            return self.not_called(call, NO_LEASE)
+        if exchange.check is not None:
+            if (kept := why_kept(exchange.check, call=call.key)) is not None:
+                return AnsweredCall(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
+            # Checked again, because the live reads may have taken long.
+            if self._lacks_lease(exchange):
+                return self.not_called(call, NO_LEASE)
+        return self._send(call, exchange)
+
+    def _lacks_lease(self, exchange: Exchange) -> bool:
+        return exchange.lease_seconds is not None and self.lease_seconds() <= exchange.lease_seconds
+
+    def _send(self, call: CallT, exchange: Exchange) -> AnsweredCall[CallT]:
+        asked_at, started = self.clock(), self.monotonic()
+        result, failure, code, retry_after_seconds = None, None, _OK, None
+        try:
+            result = exchange.send()
+        except CallError as error:
+            failure, code, retry_after_seconds = error.failure, error.code, error.retry_after_seconds
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            # The request may have taken effect before the exception.
+            _log.exception("call.crashed", call=call.key)
+            failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
+        kind = failure.kind if failure is not None else None
+        self.metrics.observe_call(
+            exchange.method,
+            seconds=self.monotonic() - started,
+            error_kind=kind.value if kind is not None else None,
+            code=code,
+        )
+        return AnsweredCall(
+            call=call,
+            asked_at=asked_at,
+            at=self.clock(),
+            result=result,
+            failure=None if exchange.may_be_absent and kind is FailureKind.NOT_FOUND else failure,
+            retry_after_seconds=retry_after_seconds,
+        )
+
+    def _write(self, write: WriteT) -> AnsweredWrite[WriteT]:
+        if self.lease_seconds() <= WRITE_SECONDS:
+            return self.not_written(write, NO_LEASE)
+        try:
+            return AnsweredWrite(write=write, result=self.write(write), at=self.clock())
+        except ClusterError as error:
+            return self.not_written(write, str(error), self.failure_of(write, error))
+        except Exception as error:  # noqa: BLE001 - the answer must not be lost
+            _log.exception("write.crashed", write=write.key)
+            return self.not_written(write, repr(error))
+
+    def failure_of(self, write: WriteT, error: ClusterError) -> WriteFailure:  # noqa: ARG002 - products use it
+        """Return the kind of failure of a failed write."""
+        return failure_of(error)
+
+    def not_called(self, call: CallT, why: str, kind: FailureKind = FailureKind.UNAVAILABLE) -> AnsweredCall[CallT]:
+        """Return the answer to a call that was not sent."""
+        failure = Failure(kind=kind, message=why)
+        return AnsweredCall(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+
+    def not_written(
+        self, write: WriteT, why: str, failure: WriteFailure = WriteFailure.UNAVAILABLE
+    ) -> AnsweredWrite[WriteT]:
+        """Return the answer to a write that failed or was not sent."""
+        return AnsweredWrite(write=write, at=self.clock(), failure=failure, message=why)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Any, ClassVar, Generic, Protocol, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
@@ -53,49 +53,19 @@ class Wake(threading.Event):
         return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
 
 
-class Observed(Protocol):
-    """Input of a decision."""
-
-    @property
-    def not_synced(self) -> tuple[str, ...]:
-        """Reasons why nothing may be decided; empty if it may."""
-        ...
-
-
-class Decided(Protocol):
-    """Result of a decision."""
-
-    @property
-    def memory(self) -> Any:
-        """Memory for the next decision, in which the calls and writes of the plan are open."""
-        ...
-
-    @property
-    def wake_at(self) -> datetime | None:
-        """Time of the next decision if no event occurs before; None if only an event requires one."""
-        ...
-
-
 A = TypeVar("A")
-SnapshotT = TypeVar("SnapshotT", bound=Observed)
-PlanT = TypeVar("PlanT", bound=Decided)
 
 
 @dataclass(slots=True, kw_only=True)
-class RoundLoop(ABC, Generic[A, SnapshotT, PlanT]):
-    """Runs rounds until `stopping` is set. All fields belong to the loop's thread.
+class RoundLoop(ABC, Generic[A]):
+    """Runs rounds of a product until `stopping` is set. All fields belong to the loop's thread."""
 
-    A product defines `watched`, `fold` and `decide`, and extends other methods as necessary.
-    """
-
-    #: Names of watches whose kind a cluster may lack.
-    optional: ClassVar[frozenset[str]] = frozenset()
     #: Carries out plans, and returns the answers to their calls.
     actor: CallingActor[A]
-    #: Reports plans and answers: `tell` and `tell_answer`.
+    #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
     reporter: Any
     metrics: LoopMetrics
-    #: Product's memory between decisions.
+    #: Memory between decisions; contains the calls of a plan as open.
     memory: Any
     is_leader: Callable[[], bool]
     #: The clock that all parts use.
@@ -106,93 +76,57 @@ class RoundLoop(ABC, Generic[A, SnapshotT, PlanT]):
     monotonic: Callable[[], float] = time.monotonic
     _last_round_monotonic: float = 0.0
 
-    # --- what a product defines ---
-
     @abstractmethod
-    def watched(self) -> Mapping[str, Watch[Any]]:
-        """Return the watches by the name of their resource."""
+    def round(self) -> float:
+        """Do one round; return the maximum seconds until the next round if no event occurs."""
 
     @abstractmethod
     def fold(self, answer: A) -> None:
         """Record an answer in the memory."""
 
-    @abstractmethod
-    def decide(self) -> tuple[SnapshotT, PlanT]:
-        """Observe, and decide. A round of the leader calls it once."""
-
-    def read(self, *, leading: bool) -> None:
-        """Read the state that no watch shows, if a read is due."""
-
-    def due_in_seconds(self, *, leading: bool) -> float:  # noqa: ARG002 - products use it
-        """Return the seconds until the next read is due; infinite if no read is necessary."""
-        return float("inf")
-
-    def stand_by(self) -> None:
-        """Record that another process leads."""
-
-    def publish(self, plan: PlanT, snapshot: SnapshotT) -> None:
-        """Show a decision on the product's page, even if it was made without synced caches. Errors are logged."""
-
-    def tell(self, plan: PlanT, snapshot: SnapshotT) -> None:
-        """Report a plan that is being carried out. Errors are logged."""
-        self.reporter.tell(plan, snapshot)
-
     def clock_set(self, by: timedelta) -> None:
         """Shift all stored times by the same amount, after the machine's clock was set."""
         self.memory = shifted(self.memory, by)
 
-    def measure(self, *, leading: bool) -> None:
-        """Set the metrics of the watches and of leadership."""
-        self.metrics.leader.set(leading)
-        for name, watch in self.watched().items():
-            if name in self.optional and watch.missing:
-                # The cluster does not have the kind, which is normal.
+    def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
+        """Begin a round: measure the watches, process the answers, and follow the clock; return whether to lead.
+
+        A cluster may lack the kinds of `optional` watches.
+        """
+        for name, watch in watches.items():
+            if name in optional and watch.missing:
                 self.metrics.forget_watch(name)
             else:
                 self.metrics.set_watch(
                     name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
                 )
-
-    # --- rounds ---
-
-    def round(self) -> float:
-        """Do one round; return the maximum seconds until the next round if no event occurs."""
         leading = self.is_leader()
-        self.measure(leading=leading)
+        self.metrics.leader.set(leading)
         # Answers first: their times are from the clock before it was set.
-        self.take_in()
-        if by := self.clock.follow():
-            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
-            self.clock_set(by)
-        self.read(leading=leading)
-        if leading:
-            return self.lead()
-        self.stand_by()
-        return self.pause_seconds(None, leading=False)
-
-    def lead(self) -> float:
-        """Do the part of a round that only the leader does; return the pause."""
-        snapshot, plan = self.decide()
-        # Before the calls: if their submission crashes, calls that the actor does not have count as lost after 60 s.
-        self.memory = plan.memory
-        self.report(partial(self.publish, plan, snapshot))
-        if not snapshot.not_synced:
-            self.actor.carry_out(plan)
-            self.report(partial(self.tell, plan, snapshot))
-        return self.pause_seconds(plan.wake_at)
-
-    def take_in(self) -> None:
-        """Process and report all answers. If `fold` fails, its call remains open."""
         while (answer := self.actor.take_answer()) is not None:
             try:
                 self.fold(answer)
-            except Exception:  # noqa: BLE001 - one answer's boundary
+            except Exception:  # noqa: BLE001 - one answer's boundary; its call remains open
                 _log.exception("answer.crashed", answer=bounds.cut(repr(answer), _SHOWN_CHARACTERS))
             self.report(partial(self.reporter.tell_answer, answer))
+        if by := self.clock.follow():
+            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+            self.clock_set(by)
+        return leading
 
-    def pause_seconds(self, wake_at: datetime | None, *, leading: bool = True) -> float:
-        """Return the seconds until the next round: until `wake_at`, the next read or the heartbeat."""
-        moments = [LONGEST_PAUSE_SECONDS, self.due_in_seconds(leading=leading)]
+    def carry_out(self, plan: Any, snapshot: Any) -> None:
+        """Store the memory of a plan, make its calls, and report it. If the snapshot is not synced, do only the first.
+
+        If this crashes, calls that the actor does not have count as lost after 60 s.
+        """
+        self.memory = plan.memory
+        if not snapshot.not_synced:
+            self.actor.carry_out(plan)
+            self.report(partial(self.reporter.tell, plan, snapshot))
+
+    def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
+        """Return the seconds until the next round: until `wake_at`, `due_in_seconds` or the heartbeat."""
+        moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
         if wake_at is not None:
             moments.append((wake_at - self.clock()).total_seconds())
         return max(0.0, min(moments))
@@ -203,8 +137,6 @@ class RoundLoop(ABC, Generic[A, SnapshotT, PlanT]):
             tell()
         except Exception:  # noqa: BLE001 - the reporter's boundary
             _log.exception("report.crashed")
-
-    # --- the thread ---
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""

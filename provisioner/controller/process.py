@@ -96,7 +96,7 @@ def make_replica(
     )
 
 
-LoopT = TypeVar("LoopT", bound=RoundLoop[Any, Any, Any])
+LoopT = TypeVar("LoopT", bound=RoundLoop[Any])
 ActorT = TypeVar("ActorT", bound=CallingActor[Any])
 
 

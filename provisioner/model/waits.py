@@ -6,6 +6,8 @@ import zlib
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 
+from provisioner.model.capacity import Failure
+
 #: Maximum number of doublings, after which any first wait exceeds any cap.
 _MOST_DOUBLINGS = 30
 #: Maximum share by which a wait is shortened, so that waits of several keys end at different times.
@@ -16,6 +18,34 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
     """Return the wait after consecutive failures: doubled by each up to a cap, and up to a fifth shorter by key."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Result of failed attempts: the call is not repeated before `until`."""
+
+    failure: Failure
+    failures: int
+    #: Time of the last failure.
+    at: datetime
+    until: datetime
+    #: Whether the request of a change was accepted and its operation failed.
+    accepted: bool = False
+
+
+def backed_off(
+    before: Backoff | None,
+    failure: Failure,
+    key: str,
+    now: datetime,
+    delay: tuple[float, float],
+    *,
+    min_seconds: float = 0.0,
+) -> Backoff:
+    """Return the back-off after one more failure; `delay` has the first and the maximum wait in seconds."""
+    failures = before.failures + 1 if before is not None else 1
+    seconds = max(doubled_seconds(*delay, failures, key), min_seconds)
+    return Backoff(failure=failure, failures=failures, at=now, until=after(now, seconds))
 
 
 def share_of(key: str) -> float:

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
-from typing import Any
 
 import provisioner
-from provisioner.controller.loop import RoundLoop
+from provisioner.controller.loop import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.controller.process import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
-from provisioner.kube.watches import Watch
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
 from provisioner.nodegroups.compute.records import Compute
@@ -21,9 +19,10 @@ from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
-from provisioner.nodegroups.planning.decide import Plan, decide
-from provisioner.nodegroups.planning.memory import Answer, Memory, fold
-from provisioner.nodegroups.planning.round import PlanningSettings, Snapshot
+from provisioner.nodegroups.planning.actions import Answer
+from provisioner.nodegroups.planning.decide import decide
+from provisioner.nodegroups.planning.memory import Memory, fold
+from provisioner.nodegroups.planning.round import PlanningSettings
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.clock import FollowedClock
@@ -38,8 +37,8 @@ _AT_ONCE = 32
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[Answer, Snapshot, Plan]):
-    """The loop of node groups."""
+class Loop(RoundLoop[Answer]):
+    """The loop of node groups. `memory` and all parts are used only by its thread."""
 
     settings: PlanningSettings
     watches: Watches
@@ -53,28 +52,21 @@ class Loop(RoundLoop[Answer, Snapshot, Plan]):
         doubt = self.cluster.doubt() if self.is_leader() else ""
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
-    def watched(self) -> Mapping[str, Watch[Any]]:
-        """Implement RoundLoop.watched."""
-        return self.watches.named()
-
-    def due_in_seconds(self, *, leading: bool) -> float:
-        """Return the seconds until the facts about the cluster must be read; a follower does not need them."""
-        return self.cluster.due_in_seconds(self.clock()) if leading else float("inf")
-
-    def read(self, *, leading: bool) -> None:
-        """Read the facts about the cluster if that is due."""
-        if self.due_in_seconds(leading=leading) <= 0:
+    def round(self) -> float:
+        """Do one round; return the maximum pause in seconds before the next."""
+        if not self.begin(self.watches.named()):
+            return LONGEST_PAUSE_SECONDS
+        if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
-
-    def fold(self, answer: Answer) -> None:
-        """Implement RoundLoop.fold."""
-        self.memory = fold(self.memory, answer)
-
-    def decide(self) -> tuple[Snapshot, Plan]:
-        """Implement RoundLoop.decide."""
         snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
         with self.metrics.decide_seconds.time():
-            return snapshot, decide(snapshot, self.memory, self.settings, self.clock())
+            plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.carry_out(plan, snapshot)
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
+
+    def fold(self, answer: Answer) -> None:
+        """Record an answer in the memory."""
+        self.memory = fold(self.memory, answer)
 
 
 def build(

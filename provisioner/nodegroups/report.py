@@ -8,12 +8,11 @@ import structlog
 
 from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredWrite, WriteFailure
 from provisioner.nodegroups.compute.records import Manager, Operation
 from provisioner.nodegroups.metrics import DONE, Metrics, values_of
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
-from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.planning.round import Snapshot
 from provisioner.runtime.repeats import Lasting, Repeats, place_of
 
@@ -76,12 +75,12 @@ class Reporter:
         said = {"kind": about.kind, "namespace": about.namespace, "name": about.name}
         _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
 
-    def tell_answer(self, answer: Answer) -> None:
+    def tell_answer(self, answer: actions.Answer) -> None:
         """Report the result of a call or a write."""
-        changes = isinstance(answer, actions.WriteAnswer) or answer.call.sort is actions.Sort.CHANGE
+        changes = isinstance(answer, AnsweredWrite) or answer.call.sort is actions.Sort.CHANGE
         if self.dry_run and changes:
             return
-        if isinstance(answer, actions.WriteAnswer):
+        if isinstance(answer, AnsweredWrite):
             self._tell_write(answer)
         elif answer.kept:
             self.metrics.kept.inc()

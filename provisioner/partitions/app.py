@@ -8,7 +8,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from functools import partial
-from typing import Any
 
 import provisioner
 from provisioner.admission.files import Files
@@ -24,10 +23,9 @@ from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known, make_ledger_watch, make_pod_watch
 from provisioner.partitions.planning.actions import Answer
-from provisioner.partitions.planning.decide import Plan, decide
+from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
-from provisioner.partitions.planning.round import Snapshot
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
@@ -39,8 +37,8 @@ _WRITES_AT_ONCE = 8
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[Answer, Snapshot, Plan]):
-    """The loop of partitions."""
+class Loop(RoundLoop[Answer]):
+    """The loop of partitions. `memory` and all parts are used only by its thread."""
 
     settings: PartitionSettings
     pods: Watch[Pod]
@@ -54,21 +52,26 @@ class Loop(RoundLoop[Answer, Snapshot, Plan]):
         """Return why the controller cannot work, empty if it can. A follower only waits, and has no problem."""
         return self.known.snapshot(self.pods).not_synced if self.is_leader() else ()
 
-    def watched(self) -> Mapping[str, Watch[Any]]:
-        """Implement RoundLoop.watched."""
-        return {"pods": self.pods}
-
-    def due_in_seconds(self, *, leading: bool) -> float:
-        """Return the seconds until the ledger must be read, or by a follower the cluster's UID."""
-        return self.known.due_in_seconds(self.clock(), leading=leading)
-
-    def read(self, *, leading: bool) -> None:
-        """Read the cluster's UID and the ledger if that is due."""
-        if self.due_in_seconds(leading=leading) <= 0:
+    def round(self) -> float:
+        """Do one round; return the maximum pause in seconds before the next."""
+        leading = self.begin({"pods": self.pods})
+        if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
+        if not leading:
+            self.board.stand_by()
+            due = self.known.due_in_seconds(self.clock(), leading=False)
+            return self.pause_seconds(None, due_in_seconds=due)
+        snapshot = self.known.snapshot(self.pods, self.actor.live())
+        # Set here, because the reporter is not called in a round without the ledger.
+        self.metrics.ledger_known.set(snapshot.ledger is not None)
+        with self.metrics.decide_seconds.time():
+            plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.board.publish(plan, snapshot, self.clock())
+        self.carry_out(plan, snapshot)
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self.known.due_in_seconds(self.clock(), leading=True))
 
     def fold(self, answer: Answer) -> None:
-        """Implement RoundLoop.fold."""
+        """Record an answer in the memory and in the readings."""
         self.known.fold(answer)
         self.memory = fold(self.memory, answer)
 
@@ -76,22 +79,6 @@ class Loop(RoundLoop[Answer, Snapshot, Plan]):
         """Shift also the times of the readings."""
         RoundLoop.clock_set(self, by)
         self.known.clock_set(by)
-
-    def stand_by(self) -> None:
-        """Show that another replica leads."""
-        self.board.stand_by()
-
-    def decide(self) -> tuple[Snapshot, Plan]:
-        """Implement RoundLoop.decide."""
-        snapshot = self.known.snapshot(self.pods, self.actor.live())
-        # Set here, because the reporter is not called in a round without the ledger.
-        self.metrics.ledger_known.set(snapshot.ledger is not None)
-        with self.metrics.decide_seconds.time():
-            return snapshot, decide(snapshot, self.memory, self.settings, self.clock())
-
-    def publish(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Show the decision."""
-        self.board.publish(plan, snapshot, self.clock())
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

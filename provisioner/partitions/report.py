@@ -11,7 +11,7 @@ import structlog
 from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredWrite, WriteFailure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.metrics import DONE, Metrics, values_of
 from provisioner.partitions.planning import actions
@@ -48,7 +48,7 @@ class Reporter:
 
     def tell_answer(self, answer: actions.Answer) -> None:
         """Report the outcome of a call or a write."""
-        if isinstance(answer, actions.WriteAnswer):
+        if isinstance(answer, AnsweredWrite):
             self._tell_write(answer)
         else:
             self._tell_call(answer)

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
-from typing import Any
 
 from provisioner import constants
 from provisioner.controller.loop import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.machineconfigs import Listed, extend_catalogue
-from provisioner.kube.watches import Watch
 from provisioner.model.sources import HINTS
 from provisioner.model.workloads import Workloads
 from provisioner.settings import Settings
@@ -20,7 +17,7 @@ from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
-from provisioner.slices.metrics import Meter, Metrics
+from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
@@ -41,10 +38,9 @@ _STALLED_GAP_SECONDS = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
-class Loop(RoundLoop[answers.Answer, Snapshot, Plan]):
-    """The loop of slices."""
+class Loop(RoundLoop[answers.Answer]):
+    """The loop of slices. `memory` and all parts are used only by its thread."""
 
-    optional = OPTIONAL
     settings: Settings
     watches: Watches
     pools: PoolList
@@ -55,8 +51,6 @@ class Loop(RoundLoop[answers.Answer, Snapshot, Plan]):
     metrics: Metrics
     board: Board
     store: hints.HintsStore
-    #: None if rounds are not measured, as in the simulation.
-    meter: Meter | None = None
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
     _hints: dict[str, str] = field(default_factory=dict)
@@ -80,91 +74,32 @@ class Loop(RoundLoop[answers.Answer, Snapshot, Plan]):
         """Return why the provisioner cannot work; a follower that waits for the lease has no problem."""
         return (*not_synced(self.watches), *self._problems)
 
-    def watched(self) -> Mapping[str, Watch[Any]]:
-        """Implement RoundLoop.watched."""
-        return self.watches.named()
-
-    def measure(self, *, leading: bool) -> None:
-        """Set also the metric of unknown sources."""
-        RoundLoop.measure(self, leading=leading)
+    def round(self) -> float:
+        """Do one round; return the maximum pause in seconds before the next one."""
+        leading = self.begin(self.watches.named(), optional=OPTIONAL)
         unknown = unknown_in(read_sources(self.watches))
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
         self.metrics.set_unknown_sources(unknown)
-
-    def stand_by(self) -> None:
-        """Record that another process leads, which is no problem."""
-        self._problems, self._stalled_since, self.board.leading = (), None, False
-
-    def lead(self) -> float:
-        """Decide and act, if the cluster is proven and the hints are read."""
-        if not (wait_seconds := self._prepare()):
-            return RoundLoop.lead(self)
-        self.board.leading = True
-        self._tell_stalled(take_snapshot(self.watches, self.pools))
-        return min(LONGEST_PAUSE_SECONDS, wait_seconds)
-
-    def fold(self, answer: answers.Answer) -> None:
-        """Implement RoundLoop.fold."""
-        self.memory = answers.fold(self.memory, answer, self.pools.by_name())
-
-    def clock_set(self, by: timedelta) -> None:
-        """Shift also the times of the list of pools, the proof and the timeline."""
-        RoundLoop.clock_set(self, by)
-        self.pools.clock_set(by)
-        if self.identity is not None:
-            self.identity.clock_set(by)
-        self.board.timeline.shift(by)
-
-    def due_in_seconds(self, *, leading: bool) -> float:
-        """Return the seconds until the node pools must be listed; a follower does not list them."""
-        every_seconds = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
-        return self.pools.due_in_seconds(self.clock(), every_seconds=every_seconds) if leading else float("inf")
-
-    def decide(self) -> tuple[Snapshot, Plan]:
-        """List the pools if that is due, or if the plan needs a newer list, and decide."""
-        due = self.due_in_seconds(leading=True) <= 0
-        if due:
-            self.pools.fetch()
-        snapshot, plan = self._decide_once()
-        old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
-        if not due and (plan.deletes or (plan.creates and old)):
-            # The first plan only showed that a new list is needed, and is discarded.
-            self.pools.fetch()
-            snapshot, plan = self._decide_once()
-        self._problems = (self.pools.problem,) if self.pools.problem else ()
-        self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
-        self.last_plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
-        return snapshot, self.last_plan
-
-    def _decide_once(self) -> tuple[Snapshot, Plan]:
-        observe = functools.partial(
-            take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
-        )
-        snapshot = observe()
-        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
-        if self._follow_catalogue():
-            snapshot = observe()
-        rules = self.pools.supplier.rules
-        with self.metrics.decide_seconds.time():
-            plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._derived)
-        self._derived = plan.derived
-        return snapshot, plan
-
-    def publish(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Show the decision, and notify owners if none has been possible for a minute."""
+        if not leading:
+            self._problems = ()
+            self._stalled_since = None
+            self.board.leading = False
+            return LONGEST_PAUSE_SECONDS
+        if wait_seconds := self._prepare():
+            self.board.leading = True
+            self._tell_stalled(take_snapshot(self.watches, self.pools))
+            return min(LONGEST_PAUSE_SECONDS, wait_seconds)
+        plan, snapshot = self._decide()
+        plan = self.last_plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
+        self.report(lambda: self.board.publish(snapshot, plan, self._adapted(), self.clock()))
+        self.carry_out(plan, snapshot)
         if snapshot.not_synced:
             self._tell_stalled(snapshot)
         else:
             self._stalled_since = None
-        self.board.publish(snapshot, plan, self._adapted(), self.clock())
-
-    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
-        """Report the plan, and save the hints."""
-        self.report(functools.partial(self.reporter.tell, plan))
-        if self.meter is not None:
-            self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
-        self._save_hints()
+            self._save_hints()
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self._due_in_seconds())
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
         now = self.monotonic()
@@ -184,6 +119,18 @@ class Loop(RoundLoop[answers.Answer, Snapshot, Plan]):
             if each.pending
         )
         self.report(lambda: self.reporter.tell_notices(notices))
+
+    def fold(self, answer: answers.Answer) -> None:
+        """Record an answer in the memory."""
+        self.memory = answers.fold(self.memory, answer, self.pools.by_name())
+
+    def clock_set(self, by: timedelta) -> None:
+        """Shift also the times of the list of pools, the proof and the timeline."""
+        RoundLoop.clock_set(self, by)
+        self.pools.clock_set(by)
+        if self.identity is not None:
+            self.identity.clock_set(by)
+        self.board.timeline.shift(by)
 
     def _follow_catalogue(self) -> bool:
         """Add the MachineConfigs of the cluster to the catalogue; return whether they have changed."""
@@ -213,6 +160,39 @@ class Loop(RoundLoop[answers.Answer, Snapshot, Plan]):
     def _adapted(self) -> Settings:
         """Return the settings, adapted to the release channel of the cluster."""
         return self.settings if self.identity is None else self.settings.on_channel(self.identity.release_channel)
+
+    def _decide(self) -> tuple[Plan, Snapshot]:
+        due = self._due_in_seconds() <= 0
+        if due:
+            self.pools.fetch()
+        plan, snapshot = self._decide_once()
+        old = self.pools.age_seconds(self.clock()) > _CREATE_LIST_AGE_SECONDS
+        if not due and (plan.deletes or (plan.creates and old)):
+            # The first plan only showed that a new list is needed, and is discarded.
+            self.pools.fetch()
+            plan, snapshot = self._decide_once()
+        self._problems = (self.pools.problem,) if self.pools.problem else ()
+        self.metrics.list_age.set(self.pools.age_seconds(self.clock()))
+        return plan, snapshot
+
+    def _decide_once(self) -> tuple[Plan, Snapshot]:
+        observe = functools.partial(
+            take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
+        )
+        snapshot = observe()
+        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
+        if self._follow_catalogue():
+            snapshot = observe()
+        rules = self.pools.supplier.rules
+        with self.metrics.decide_seconds.time():
+            plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._derived)
+        self._derived = plan.derived
+        return plan, snapshot
+
+    def _due_in_seconds(self) -> float:
+        """Return the seconds until the node pools must be listed."""
+        every_seconds = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
+        return self.pools.due_in_seconds(self.clock(), every_seconds=every_seconds)
 
     def _save_hints(self, *, force: bool = False) -> None:
         due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

@@ -174,6 +174,7 @@ class World:
             reporter=Reporter(
                 recorder=self.recorder,
                 metrics=self.metrics,
+                meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock),
                 journal=self.board.journal,
                 clock=self.time,
                 monotonic=self.clock,
@@ -185,7 +186,6 @@ class World:
             clock=self.time,
             wake=self.wake,
             stopping=self.stopping,
-            meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock),
             monotonic=self.clock,
         )
         return self.loop
