@@ -90,7 +90,8 @@ class DryActor(Actor):
             self.put(self.not_written(write, _DRY, WriteFailure.REFUSED), key=write.key)
 
     def _say(self, action: str) -> None:
-        self._said.fails(action, _DRY, lambda: _log.info("dry_run.would", action=action))
+        if self._said.fails(action, _DRY):
+            _log.info("dry_run.would", action=action)
 
 
 def would(change: actions.Call | actions.Write) -> str:

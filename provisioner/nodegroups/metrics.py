@@ -6,7 +6,6 @@ from collections import Counter
 from collections.abc import Iterator
 
 from provisioner.google.errors import status_label
-from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.planning.memory import Memory
@@ -18,8 +17,6 @@ PREFIX = "tpu_provisioner_nodegroups_"
 NODE_STATES = ("ready", "reconciling", "failed")
 #: Label of a group whose Ready is missing, or has a reason that this controller does not set.
 UNKNOWN = "Unknown"
-DONE = "ok"
-WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
 #: Reasons that the label may have.
 _REASONS = frozenset(Reason)
 

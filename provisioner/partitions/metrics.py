@@ -12,7 +12,6 @@ from provisioner.partitions.planning.standing import Phase
 from provisioner.runtime.metrics import ActionMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_partitions_"
-DONE = "ok"
 #: Values of the label `phase`, as the status page shows them.
 PHASES = (*(each.value for each in Phase), ORPHAN)
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)

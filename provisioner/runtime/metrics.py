@@ -11,6 +11,8 @@ from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
 
+from provisioner.model.writes import WriteFailure
+
 
 class Shown(NamedTuple):
     """A metric with its values, by label or tuple of labels, or one number if it has no labels."""
@@ -148,6 +150,11 @@ class RequestMetrics:
         self._requests.labels(method, code).inc()
         if error_kind is not None:
             self._errors.labels(method, error_kind).inc()
+
+
+#: Result of a write that succeeded, and all results.
+WRITTEN = "ok"
+WRITE_RESULTS = (WRITTEN, *(failure.value for failure in WriteFailure))
 
 
 class ActionMetrics(LoopMetrics, ABC):
