@@ -162,10 +162,18 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without an answered call."""
-    if isinstance(answer, AnsweredWrite):
-        return replace(memory, writes=with_answer(memory.writes, answer))
-    return replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+    """Return the memory with the result of a write, or without an answered call; the same if neither is open."""
+    if isinstance(answer, AnsweredCall):
+        return replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+    key, failure = answer.write.key, answer.failure
+    if key not in memory.writes:
+        return memory
+    write = replace(memory.writes[key], answered_at=answer.at, failure=failure, failures=0, message="", retry_at=None)
+    if failure is not None:
+        failures = memory.writes[key].failures + 1
+        retry_at = waits.after(answer.at, waits.doubled_seconds(*_RETRIES[failure], failures, key))
+        write = replace(write, failures=failures, message=answer.message, retry_at=retry_at)
+    return replace(memory, writes={**memory.writes, key: write})
 
 
 def with_open(
@@ -225,28 +233,6 @@ def blocked_until(
     else:
         until = write.retry_at
     return until if until is not None and until > now else None
-
-
-def with_answer(
-    writes: Mapping[str, OpenWrite[WriteT]], answer: AnsweredWrite[WriteT]
-) -> Mapping[str, OpenWrite[WriteT]]:
-    """Return the records of writes after the result of one of them; the same mapping if that write is unknown."""
-    key = answer.write.key
-    if key not in writes:
-        return writes
-    failures, message, retry_at = 0, "", None
-    if answer.failure is not None:
-        failures, message = writes[key].failures + 1, answer.message
-        retry_at = waits.after(answer.at, waits.doubled_seconds(*_RETRIES[answer.failure], failures, key))
-    known = replace(
-        writes[key],
-        answered_at=answer.at,
-        failure=answer.failure,
-        failures=failures,
-        message=message,
-        retry_at=retry_at,
-    )
-    return {**writes, key: known}
 
 
 def still_open(

@@ -124,18 +124,10 @@ DELETE = OperationType.DELETE.value
 
 #: First and longest wait in seconds after a failed call, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
-    FailureKind.STOCKOUT: (30, 600),
-    FailureKind.QUOTA: (60, 900),
-    FailureKind.OPERATION_IN_THE_WAY: (2, 30),
-    FailureKind.TOO_MANY_OPERATIONS: (1, 30),
-    FailureKind.UNKNOWN_OUTCOME: (1, 60),
+    **waits.DELAYS,
     # The resource is read immediately, to see its owner. This wait is for a resource that no reading shows.
     FailureKind.ALREADY_EXISTS: (2, 60),
-    FailureKind.UNAVAILABLE: (1, 60),
-    # A user may remove the cause at any time, and the controller is not notified of it.
     FailureKind.INVALID: (60, 600),
-    FailureKind.PERMISSION: (30, 600),
-    FailureKind.NOT_FOUND: (10, 600),
 }
 #: Maximum pause in seconds that is observed when Google asks for one.
 LONGEST_WISH_SECONDS = 600.0

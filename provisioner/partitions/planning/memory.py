@@ -84,17 +84,9 @@ class Memory(OpenActions[actions.Call, actions.Write]):
 
 #: First and maximum wait in seconds after a failure of a call to a V-IPU server.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
+    **waits.DELAYS,
     # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
-    FailureKind.OPERATION_IN_THE_WAY: (2, 30),
-    FailureKind.TOO_MANY_OPERATIONS: (1, 30),
-    FailureKind.UNKNOWN_OUTCOME: (1, 60),
-    FailureKind.ALREADY_EXISTS: (1, 60),
-    FailureKind.UNAVAILABLE: (1, 60),
-    # A user may correct the cause at any time, and no event reports it.
-    FailureKind.INVALID: (30, 600),
-    FailureKind.PERMISSION: (30, 600),
-    FailureKind.NOT_FOUND: (10, 600),
 }
 #: Waits in seconds for an allocation in which creates have failed for long: another server may create the partition.
 IN_VAIN = (300, 600)
