@@ -26,13 +26,6 @@ class PlanReporter:
     metrics: ActionMetrics
     _lasting: Lasting = field(default_factory=Lasting)
 
-    def _warn(self, key: str, problem: str, event: str, **said: Any) -> bool:
-        """Log a failure of `key` unless the same problem has lasted; return whether it was logged."""
-        is_new = self._lasting.fails(key, problem)
-        if is_new:
-            _log.warning(event, **said)
-        return is_new
-
     def _count_write(self, answer: AnsweredWrite[Any], label: str, **said: Any) -> bool:
         """Count a write, and log its failure; return whether a failure was logged as a warning."""
         key, failure = answer.write.key, answer.failure
@@ -42,9 +35,9 @@ class PlanReporter:
             self._lasting.ended(key)
         elif failure in _PASSING:
             _log.info("write.postponed", kind=failure.value, **said)
-        else:
-            event = "write.refused" if failure is WriteFailure.REFUSED else "write.failed"
-            return self._warn(key, answer.message, event, **said)
+        elif self._lasting.fails(key, answer.message):
+            _log.warning("write.refused" if failure is WriteFailure.REFUSED else "write.failed", **said)
+            return True
         return False
 
     def _emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = True) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -20,14 +19,6 @@ from provisioner.runtime.repeats import Repeats, place_of
 _log = structlog.get_logger(__name__)
 
 _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXISTS})
-
-
-#: Events of failed calls in the log; other calls are reads.
-_FAILED: Mapping[type, str] = {
-    actions.Insert: "resource.create_failed",
-    actions.Delete: "resource.delete_failed",
-    actions.SetMetadata: "machine.metadata_failed",
-}
 
 
 @dataclass(slots=True, kw_only=True)
@@ -55,8 +46,8 @@ class Reporter(PlanReporter):
             return
         self.metrics.strays.set(len(strays))
         for stray in strays:
-            mark = stray.description
-            self._warn(stray.url, mark, "resource.orphaned", resource=stray.url, mark=mark)
+            if self._lasting.fails(stray.url, stray.description):
+                _log.warning("resource.orphaned", resource=stray.url, mark=stray.description)
 
     def _tell_events(self, plan: Plan) -> None:
         statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}
@@ -102,15 +93,24 @@ class Reporter(PlanReporter):
         key, failure, said = answer.call.key, answer.failure, _of(answer)
         if answer.kept:
             self.metrics.kept.inc()
-            self._warn(key, answer.kept, "resource.delete_kept", **said)
+            if self._lasting.fails(key, answer.kept):
+                _log.warning("resource.delete_kept", **said)
         elif failure is None:
             self._lasting.ended(key)
             _tell_success(answer)
         elif failure.kind in _PASSING:
             _log.info("call.postponed", **said, kind=failure.kind.value)
-        else:
-            event = _FAILED.get(type(answer.call), "compute.read_failed")
-            self._warn(key, f"{failure.kind.value} {failure.message}", event, **said, kind=failure.kind.value)
+        elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):
+            said["kind"] = failure.kind.value
+            match answer.call:
+                case actions.Insert():
+                    _log.warning("resource.create_failed", **said)
+                case actions.Delete():
+                    _log.warning("resource.delete_failed", **said)
+                case actions.SetMetadata():
+                    _log.warning("machine.metadata_failed", **said)
+                case _:
+                    _log.warning("compute.read_failed", **said)
 
     def _tell_event(self, event: actions.Event) -> None:
         said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}

@@ -22,14 +22,6 @@ from provisioner.partitions.planning.round import Snapshot
 _log = structlog.get_logger(__name__)
 
 
-#: Events of failed calls in the log.
-_FAILED: Mapping[type, str] = {
-    actions.ReadServer: "server.not_read",
-    actions.CreatePartition: "partition.create_failed",
-    actions.RemovePartition: "partition.remove_failed",
-}
-
-
 @dataclass(slots=True, kw_only=True)
 class Reporter(PlanReporter):
     """Reports decisions and answers."""
@@ -66,16 +58,23 @@ class Reporter(PlanReporter):
                 said |= {"namespace": call.pod[0], "pod": call.pod[1]}
         if answer.kept:
             self.metrics.kept.inc()
-            self._warn(key, answer.kept, "partition.kept", **said, reason=answer.kept)
+            if self._lasting.fails(key, answer.kept):
+                _log.warning("partition.kept", **said, reason=answer.kept)
         elif failure is None:
             self._tell_done(call, said, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
             # An earlier create of this controller took effect: no other cluster uses this id.
             self._lasting.ended(key)
             _log.info("partition.exists", **said)
-        else:
+        elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):
             said |= {"kind": failure.kind.value, "message": failure.message}
-            self._warn(key, f"{failure.kind.value} {failure.message}", _FAILED[type(call)], **said)
+            match call:
+                case actions.ReadServer():
+                    _log.warning("server.not_read", **said)
+                case actions.CreatePartition():
+                    _log.warning("partition.create_failed", **said)
+                case actions.RemovePartition():
+                    _log.warning("partition.remove_failed", **said)
 
     def _tell_done(self, call: actions.Call, said: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
