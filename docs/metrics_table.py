@@ -8,11 +8,11 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, FailureKind
-from provisioner.nodegroups.metrics import NODE_STATES, UNKNOWN, WRITE_RESULTS
+from provisioner.nodegroups.metrics import NODE_STATES, UNKNOWN
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import PHASES as PARTITION_PHASES
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
-from provisioner.runtime.metrics import Registry
+from provisioner.runtime.metrics import WRITE_RESULTS, Registry
 from provisioner.slices.metrics import CHIP_STATES, NOT_READY, OTHERS, PREFIX, SPLIT, Metrics, Stage, Use
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason

@@ -99,6 +99,22 @@ class Failure:
         return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 
+class CallError(Exception):
+    """A failed call to a supplier of capacity. Each supplier's interface raises only its own subclass."""
+
+    def __init__(
+        self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
+    ) -> None:
+        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
+        self.failure = failure
+        #: Call and object, such as "delete of instance group manager 'a'".
+        self.subject = subject
+        #: Pause in seconds that the supplier asked for; None if it did not.
+        self.retry_after_seconds = retry_after_seconds
+        #: HTTP status of the response; 0 without a response.
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
     """Taint of a node; `effect` in Kubernetes' spelling (NoSchedule, PreferNoSchedule, NoExecute)."""

@@ -58,14 +58,14 @@ class Lasting:
     #: Last message by key, such as the name of a resource.
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
-    def fails(self, key: str, message: str, tell: Callable[[], None]) -> None:
-        """Record a failure; call `tell` unless it has lasted with the same message."""
-        if self._messages.get(key) != message:
-            tell()
+    def fails(self, key: str, message: str) -> bool:
+        """Record a failure; return whether to log it: it has not lasted with the same message."""
+        is_new = self._messages.get(key) != message
         self._messages[key] = message
         self._messages.move_to_end(key)
         while len(self._messages) > _MAX_LASTING:
             self._messages.popitem(last=False)
+        return is_new
 
     def ended(self, key: str) -> bool:
         """Record a success; return whether the last attempt had failed."""

@@ -13,15 +13,15 @@ import structlog
 
 import provisioner
 from provisioner import constants
+from provisioner.controller.actor import CallingActor
+from provisioner.controller.loop import RoundLoop, Wake
 from provisioner.kube.api import KubeApi
 from provisioner.kube.events import EventRecorder
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.watches import Watch
 from provisioner.runtime import process
-from provisioner.runtime.actor import CallingActor
 from provisioner.runtime.http import HttpServer
 from provisioner.runtime.resources import Page
-from provisioner.runtime.rounds import RoundLoop, Wake
 from provisioner.runtime.status import make_status_server
 
 _log = structlog.get_logger(__name__)

@@ -1,20 +1,22 @@
-"""A loop of rounds. Events start a round immediately; without events, a round starts when an action is due."""
+"""The loop of a controller: rounds of observe, decide, act and report, started by events or when an action is due."""
 
 from __future__ import annotations
 
 import threading
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from functools import partial
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 import structlog
 
+from provisioner.controller.actor import CallingActor
+from provisioner.kube.watches import Watch
 from provisioner.model import bounds
-from provisioner.runtime.clock import FollowedClock
+from provisioner.runtime.clock import FollowedClock, shifted
 from provisioner.runtime.metrics import LoopMetrics
 
 _log = structlog.get_logger(__name__)
@@ -56,9 +58,16 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class RoundLoop(ABC, Generic[A]):
-    """Runs rounds until `stopping` is set. All fields belong to the loop's thread."""
+    """Runs rounds of a product until `stopping` is set. All fields belong to the loop's thread."""
 
+    #: Carries out plans, and returns the answers to their calls.
+    actor: CallingActor[A]
+    #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
+    reporter: Any
     metrics: LoopMetrics
+    #: Memory between decisions; contains the calls of a plan as open.
+    memory: Any
+    is_leader: Callable[[], bool]
     #: The clock that all parts use.
     clock: FollowedClock
     #: Set to request a round.
@@ -70,6 +79,64 @@ class RoundLoop(ABC, Generic[A]):
     @abstractmethod
     def round(self) -> float:
         """Do one round; return the maximum seconds until the next round if no event occurs."""
+
+    @abstractmethod
+    def fold(self, answer: A) -> None:
+        """Record an answer in the memory."""
+
+    def clock_set(self, by: timedelta) -> None:
+        """Shift all stored times by the same amount, after the machine's clock was set."""
+        self.memory = shifted(self.memory, by)
+
+    def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
+        """Begin a round: measure the watches, process the answers, and follow the clock; return whether to lead.
+
+        A cluster may lack the kinds of `optional` watches.
+        """
+        for name, watch in watches.items():
+            if name in optional and watch.missing:
+                self.metrics.forget_watch(name)
+            else:
+                self.metrics.set_watch(
+                    name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
+                )
+        leading = self.is_leader()
+        self.metrics.leader.set(leading)
+        # Answers first: their times are from the clock before it was set.
+        while (answer := self.actor.take_answer()) is not None:
+            try:
+                self.fold(answer)
+            except Exception:  # noqa: BLE001 - one answer's boundary; its call remains open
+                _log.exception("answer.crashed", answer=bounds.cut(repr(answer), _SHOWN_CHARACTERS))
+            self.report(partial(self.reporter.tell_answer, answer))
+        if by := self.clock.follow():
+            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+            self.clock_set(by)
+        return leading
+
+    def carry_out(self, plan: Any, snapshot: Any) -> None:
+        """Store the memory of a plan, make its calls, and report it. If the snapshot is not synced, do only the first.
+
+        If this crashes, calls that the actor does not have count as lost after 60 s.
+        """
+        self.memory = plan.memory
+        if not snapshot.not_synced:
+            self.actor.carry_out(plan)
+            self.report(partial(self.reporter.tell, plan, snapshot))
+
+    def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
+        """Return the seconds until the next round: until `wake_at`, `due_in_seconds` or the heartbeat."""
+        moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
+        if wake_at is not None:
+            moments.append((wake_at - self.clock()).total_seconds())
+        return max(0.0, min(moments))
+
+    def report(self, tell: Callable[[], None]) -> None:
+        """Report something to users. Errors are logged and otherwise ignored."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - the reporter's boundary
+            _log.exception("report.crashed")
 
     def run(self) -> None:
         """Run rounds until `stopping` is set."""
@@ -99,33 +166,3 @@ class RoundLoop(ABC, Generic[A]):
     def alive(self) -> bool:
         """Whether a round has ended within DEAD_AFTER_SECONDS."""
         return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS
-
-    def follow_clock(self) -> timedelta:
-        """Return by how much the machine's clock was set, to shift remembered times; zero if it was not."""
-        by = self.clock.follow()
-        if by:
-            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
-        return by
-
-    def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
-        """Return the seconds until the next round: until `wake_at`, `due_in_seconds` or the heartbeat."""
-        moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
-        if wake_at is not None:
-            moments.append((wake_at - self.clock()).total_seconds())
-        return max(0.0, min(moments))
-
-    def take_in(self, take: Callable[[], A | None], fold: Callable[[A], None], tell: Callable[[A], None]) -> None:
-        """Process all results with `fold` and report them with `tell`. If `fold` fails, its call remains open."""
-        while (answer := take()) is not None:
-            try:
-                fold(answer)
-            except Exception:  # noqa: BLE001 - one answer's boundary
-                _log.exception("answer.crashed", answer=bounds.cut(repr(answer), _SHOWN_CHARACTERS))
-            self.report(partial(tell, answer))
-
-    def report(self, tell: Callable[[], None]) -> None:
-        """Report something to users. Errors are logged and otherwise ignored."""
-        try:
-            tell()
-        except Exception:  # noqa: BLE001 - the reporter's boundary
-            _log.exception("report.crashed")
