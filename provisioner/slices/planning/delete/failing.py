@@ -227,10 +227,11 @@ def find_hanging(round_: Round) -> dict[PoolName, datetime]:
 
 
 def how_it_hangs(each: Supply, since: datetime, now: datetime) -> str:
-    """Return the status of a pool, and the time since which it has it."""
+    """Return the status of a pool, the time since which it has the status, and its reason if there is one."""
     status = _status_of(each)
     what = "a status that this release does not know" if status is PoolStatus.UNKNOWN else f"status {status.value}"
-    return f"has had {what} since {clock(since, now)}"
+    reason = f" ({each.pool.failure.message})" if each.pool.failure is not None else ""
+    return f"has had {what} since {clock(since, now)}{reason}"
 
 
 def alerts_of_pools(
