@@ -227,7 +227,8 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Report a notice as an Event on its object and in the log."""
     about = notice.about
     recorder.emit(about, kind="Warning", reason=constants.INCOMPLETE_ENVIRONMENT, message=notice.message)
-    left_out = repeats.left_out(notice)
+    # The Events have the others: a user of the namespace could fill the log with the names of owners.
+    left_out = repeats.left_out(about.namespace)
     if left_out is not None:
         owner = f"{about.kind} {about.namespace}/{about.name}"
         _log.warning("environment.problem", owner=owner, problem=notice.message, left_out=left_out)

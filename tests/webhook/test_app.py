@@ -27,10 +27,12 @@ from provisioner.admission import hooks
 from provisioner.admission import review as review_module
 from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
+from provisioner.admission.review import Notice
 from provisioner.kube.api import connect
 from provisioner.kube.protocol import Timeouts
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime import http as http_server
+from provisioner.runtime.repeats import Repeats
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
 from provisioner.webhook.app import Addresses, WebhookServer, build
@@ -166,6 +168,17 @@ def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, k
     assert "has no spec.serviceName" in event["message"]
     [line] = [each for each in lines if each["event"] == "environment.problem"]
     assert line["owner"] == "StatefulSet ml/train"
+
+
+def test_problems_of_many_owners_of_a_namespace_are_logged_once_a_minute():
+    """A pod that a quota rejects costs nothing, names any owner, and would add a line for each create."""
+    recorder = build(WebhookSettings(), ANYWHERE, installed(FakeKube()), None).recorder
+    counted = Repeats()
+    with structlog.testing.capture_logs() as lines:
+        for number in range(100):
+            owner = ObjectRef(kind="Job", api_version="batch/v1", namespace="ml", name=f"job-{number}", uid="u")
+            app._tell(recorder, counted, Notice(about=owner, message="Job could not be read"))
+    assert [line["owner"] for line in lines] == ["Job ml/job-0"]
 
 
 def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
