@@ -28,6 +28,7 @@ from provisioner.admission import review as review_module
 from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
 from provisioner.admission.review import Notice
+from provisioner.kube import errors
 from provisioner.kube.api import connect
 from provisioner.kube.protocol import Timeouts
 from provisioner.model.workloads import ObjectRef
@@ -71,9 +72,9 @@ def webhook(kube: FakeKube) -> Iterator[WebhookServer]:
 
 
 @contextlib.contextmanager
-def running(kube: FakeKube) -> Iterator[WebhookServer]:
+def running(kube: FakeKube, webhook: WebhookServer | None = None) -> Iterator[WebhookServer]:
     """Run a server until the block ends."""
-    built = build(WebhookSettings(), ANYWHERE, kube, None)
+    built = webhook or build(WebhookSettings(), ANYWHERE, kube, None)
     built.start()
     try:
         yield built
@@ -151,6 +152,33 @@ def test_pod_of_a_generation_from_a_machine_config_gets_variables(kube: FakeKube
             wait_for(lambda: "tpu9x" in tpu.ACCELERATORS)
     assert "there is no TPU accelerator 'tpu9x'" in answers[0]["warnings"][0]
     assert (answers[1].get("warnings"), b"TPU_WORKER_ID" in base64.b64decode(answers[1]["patch"])) == (None, True)
+
+
+@pytest.mark.usefixtures("catalogue")
+def test_review_waits_after_a_start_until_machine_configs_are_read(kube: FakeKube):
+    """Otherwise a pod of a generation that only MachineConfigs list would run without variables, or be rejected."""
+    kube.put_object(machine_config_path(), raw_machine_config())
+    kube.fail("GET", "machineconfigs", errors.Unavailable("busy", status=503))
+    with running(kube):
+        assert "tpu9x" in tpu.ACCELERATORS
+
+
+def test_server_without_the_right_to_machine_configs_answers_after_a_time(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+):
+    """Until then the server is not ready, so that no review is sent to it."""
+    ready = []
+
+    def pause(_seconds: float) -> None:
+        ready.append(get(status_port(webhook, "/readyz"), "/readyz"))
+
+    monkeypatch.setattr(app.time, "sleep", pause)
+    monkeypatch.setattr(app, "_CATALOGUE_SECONDS", 0.2)
+    kube.fail("GET", "machineconfigs", errors.Forbidden("no right", status=403), times=1000)
+    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
+    with running(kube, webhook):
+        assert ready[0] == (503, "the webhook server is starting\n")
+        assert post(webhook, bundle(kube), review(**ASKING))[0] == 200
 
 
 def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, kube: FakeKube):
@@ -290,6 +318,7 @@ def test_server_stops_while_the_api_server_hangs(
 ):
     """Reads in progress do not delay the end; they end by their own time-out."""
     monkeypatch.setattr(app, "_READ_TIMEOUTS", Timeouts(read_seconds=4.0))
+    monkeypatch.setattr(app, "_CATALOGUE_SECONDS", 0.0)
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     files.certificate.write_text(keys.certificate_pem)
