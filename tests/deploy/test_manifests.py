@@ -57,7 +57,7 @@ def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[di
 
 @pytest.mark.parametrize("product", ["overlay", "chart"])
 def test_drain_may_list_node_groups_if_their_controller_is_installed(product: str, tmp_path: Path) -> None:
-    """Otherwise `drain` in the provisioner's pod could not tell whether groups with machines are left."""
+    """Otherwise `drain` in the provisioner's pod would not know whether groups with machines are left."""
     if product == "overlay":
         documents = tools.built(tmp_path, "nodegroups", resources=["base"])
     else:
