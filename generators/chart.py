@@ -1,4 +1,4 @@
-"""Generates the chart's files that depend on the code: Chart.yaml, values.schema.json, README.md, dashboards, alerts.
+"""Generates the files of the charts that depend on the code, dashboards, alerts, and rights to workloads.
 
 `generators/release.py` adds to a released chart its image and its repository.
 """
@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 
 import provisioner
-from generators import alerts, dashboard
+from generators import alerts, dashboard, rights
 from generators.chart_schema import property_of
 from provisioner.settings import OPTIONS
 from provisioner.settings import nodegroups as node_group_settings
@@ -65,6 +65,7 @@ def files() -> dict[Path, str]:
         CHART / "README.md": _readme(),
         **dashboard.files(),
         **alerts.files(),
+        **rights.files(),
     }
 
 

@@ -35,13 +35,15 @@ def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
         capture_output=True,
         text=True,
     )
-    assert made.stdout == (_ROOT / "docs" / page).read_text(encoding="utf-8")
+    is_current = made.stdout == (_ROOT / "docs" / page).read_text(encoding="utf-8")
+    assert is_current, f"docs/{page} is not current: make docs"
 
 
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
 def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
     """The picture is generated from its text."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
-    assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
+    is_current = made == source.with_suffix(".svg").read_text(encoding="utf-8")
+    assert is_current, f"{source.with_suffix('.svg').name} is not current: make docs"
     pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))
     assert any(f"]({source.with_suffix('.svg').name})" in page for page in pages)

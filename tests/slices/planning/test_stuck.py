@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName, PoolStatus
 from provisioner.model.workloads import Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -288,6 +288,16 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
     (alert,) = world.plans[-1].alerts
     assert (alert.kind, "status PROVISIONING" in alert.message) == ("pool_stuck", True)
     assert len(world.created) == 1
+
+
+def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
+    """For example the limit on machines that a TPUNodeGroup waits for: its owner reads only SliceStuck."""
+    jobset = make_jobset()
+    world = World(jobset)
+    limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")
+    world.put_pool(make_pool(jobset, status=PoolStatus.PROVISIONING, failure=limit))
+    world.run(62, seconds=60)
+    assert {f"({limit.message})" in notice.message for notice in world.told(constants.STUCK)} == {True}
 
 
 def test_accepted_delete_without_effect_raises_an_alert() -> None:
