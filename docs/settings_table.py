@@ -25,11 +25,11 @@ _ABOUT = {
     "precedence.",
     Group.LIMITS: "What may be spent, and what a workload may name ([limits](capacity.md#limits)). Empty: no limit.",
     Group.NODES: "What the nodes of all pools have.",
-    Group.COMPUTE_ENGINE: "Read with [`PROVIDER=gce`](compute-engine.md) alone.",
+    Group.COMPUTE_ENGINE: "Read with [`PROVIDER=gce`](node-groups/compute-engine.md) alone.",
     Group.TUNING: "How soon pools are deleted and replaced, and how much is done at once.",
     Group.WEBHOOK: f"Read by [`tpu-provisioner webhook`](webhook.md) alone. {_ALSO}",
-    Group.NODE_GROUPS: f"Read by [`tpu-provisioner nodegroups`](node-groups.md), which reads no others. {_ALSO}",
-    Group.PARTITIONS: f"Read by [`tpu-provisioner partitions`](partitions.md) alone. {_ALSO}",
+    Group.NODE_GROUPS: f"Read by [`tpu-provisioner nodegroups`](node-groups/README.md), which reads no others. {_ALSO}",
+    Group.PARTITIONS: f"Read by [`tpu-provisioner partitions`](partitions/README.md) alone. {_ALSO}",
     Group.ENVIRONMENT: "The manifests set what is needed.",
 }
 

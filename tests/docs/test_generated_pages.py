@@ -21,7 +21,7 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
     [
         ("api_table.py", "api.md"),
         ("metrics_table.py", "metrics.md"),
-        ("node_group_table.py", "node-group-fields.md"),
+        ("node_group_table.py", "node-groups/fields.md"),
         ("settings_table.py", "settings.md"),
     ],
 )
@@ -43,5 +43,5 @@ def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
     """The picture is generated from its text."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
     assert made == source.with_suffix(".svg").read_text(encoding="utf-8")
-    pages = (page.read_text("utf-8") for page in (_ROOT / "docs").glob("*.md"))
+    pages = (page.read_text("utf-8") for page in (_ROOT / "docs").rglob("*.md"))
     assert any(f"]({source.with_suffix('.svg').name})" in page for page in pages)
