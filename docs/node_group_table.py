@@ -40,7 +40,7 @@ _ANNOTATIONS = {
 _STATUS = """
 ## Status
 
-The condition `Ready` says how far the group is: [troubleshooting](../troubleshooting.md#a-tpunodegroup-is-not-ready)
+The condition `Ready` says how far the group is: [troubleshooting](troubleshooting.md#a-tpunodegroup-is-not-ready)
 has each reason. `InstanceTemplateReady`, `ManagedInstanceGroupReady` and, if the machines make one slice,
 `WorkloadPolicyReady` are about the children.
 
