@@ -163,15 +163,17 @@ histories: $(SETUP) ## Say which of 200 seeds of each simulation, and of drawn m
 	@$(BIN)/python -m tests.support.simulations.histories $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure the figures of docs/performance.md.
+bench: setup ## Measure the figures of docs/develop/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md, metrics.md, api.md and node-group-fields.md from the code, and the pictures of docs/*.txt.
-	@$(BIN)/python docs/settings_table.py > docs/settings.md
+docs: $(SETUP) ## Generate the pages of settings, metrics, API and fields from the code, and the pictures in docs from their texts.
+	@$(BIN)/python docs/settings_table.py slices > docs/settings.md
+	@$(BIN)/python docs/settings_table.py nodegroups > docs/node-groups/settings.md
+	@$(BIN)/python docs/settings_table.py partitions > docs/partitions/settings.md
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/api_table.py > docs/api.md
-	@$(BIN)/python docs/node_group_table.py > docs/node-group-fields.md
+	@$(BIN)/python docs/node_group_table.py > docs/node-groups/fields.md
 	@$(BIN)/python docs/diagram.py
 
 .PHONY: site

@@ -267,7 +267,7 @@ def _webhook() -> dict[str, Any]:
             enabled={
                 **_FLAG,
                 "description": "Pods with the annotation graphcore.ai/ipus are sent to the webhook server, and are "
-                "rejected when no replica answers; IPU_INJECTION defaults to least-privilege: see docs/partitions.md.",
+                "rejected when no replica answers; IPU_INJECTION defaults to least-privilege: see docs/partitions.",
             }
         ),
         resources={**_FREE, "description": "Requests and limits of the webhook server."},
@@ -283,7 +283,7 @@ def _nodegroups() -> dict[str, Any]:
         enabled={
             **_FLAG,
             "description": "The controller of TPUNodeGroups, for clusters that run on Compute Engine without GKE; see "
-            "docs/node-groups.md.",
+            "docs/node-groups.",
         },
         only={**_FLAG, "description": "The controller of TPUNodeGroups without the provisioner of node pools."},
         crds={

@@ -307,7 +307,7 @@ _MODULES = pytest.mark.parametrize(
         pytest.param(_TERRAFORM, _PAGES, _ROLES, id="the provisioner"),
         pytest.param(
             DEPLOY / "terraform" / "nodegroups" / "main.tf",
-            [REPOSITORY / "docs" / "node-groups.md"],
+            [REPOSITORY / "docs" / "node-groups" / "install.md"],
             _OF_NODE_GROUPS,
             id="node groups",
         ),
