@@ -44,12 +44,12 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Examples of workloads that have pods and run on node pools.
+#: Examples whose pods run on node pools, one workload of the namespace default in each file.
+_KINDS = re.compile(r"(?m)^kind: (JobSet|LeaderWorkerSet|Ray\w+|Job)$")
 FILES = sorted(
     file
     for file in EXAMPLES.rglob("*.yaml")
-    if file.parent.name not in ("nodegroups", "partitions", "capacity-buffer", "kubeflow-trainer")
-    and file.name != "queue.yaml"
+    if _KINDS.search(file.read_text("utf-8")) and file.parent.name not in ("nodegroups", "partitions", "three-teams")
 )
 SERVING = settings(serve_jobs=True)
 #: Labels that depend on the UID of an object.
