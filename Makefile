@@ -167,12 +167,13 @@ bench: setup ## Measure the figures of docs/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md, metrics.md, api.md and node-group-fields.md from the code, and the pictures of docs/*.txt.
+docs: $(SETUP) ## Generate docs/settings.md, metrics.md, api.md and node-group-fields.md from the code, the pictures of docs/*.txt, and the README's recording.
 	@$(BIN)/python docs/settings_table.py > docs/settings.md
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/api_table.py > docs/api.md
 	@$(BIN)/python docs/node_group_table.py > docs/node-group-fields.md
 	@$(BIN)/python docs/diagram.py
+	@$(BIN)/python -m tests.docs.recording
 
 .PHONY: site
 site: $(SETUP) ## Build the documentation's site into build/site. A broken link or anchor fails.
