@@ -22,6 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).parents[1]
+#: Organisation in the texts of this repository, until the first release. A release replaces it by its own.
+PLACEHOLDER = "my-organization"
+#: Image and chart registry in these texts.
+REGISTRY = f"ghcr.io/{PLACEHOLDER}"
 _IMAGE = re.compile(r"(?P<name>[a-z0-9][^\s:@]*(?:/[^\s:@]+)+):(?P<tag>v[^\s:@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _CHART = Path("deploy") / "charts" / "tpu-provisioner"
 _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
@@ -80,12 +84,20 @@ def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
     shutil.copytree(source / _CHART, folder)
     _replace(folder / "values.yaml", '  repository: ""\n', f"  repository: {found['name']}\n")
     _replace(folder / "values.yaml", '  digest: ""\n', f"  digest: {found['digest']}\n")
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        file.write_text(filled(file.read_text(encoding="utf-8"), found["name"]), encoding="utf-8")
     chart = folder / "Chart.yaml"
     images = f"  artifacthub.io/images: |\n    - name: controller\n      image: {found['name']}@{found['digest']}\n"
     prerelease = f"  artifacthub.io/prerelease: '{str('-' in found['tag']).lower()}'\n"
     _replace(
         chart, "annotations:\n", f"home: {repository}\nsources:\n- {repository}\nannotations:\n{images}{prerelease}"
     )
+
+
+def filled(text: str, image: str) -> str:
+    """Return a text with the registry and the organisation of an image, such as ghcr.io/owner/name."""
+    registry, _, _ = image.rpartition("/")
+    return text.replace(REGISTRY, registry).replace(PLACEHOLDER, registry.rpartition("/")[2])
 
 
 def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None:

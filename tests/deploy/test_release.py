@@ -384,3 +384,23 @@ def test_no_predefined_role_except_workload_identity_user_is_granted(paths: list
 @pytest.mark.e2e
 def test_terraform_is_formatted_by_hclfmt() -> None:
     tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))
+
+
+_TEXTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
+
+
+def test_pages_name_no_registry_but_the_placeholder() -> None:
+    """One replacement changes all of them."""
+    named = {(path.name, word) for path in _TEXTS for word in re.findall(r"ghcr\.io/[\w-]+", path.read_text("utf-8"))}
+    assert len(named) > 3
+    assert {word for _, word in named} == {release.REGISTRY}
+    words = r"\bOWNER\b|REGISTRY/|YOUR[_-]ORG"
+    assert [path.name for path in _TEXTS if re.search(words, path.read_text("utf-8"))] == []
+
+
+def test_no_placeholder_reaches_the_chart_of_a_release(tmp_path: Path) -> None:
+    folder = tmp_path / "tpu-provisioner"
+    release.make_chart(REPOSITORY, _RELEASED, _SOURCE, folder)
+    texts = [path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()]
+    assert [text for text in texts if release.PLACEHOLDER in text] == []
+    assert "oci://ghcr.io/owner/charts/tpu-provisioner" in (folder / "README.md").read_text("utf-8")
