@@ -42,20 +42,25 @@ $(SETUP): requirements/uv.txt requirements/dev.txt pyproject.toml
 setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
 	@$(BIN)/tpu-rehearsal build > /dev/null
 
+# The set-up and the build are silent for minutes, so their duration comes first.
+.PHONY: first-run
+first-run:
+	@test -e $(SETUP) || echo "The first run takes about ten minutes: it installs Python packages in $(VENV) and builds etcd, Kubernetes and JobSet from source. Later runs take a minute."
+
 .PHONY: demo
-demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
+demo: first-run setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
 	@$(BIN)/tpu-rehearsal demo
 
 .PHONY: demo-kueue
-demo-kueue: setup ## Run two JobSets of a queue of Kueue, which asks for their slices first. Builds Kueue (ten minutes). KEEP=1 as above.
+demo-kueue: first-run setup ## Run two JobSets of a queue of Kueue, which asks for their slices first. Builds Kueue (ten minutes). KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo --kueue
 
 .PHONY: demo-gce
-demo-gce: setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
+demo-gce: first-run setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo-gce
 
 .PHONY: demo-ipu
-demo-ipu: setup ## Run pods with IPUs from waiting to released, on a local control plane with a simulated V-IPU server. KEEP=1 as above.
+demo-ipu: first-run setup ## Run pods with IPUs from waiting to released, on a local control plane with a simulated V-IPU server. KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo-ipu
 
 .PHONY: demo-page

@@ -99,8 +99,8 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
         )
         return
     yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}."
-    if document.view is not None and (near := nearest_names(document.view, name)):
-        yield f"Did you mean {' or '.join(near)}?"
+    if document.view is not None and (names := nearest_names(document.view, name)):
+        yield f"Did you mean {' or '.join(names)}?"
     yield "Causes:"
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
     yield "  - its pods do not request google.com/tpu"
