@@ -246,6 +246,35 @@ def test_everything_published_is_attested() -> None:
     assert subjects == {"${{ steps.facts.outputs.name }}", "${{ steps.facts.outputs.chart }}", "dist/*"}
 
 
+def test_everything_published_is_signed() -> None:
+    """Image and chart by digest, and each file; statements on vulnerabilities are attached to the image."""
+    jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
+    image, publish = (_commands(jobs[name]) for name in ("image", "publish"))
+    assert '"${cosign}" sign --yes --recursive "${IMAGE}"' in image
+    assert '"${cosign}" sign --yes "${CHART}"' in image
+    assert '"${cosign}" attest --yes --type=openvex --predicate=shipped/vex.openvex.json "${IMAGE}"' in image
+    assert publish.index("generators.artifacts krew") < publish.index("sign-blob") < publish.index("gh release create")
+    # Signatures of all files are created before the upload, so the upload contains them.
+    assert "for file in dist/*" in publish
+    for name in ("image", "publish"):
+        assert jobs[name]["permissions"]["id-token"] == "write"
+
+
+def test_commands_of_the_release_workflow_exist() -> None:
+    """Generators are run with the arguments that they take."""
+    jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
+    commands = "\n".join(map(_commands, jobs.values())).replace("\\\n", " ")
+    used = {line.split("generators.artifacts ")[1].split()[0] for line in commands.splitlines() if "artifacts" in line}
+    assert used == {"krew", "vex", "artifacthub"}
+    tools_used = set(re.findall(r"go install \"\$\{(\w+)\}\"", commands))
+    pins = _read(REPOSITORY / ".github/workflows/release.yml")["env"]
+    assert all(re.fullmatch(r"[\w./-]+@v\d+\.\d+\.\d+", pins[name]) for name in tools_used)
+
+
+def _commands(job: dict[str, Any]) -> str:
+    return "\n".join(step.get("run", "") for step in job["steps"])
+
+
 def test_dependabot_updates_every_pin() -> None:
     """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
