@@ -1,4 +1,4 @@
-"""Draws docs/pictures/terminal.svg, the recording in the README: real output of the commands in a world of the tests.
+"""Draws docs/terminal.svg, the recording in the README: real output of the commands in a world of the tests.
 
 python -m tests.docs.recording     # part of `make docs`
 
@@ -33,7 +33,7 @@ from tests.support.settings import settings
 from tests.support.wire_server import Answer, WireServer
 from tests.support.world import World, failure
 
-FILE = ROOT / "docs" / "pictures" / "terminal.svg"
+FILE = ROOT / "docs" / "terminal.svg"
 #: The recording's length in seconds may not exceed this.
 MAX_SECONDS = 30.0
 _EXAMPLE = "examples/jobset.yaml"
