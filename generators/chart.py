@@ -16,6 +16,7 @@ import yaml
 import provisioner
 from generators import alerts, dashboard, rights
 from generators.chart_schema import property_of
+from generators.release import REGISTRY
 from provisioner.settings import OPTIONS
 from provisioner.settings import nodegroups as node_group_settings
 from provisioner.settings import partitions as partition_settings
@@ -391,7 +392,7 @@ Just-in-time TPU node pools for JobSets on Google Kubernetes Engine. To install,
 repository, with docs/install-variants.md; before you uninstall, docs/uninstall.md.
 
 ```bash
-helm upgrade --install tpu-provisioner oci://REGISTRY/charts/tpu-provisioner --version {provisioner.__version__} \\
+helm upgrade --install tpu-provisioner oci://{REGISTRY}/charts/tpu-provisioner --version {provisioner.__version__} \\
   --namespace=tpu-provisioner-system --create-namespace \\
   --set settings.GCP_NODE_SERVICE_ACCOUNT=NODES@PROJECT.iam.gserviceaccount.com
 ```

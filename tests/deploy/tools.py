@@ -29,6 +29,7 @@ _PACKAGES = {
     "helm": "helm.sh/helm/v3/cmd/helm",
     "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
+    "validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
 #: Build tags by program; that of promtool excludes service discovery, for some thirty clouds.

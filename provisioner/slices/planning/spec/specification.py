@@ -243,8 +243,15 @@ def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules
     no_room = room_misfit(slice_.requirements, view)
     reason = no_room or misfit(slice_.requirements, view)
     if reason:
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
+        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(slice_)
         raise (ImpossibleError if no_room else UnmeetableError)(f"no node of a pool would fit the pod: {reason}{hint}")
+
+
+def _switch_hint(slice_: Slice) -> str:
+    """Return the remedy if a selector that is either "true" or absent has another value, such as "yes"."""
+    selector = slice_.requirements.node_selector
+    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if selector.get(key, "true") != "true"]
+    return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
