@@ -2,7 +2,8 @@
 
 import sys
 
-from provisioner.settings import OPTIONS, Group, nodegroups, partitions, webhook
+from provisioner.settings import OPTIONS, Group, Option, nodegroups, partitions, webhook
+from provisioner.settings.node_fields import ROWS
 
 _HEAD = """# Settings
 
@@ -24,7 +25,9 @@ _ABOUT = {
     Group.CAPACITY: "What is bought, where, and in which order. An [annotation](capacity.md) of that name takes "
     "precedence.",
     Group.LIMITS: "What may be spent, and what a workload may name ([limits](capacity.md#limits)). Empty: no limit.",
-    Group.NODES: "What the nodes of all pools have.",
+    Group.NODES: "What the nodes of all pools have. A workload may choose some by an annotation, as "
+    "[`ALLOWED_NODE_SETTINGS`](capacity.md#node-settings-of-one-workload) allows. Pools keep the settings "
+    "with which they were created.",
     Group.COMPUTE_ENGINE: "Read with [`PROVIDER=gce`](compute-engine.md) alone.",
     Group.TUNING: "How soon pools are deleted and replaced, and how much is done at once.",
     Group.WEBHOOK: f"Read by [`tpu-provisioner webhook`](webhook.md) alone. {_ALSO}",
@@ -48,6 +51,12 @@ All of Go's forms are accepted: one dash or two, `-leader-elect=false`, `--metri
 """
 
 
+def _by(option: Option) -> str:
+    """Return the annotation that overrides an option of nodes; empty if none."""
+    row = ROWS.get(option.field) if option.group is Group.NODES else None
+    return f" Annotation: `{row.annotation.rpartition('/')[2]}`." if row is not None and row.annotation else ""
+
+
 def main() -> None:
     """Print the page."""
     parts = [_HEAD]
@@ -59,7 +68,7 @@ def main() -> None:
                 said |= {option.variable} & {*_OF_ALL}
                 default = f"={option.default}" if option.default else ""
                 required = "Required. " if option.default is None else ""
-                parts.append(f"| `{option.variable}{default}` | {required}{option.description} |\n")
+                parts.append(f"| `{option.variable}{default}` | {required}{option.description}{_by(option)} |\n")
     sys.stdout.write("".join(parts) + _TAIL)
 
 
