@@ -7,6 +7,7 @@ import sys
 from collections.abc import Iterator, Sequence
 
 from provisioner.settings import OPTIONS, Group, nodegroups, partitions, webhook
+from provisioner.settings.node_fields import ROWS
 from provisioner.settings.option import Option
 
 _HEAD = """# {title}
@@ -29,7 +30,9 @@ _ABOUT = {
     Group.CAPACITY: "What is bought, where, and in which order. An [annotation](capacity.md) of that name takes "
     "precedence.",
     Group.LIMITS: "What may be spent, and what a workload may name ([limits](capacity.md#limits)). Empty: no limit.",
-    Group.NODES: "What the nodes of all pools have.",
+    Group.NODES: "What the nodes of all pools have. A workload may choose some by an annotation, as "
+    "[`ALLOWED_NODE_SETTINGS`](capacity.md#node-settings-of-one-workload) allows. Pools keep the settings "
+    "with which they were created.",
     Group.COMPUTE_ENGINE: "Read only with [`PROVIDER=gce`](node-groups/README.md#node-groups-for-workloads).",
     Group.TUNING: "How soon pools are deleted and replaced, and how much is done at once.",
     Group.ENVIRONMENT: "The manifests set what is needed.",
@@ -57,11 +60,17 @@ _OF_ALL = frozenset({"LOG_LEVEL", "POD_NAMESPACE", "POD_NAME"})
 _TABLE = "| variable, default | meaning |\n|---|---|\n"
 
 
+def _by(option: Option) -> str:
+    """Return the annotation that overrides an option of nodes; empty if none."""
+    row = ROWS.get(option.field) if option.group is Group.NODES else None
+    return f" Annotation: `{row.annotation.rpartition('/')[2]}`." if row is not None and row.annotation else ""
+
+
 def _rows(options: Sequence[Option]) -> Iterator[str]:
     for option in options:
         default = f"={option.default}" if option.default else ""
         required = "Required. " if option.default is None else ""
-        yield f"| `{option.variable}{default}` | {required}{option.description} |\n"
+        yield f"| `{option.variable}{default}` | {required}{option.description}{_by(option)} |\n"
 
 
 def _slices() -> Iterator[str]:

@@ -255,12 +255,15 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         max_run_duration_seconds=(request.max_run_seconds or _LONGEST_RUN_SECONDS) if late else None,
         image=_image(request.machine_type, settings),
         boot_disk_size_gb=settings.node_disk_gb,
-        disk_type=request.disk_type,
+        disk_type=request.node.get("node_disk_type", ""),
         subnetwork=settings.node_subnetwork,
         service_accounts=(
-            ServiceAccount(email=request.service_account or _DEFAULT_ACCOUNT, scopes=request.oauth_scopes),
+            ServiceAccount(
+                email=request.node.get("node_service_account") or _DEFAULT_ACCOUNT,
+                scopes=request.node.get("node_oauth_scopes", ()),
+            ),
         ),
-        network_tags=request.tags,
+        network_tags=request.node.get("node_tags", ()),
         metadata=metadata,
     )
     spec = TpuNodeGroupSpec(
@@ -298,7 +301,7 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         topology=spec.topology or nodes.topology_of_machine(config.machine_type),
         capacity=_KINDS[config.effective_provisioning_model],
         reservation=config.reservation,
-        disk_type=config.disk_type,
+        node={"node_disk_type": config.disk_type},
         node_prefixes=(names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP),),
     )
 
