@@ -249,7 +249,7 @@ class Meter:
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
-        supply = plan.derived.supply
+        supply = plan.round.supply if plan.round is not None else {}
         self._measure_usage(plan.pools, supply)
         self._waiting, measured = follow(self._waiting, plan.pools, now)
         for stage, seconds in measured:
@@ -338,7 +338,7 @@ def values_of(
         "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits for: "
         "the kind of a failure, or a limit."
     )
-    causes = ((cause, waits[uid]) for cause, uid in _causes(plan, plan.derived.supply) if uid in waits)
+    causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
     # Pools of workloads that are not watched are never overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
@@ -389,7 +389,7 @@ def _phase_of(state: PoolState) -> str:
     return SPLIT if _is_split(state) else state.phase.value
 
 
-def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str, str]]:
+def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the causes for which slices wait, a kind of failure or a limit, with the UIDs of their objects."""
     for notice in plan.notices:
         # The last word of the key is the pool.
@@ -401,9 +401,11 @@ def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str
         yield from ((cause, ref.uid) for cause in causes for ref in notice.objects)
     # The slice that tries whether there is capacity again has no notice, but waits for the same cause.
     memory = plan.memory
+    if plan.round is None or not memory.backoffs:
+        return
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    pools = {name: each.pool for name, each in supply.items()} | requests
-    for state in plan.pools if memory.backoffs else ():
+    pools = {name: each.pool for name, each in plan.round.supply.items()} | requests
+    for state in plan.pools:
         if state.leader is not None and state.name in pools and state.phase in _TRYING:
             last = backoff.probing(memory.backoffs, capacity_key(pools[state.name]))
             if last is not None:

@@ -21,7 +21,7 @@ from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.demand.slices import all_slices, read_wishes
+from provisioner.slices.demand.slices import read_wishes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.placement import missing_placement
@@ -138,7 +138,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
 
 def _decide(
     subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules
-) -> tuple[Plan, dict[SliceId, Slice]]:
+) -> tuple[Plan, Mapping[SliceId, Slice]]:
     snapshot = Snapshot(
         workloads={uid: each.workload for uid, each in subjects.items()},
         pods=tuple(_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods),
@@ -148,7 +148,7 @@ def _decide(
     # One thread per pod, because the order of creates does not matter here.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     plan = decide(snapshot, Memory(), settings, rules, MOMENT)
-    return plan, all_slices(plan.derived.found)
+    return plan, plan.decided.slices
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
@@ -262,7 +262,7 @@ class _Verdicts:
     def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
         """Add a remark why pods are not served; return whether that may be a mistake."""
         workload = about.workload if isinstance(about, Slice) else about
-        found = self.plan.derived.policy.why_not(workload, requirements)
+        found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
             self._say(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
         return found is not None and not found.meant

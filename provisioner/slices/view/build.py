@@ -15,8 +15,6 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.demand.asks import awaiting_request
-from provisioner.slices.demand.slices import all_slices
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
@@ -142,20 +140,19 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
     """Build the view of one round."""
-    derived = plan.derived
-    slices = all_slices(derived.found)
-    slices |= awaiting_request(slices.values(), snapshot.workloads)
+    decided = plan.decided
+    slices = decided.slices
     notices = _by_object(plan.notices)
     round_ = _Round(
         slices=slices,
         notices=notices,
-        policy=derived.policy,
+        policy=decided.policy,
         prices=settings.prices,
         occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
         split=plan.split_slices,
         memory=plan.memory,
         now=now,
-        supply=derived.supply,
+        supply=decided.supply,
         uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
         lingering={
             pod.node_name
@@ -164,7 +161,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         },
     )
     states = _states_of_slices(plan.pools, slices)
-    pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
+    pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
     queue = {slice_id: _queue(wait, slices, pools) for slice_id, wait in plan.waits.items()}
     slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id)) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
