@@ -15,7 +15,8 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
+from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
+from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
@@ -71,18 +72,18 @@ _ALIKE = "all slices that ask for the same"
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[PoolView]) -> QueueView | None:
     """Return the place of a slice in the line for a limit; None if it waits for no limit."""
-    if wait.kind is not WaitKind.LIMIT or not wait.of:
+    scope = wait.scope
+    if scope is None or not wait.of:
         return None
-    scope = str(wait.what)
-    counted = ("all pools together", "creates")
+    named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
     idle = [
         pool
         for pool in pools
         if pool.delete_at is not None
-        and scope in (*counted, f"namespace {pool.namespace}", f"accelerator {pool.accelerator}")
+        and scope in (ALL, CREATES_PER_HOUR, *map(LimitScope, named, (pool.namespace, pool.accelerator)))
     ]
     return QueueView(
-        limit=scope,
+        limit=str(scope),
         place=wait.position,
         length=wait.of,
         ahead=tuple(id_of_slice(slices[each]) for each in wait.ahead if each in slices),

@@ -83,7 +83,7 @@ class Launches:
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
     #: Scopes of the limits that refused a slice of a workload: buffers get nothing within them.
-    limited: set[LimitScope | str] = field(default_factory=set)
+    limited: set[LimitScope] = field(default_factory=set)
     #: Resources that units wait for.
     contended: set[str] = field(default_factory=set)
     _names_of: dict[SliceId, tuple[int, PoolName]] = field(default_factory=dict)
@@ -272,24 +272,24 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait
-        self.limited |= {wait.what} if wait.kind is WaitKind.LIMIT and not slice_.spare else set()
+        self.limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
         """Add the place in the line, and the users of the limit, to the records of waits for limits or operations."""
-        lines: dict[tuple[WaitKind, LimitScope | str], dict[Unit, list[SliceId]]] = defaultdict(dict)
+        lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self.gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
-            if wait.kind in (WaitKind.LIMIT, WaitKind.OPERATIONS) and not wait.final and wait.key != "spare":
+            if (wait.scope is not None and not wait.final) or wait.kind is WaitKind.OPERATIONS:
                 unit = self.units[slice_id]
                 # Slices that start together share one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
-                lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
+                lines[wait.scope].setdefault(unit, []).append(slice_id)
         users = self.budget.users() if lines else {}
-        for (_, what), units in lines.items():
+        for scope, units in lines.items():
             order = in_line(CREATES, units, self.round_.memory.stamps)
-            using = users[what].most_common() if isinstance(what, LimitScope) else []
+            using = users[scope].most_common() if scope is not None else []
             ids = [unit.id for unit in order]
             for place, unit in enumerate(order, start=1):
                 for slice_id in units[unit]:
@@ -301,7 +301,8 @@ class Launches:
         note = wait.brief or wait.message
         self.wanted.append(wanted_pool(slice_, name, phase, self.round_.now, note=note, next_at=wait.until))
         if not wait.silent:
-            key = f"{wait.key} {name}" if wait.key else ""
+            key = wait.key or " ".join(wait.causes)
+            key = f"{key} {name}" if key else ""
             self.notices.append(notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning))
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
