@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model import bounds
-from provisioner.model.capacity import Node
-from provisioner.model.choices import choice_of
+from provisioner.model.capacity import Node, Zone
+from provisioner.model.choices import CapacityKey, choice_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
@@ -120,17 +120,14 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
     for slice_id, key, wait in every:
         if wait.until <= now:
             continue
-        parts = key.split("/", 3)
-        # Otherwise the key is empty (back-off of a slice), or a digest of a request that GKE rejected or that failed.
-        is_capacity = len(parts) == 4
-        zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
-        about = key if is_capacity else _FAILED_REQUEST
+        capacity = key if isinstance(key, CapacityKey) else CapacityKey(Zone(""), "", _ALIKE if key else "", "")
+        about = str(key) if key is capacity else _FAILED_REQUEST
         yield BackoffView(
             capacity=about if slice_id is None else names.get(slice_id, str(slice_id)),
-            zone=zone,
-            machine_type=machine_type,
-            shape=shape,
-            terms=terms,
+            zone=capacity.zone,
+            machine_type=capacity.machine_type,
+            shape=capacity.shape,
+            terms=capacity.terms,
             kind=wait.failure.kind.value,
             message=_shortened(wait.failure.message),
             failures=wait.failures,

@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName
-from provisioner.model.choices import CapacityChoice
+from provisioner.model.choices import CapacityChoice, CapacityKey
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import SliceId
@@ -126,8 +126,8 @@ class ChoiceBlocker(NamedTuple):
 
     choice: CapacityChoice
     last: Backoff
-    #: Capacity that other slices try first; empty if the choice waits for a time.
-    probed: str = ""
+    #: Capacity that other slices try first; None if the choice waits for a time.
+    probed: CapacityKey | None = None
     #: Place among the slices that wait for the capacity, and their number; 0 if the choice waits for a time.
     position: int = 0
     of: int = 0
