@@ -11,7 +11,7 @@ lower priority for at most `KEPT_AT_MOST`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -234,8 +234,6 @@ def _chips_of(slice_: Slice) -> int:
     return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
 
 
-def _amount(amounts: Collection[tuple[str, int]], name: str) -> int | None:
-    if not amounts:
-        return None
+def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:
     by_name = dict(amounts)
     return by_name.get(name, by_name.get(OTHERS))

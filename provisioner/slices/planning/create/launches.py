@@ -33,7 +33,7 @@ from provisioner.slices.planning.create.options import (
 )
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import BackoffKey, Phase, Stamps, Tally
+from provisioner.slices.planning.memory.state import BackoffKey, Phase, Stamps, Tallies, TurnResource
 from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.capacity import wants_one_zone
@@ -70,7 +70,7 @@ class Launches:
     in_flight: Counter[CapacityKey]
     #: Zone of each workload whose pools must all be in one zone.
     zones: dict[WorkloadUid, Zone]
-    tallies: Mapping[str, Tally]
+    tallies: Tallies
     stamps: Stamps
     candidates: list[_Candidate] = field(default_factory=list)
     #: Slices that could have a pool if a limit did not refuse it; all slices of a workload that starts together.
@@ -85,7 +85,7 @@ class Launches:
     #: Scopes of the limits that refused a slice of a workload: buffers get nothing within them.
     limited: set[LimitScope] = field(default_factory=set)
     #: Resources that units wait for.
-    contended: set[BackoffKey] = field(default_factory=set)
+    contended: set[TurnResource] = field(default_factory=set)
     _names_of: dict[SliceId, tuple[int, PoolName]] = field(default_factory=dict)
 
     @classmethod

@@ -8,7 +8,7 @@ counted by workload and by namespace (`Tally`), so that a request that changes a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
@@ -16,7 +16,7 @@ from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tally
+from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
 #: Number of failed creates that a workload and a namespace may have without a wait; a workload may have one more for
 #: each of its slices. Beyond it, they may send one create in this number of seconds, for any request.
@@ -206,7 +206,7 @@ def is_fresh(last: Backoff, now: datetime) -> bool:
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
 
 
-def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> dict[str, Tally]:
+def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
     """Return the counts with one more failed create of a slice's workload and of its namespace."""
     counted = dict(tallies)
     for key, _, seconds in _tallied(slice_id, namespace):
@@ -214,7 +214,7 @@ def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: s
     return counted
 
 
-def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str) -> dict[str, Tally]:
+def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
     """Return the counts after GKE accepted a create: the workload and its namespace may try again immediately.
 
     Counts are reduced only to their limits: pools that are accepted and fail each time do not avoid the wait.
@@ -226,7 +226,7 @@ def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str
     return counted
 
 
-def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> Mapping[str, Tally]:
+def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
     """Return the counts after a create was sent: above the limit, the wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
@@ -236,9 +236,7 @@ def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str,
     return {**tallies, **over} if over else tallies
 
 
-def counted_until(
-    tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, slices_of_workload: int
-) -> datetime | None:
+def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
     """Return the time before which a workload sends no create after too many failures; None if it may send one."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
@@ -249,16 +247,14 @@ def counted_until(
     return until
 
 
-def still_counted(tallies: Mapping[str, Tally], now: datetime) -> Mapping[str, Tally]:
+def still_counted(tallies: Tallies, now: datetime) -> Tallies:
     """Drop counts that have decreased to zero."""
     return {key: each for key, each in tallies.items() if _count(each, _WORKLOAD_SECONDS, now) > 0}
 
 
-def _tallied(slice_id: SliceId, namespace: str, slices_of_workload: int = 0) -> tuple[tuple[str, int, float], ...]:
-    return (
-        (slice_id.workload_uid, _WORKLOAD_FAILURES + slices_of_workload, _WORKLOAD_SECONDS),
-        (f"namespace {namespace}", _NAMESPACE_FAILURES, _NAMESPACE_SECONDS),
-    )
+def _tallied(slice_id: SliceId, namespace: str, slices: int = 0) -> Iterator[tuple[tuple[str, str], int, float]]:
+    yield (namespace, slice_id.workload_uid), _WORKLOAD_FAILURES + slices, _WORKLOAD_SECONDS
+    yield (namespace, ""), _NAMESPACE_FAILURES, _NAMESPACE_SECONDS
 
 
 def _count(tally: Tally | None, seconds: float, now: datetime) -> float:

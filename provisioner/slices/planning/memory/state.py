@@ -21,8 +21,10 @@ from provisioner.slices.demand import SliceId
 
 #: Capacity, or digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | str
+#: Resource with a line: capacity that was out of stock, an accelerator for workloads that start together, or CREATES.
+TurnResource = CapacityKey | str
 #: Time of the last grant, by resource, namespace, and UID of the workload; an empty UID stands for the namespace.
-Stamps = Mapping[tuple[BackoffKey, str, str], datetime]
+Stamps = Mapping[tuple[TurnResource, str, str], datetime]
 
 
 class Phase(Enum):
@@ -141,6 +143,10 @@ class Tally:
     at: datetime
 
 
+#: Counts by namespace and UID of the workload; an empty UID represents all workloads of the namespace.
+Tallies = Mapping[tuple[str, str], Tally]
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
     """Pool that a slice without a bound pod counts on."""
@@ -252,8 +258,8 @@ class Memory:
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
     backoffs: Backoffs = field(default_factory=dict)
-    #: Failed creates by UID of the workload and by namespace: a changed request does not reset the count.
-    tallies: Mapping[str, Tally] = field(default_factory=dict)
+    #: Failed creates; a changed request does not reset the count.
+    tallies: Tallies = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
     #: Time of the last delete of a pool whose workload vanished unseen, while deletes are slowed down because of many.
