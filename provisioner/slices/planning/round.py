@@ -86,6 +86,8 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
+    #: Slices of each workload, without the requests that they wait for. The next round reuses those that are unchanged.
+    found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and creates that no list shows yet.
     supply: Mapping[PoolName, Supply]
@@ -95,21 +97,6 @@ class Round:
     #: Namespace and key of the slice to which each assigned pool is assigned, by the labels of its nodes.
     assigned: Mapping[PoolName, tuple[str, str]]
     candidates: Candidates
-    derived: Derived
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
-    """Results of a round that follow from single objects: the next round reuses those of unchanged objects."""
-
-    #: Policy with which `found` was computed.
-    policy: ServingPolicy = field(default_factory=ServingPolicy)
-    found: Mapping[WorkloadUid, Found] = field(default_factory=dict)
-    supply: Mapping[PoolName, Supply] = field(default_factory=dict)
-
-
-#: Empty results, for the first round.
-NOT_DERIVED = Derived()
 
 
 def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
@@ -127,14 +114,17 @@ def begin_round(
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last: Derived,
+    last: Round | None = None,
 ) -> Round:
-    """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for."""
+    """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
+
+    Slices and pools of the last round are reused if the objects that they follow from have not changed.
+    """
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
-    supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
+    supply = find_supply(snapshot, memory, settings, rules, now, last.supply if last is not None else {})
     if not any(known.phase is not None for known in memory.pools.values()):
         users = _users_by_labels(supply.values(), workloads)
         memory = memory.with_pools(
@@ -151,7 +141,7 @@ def begin_round(
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
         # Compared once, not for each workload: a policy has the labels of all namespaces.
-        last=last.found if last.policy == policy else {},
+        last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
     slices |= awaiting_request(slices.values(), workloads.by_uid)
@@ -164,13 +154,13 @@ def begin_round(
         memory=replace(memory, membership=membership),
         workloads=workloads,
         policy=policy,
+        found=found,
         slices=slices,
         supply=supply,
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
         assigned={name: mark for name, pool in supply.items() if (mark := pool.assigned_to) is not None},
         candidates=Candidates(settings, rules),
-        derived=Derived(policy=policy, found=found, supply=supply),
     )
 
 
