@@ -299,8 +299,9 @@ class Matcher:
             by_workload = self._budget.settings.max_pools_per_jobset is not None
             whose = slice_.workload.uid if by_workload else unit.namespace
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        # Equal slices have the same shape object.
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host, own
+        # All that the predicates read of a slice. Equal slices have the same shape object; kinds have different limits.
+        asked = slice_.nodes, id(slice_.shape), slice_.host, slice_.workload.kind, self._free.kept_for(slice_)
+        key = fitting, zone, own, whose, unit.priority, asked
         if key not in self._searches:
             self._searches[key] = (
                 pool

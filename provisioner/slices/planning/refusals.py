@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
 
@@ -103,6 +103,14 @@ class FreePools:
             for place, (each, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
+        #: Marks of the pools that get nodes only for pods with the same marks.
+        self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
+
+    def kept_for(self, slice_: Slice) -> Hashable:
+        """Return the child Job and the marks by which pools are kept for a slice; equal slices share a search."""
+        wanted = _marks_wanted(slice_) if self._growing else ()
+        job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
+        return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
         """Return the expected and existing nodes that the pods of a slice fit, as bits."""

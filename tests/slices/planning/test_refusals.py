@@ -8,16 +8,20 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import settings as hypothesis_settings
+from hypothesis import strategies as st
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
-from provisioner.model.workloads import Workload, WorkloadUid
+from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint, Zone
+from provisioner.model.workloads import Toleration, Workload, WorkloadUid
+from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import Matcher, Matching
-from provisioner.slices.planning.memory.state import Claim, SliceMemory
+from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMemory
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import NOT_DERIVED, Round, Supply, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
@@ -26,6 +30,7 @@ from tests.support.clock import NOW
 from tests.support.models import (
     make_jobset,
     make_node,
+    make_nodes,
     make_pod,
     make_pool,
     make_requirements,
@@ -232,3 +237,161 @@ def test_pools_of_a_request_are_not_handed_to_pods_that_do_not_fit() -> None:
     (pool,) = ctx.supply.values()
     assert matcher.why_not(ctx.slices[id_of(jobset)], pool) is Refusal.SIZE
     assert id_of(jobset) not in found.claimed.values()
+
+
+#: Labels of a pool for one child Job.
+FOR_A_JOB = {**make_pool(GONE).labels, constants.NAMESPACED_JOB: "default_late-slice-0"}
+
+
+@pytest.mark.parametrize(
+    ("pool", "early", "late"),
+    [
+        pytest.param(FLEX, {"marked": True}, {}, id="flex-start pool that grows only for unmarked pods"),
+        pytest.param(
+            make_pool(GONE, labels=FOR_A_JOB),
+            {},
+            {"requirements": selecting(**{constants.NAMESPACED_JOB: "default_late-slice-0"}).groups[0].template},
+            id="pool for one child Job",
+        ),
+    ],
+)
+def test_slice_takes_a_pool_that_an_earlier_slice_with_the_same_fit_refuses(
+    pool: NodePool, early: dict[str, Any], late: dict[str, Any]
+) -> None:
+    """Both had shared one search over the free pools, which had passed over the pool for the earlier slice."""
+    world = World()
+    world.put_pool(pool)
+    tolerant = {"requirements": make_requirements(tolerations=(Toleration(operator="Exists"),)), **early}
+    for name, options in (("early", tolerant), ("late", late)):
+        workload = make_jobset(name)
+        world.workloads[workload.uid] = workload
+        world.put(make_pod(workload, **options))
+    _, _, found = match(world)
+    assert found.claimed == {pool.name: id_of(make_jobset("late"))}
+
+
+def test_slice_takes_no_pool_that_fits_only_an_earlier_slice() -> None:
+    """Both had shared one search, so the later slice waited for nodes that flex-start adds for other pods only."""
+    world = World(make_jobset("early"))
+    world.put(FLEX, make_pool(make_jobset("gone-2"), capacity=CapacityKind.FLEX_START))
+    late = make_jobset("late")
+    world.workloads[late.uid] = late
+    world.put(make_pod(late, marked=True))
+    _, _, found = match(world)
+    assert list(found.claimed.values()) == [id_of(make_jobset("early"))]
+
+
+def test_request_beyond_its_limit_leaves_a_free_pool_to_pods_that_ask_for_the_same() -> None:
+    """Both had shared one search over the free pools, which had passed over the pool for the request."""
+    world = Asking(raw_request("req", 2), max_requested_chips_per_namespace=(("default", 4),))
+    world.put_pool(make_pool(GONE))
+    world.pass_time(60)
+    world.add(make_jobset("train", created_at=world.now))
+    ctx, _, found = match(world)
+    assert len(ctx.slices) == 2
+    assert list(found.claimed.values()) == [id_of(TRAIN)]
+
+
+def _workload(number: int, drawn: dict[str, Any]) -> Workload:
+    template = make_requirements(topology=drawn["topology"])
+    return make_jobset(
+        f"w{number}",
+        namespace=drawn["namespace"],
+        replicas=drawn["replicas"],
+        parallelism={"2x2x1": 1, "2x2x2": 2}[drawn["topology"]],
+        template=template,
+        suspended=drawn["suspended"],
+    )
+
+
+_WORKLOADS = st.fixed_dictionaries(
+    {
+        "topology": st.sampled_from(["2x2x2", "2x2x2", "2x2x1"]),
+        "namespace": st.sampled_from(["default", "default", "other"]),
+        "replicas": st.integers(1, 2),
+        "marked": st.booleans(),
+        "selector": st.sampled_from([{}] * 7 + [{constants.HOSTNAME: "n"}]),
+        "suspended": st.sampled_from([False, False, False, True]),
+        "exists": st.sampled_from([True, True, True, False]),
+        "pods": st.sampled_from(["wait", "wait", "wait", "none", "elsewhere"]),
+        "sidelined": st.sampled_from([False] * 5 + [True]),
+        "minutes": st.sampled_from([None, None, 5, 7]),
+    }
+)
+_POOLS = st.fixed_dictionaries(
+    {
+        "owner": st.integers(0, 3),
+        "job": st.integers(0, 1),
+        "attempt": st.integers(0, 1),
+        "zone": st.sampled_from(ZONES),
+        "status": st.sampled_from([PoolStatus.RUNNING] * 4 + [PoolStatus.PROVISIONING, PoolStatus.ERROR]),
+        "capacity": st.sampled_from([CapacityKind.ON_DEMAND] * 4 + [CapacityKind.FLEX_START]),
+        "node": st.sampled_from(
+            [{}, {}, {}, {"cordoned": True}, {"ready": False}, DOOMED, {"taints": (strange_taint(),)}]
+        ),
+        "bound": st.sampled_from([None] * 5 + [0, 1]),
+        "last_user": st.sampled_from([None, None, 0, 1, 2, 3]),
+        "counted": st.booleans(),
+    }
+)
+
+
+def world_of(workloads: list[dict[str, Any]], pools: list[dict[str, Any]], settings_: Settings) -> World:
+    """Return the world of some drawn workloads and pools."""
+    made = [_workload(number, drawn) for number, drawn in enumerate(workloads)]
+    world = World(settings_=settings_)
+    slices: dict[SliceId, SliceMemory] = {}
+    users: dict[Any, PoolMemory] = {}
+    for workload, drawn in zip(made, workloads, strict=True):
+        if drawn["exists"]:
+            world.workloads[workload.uid] = workload
+        for job in range(workload.groups[0].replicas if drawn["exists"] and drawn["pods"] != "none" else 0):
+            node = "unknown" if drawn["pods"] == "elsewhere" else ""
+            asked = make_requirements(topology=drawn["topology"], selector=drawn["selector"])
+            world.put(make_pod(workload, job=job, node=node, marked=drawn["marked"], requirements=asked))
+    for drawn in pools:
+        owner = replace(made[drawn["owner"] % len(made)], suspended=False)
+        job = drawn["job"] % owner.groups[0].replicas
+        pool = make_pool(owner, job=job, attempt=drawn["attempt"], status=drawn["status"], capacity=drawn["capacity"])
+        pool = replace(pool, zones=(Zone(drawn["zone"]),))
+        world.put(pool, *(make_nodes(pool, **drawn["node"]) if pool.status is PoolStatus.RUNNING else ()))
+        user = replace(made[(drawn["last_user"] or 0) % len(made)], suspended=False)
+        if drawn["last_user"] is not None:
+            users[pool.name] = PoolMemory(last_user=id_of(user))
+        minutes = workloads[(drawn["last_user"] or 0) % len(made)]["minutes"]
+        if drawn["counted"]:
+            since = NOW - timedelta(minutes=minutes) if minutes is not None else None
+            slices[id_of(user)] = SliceMemory(claim=Claim(pool=pool.name, since=since, has_pods=True))
+        if drawn["bound"] is not None and world.nodes:
+            world.put(make_pod(made[drawn["bound"] % len(made)], index=1, node=next(reversed(world.nodes))))
+    world.memory = replace(world.memory, pools=users, slices=slices)
+    return world
+
+
+@hypothesis_settings(max_examples=300)
+@given(
+    st.lists(_WORKLOADS, min_size=2, max_size=4),
+    st.lists(_POOLS, min_size=1, max_size=6),
+    st.sampled_from(
+        [
+            {},
+            {"keep_suspended": True},
+            {"same_zone": True},
+            {"max_chips_per_namespace": (("default", 12), ("other", 8))},
+        ]
+    ),
+)
+def test_pool_is_claimed_exactly_if_no_refusal_applies(
+    workloads: list[dict[str, Any]], pools: list[dict[str, Any]], options: dict[str, Any]
+) -> None:
+    """`CheckedMatcher` fails if a slice claims a pool although there is a reason against it."""
+    world = world_of(workloads, pools, settings(**options))
+    sidelined = [_workload(number, drawn).uid for number, drawn in enumerate(workloads) if drawn["sidelined"]]
+    ctx, matcher, found = match(world, sidelined)
+    for name, user in found.claimed.items():
+        assert matcher.why_not(ctx.slices[user], ctx.supply[name]) is None
+    # The use of a limit decreases when a slice of another namespace takes a pool, so a reason may no longer apply.
+    if "max_chips_per_namespace" not in options:
+        for slice_ in ctx.slices.values():
+            if slice_.id not in found.held and slice_.id not in found.claimed.values():
+                assert all(matcher.why_not(slice_, pool) is not None for pool in ctx.supply.values())
