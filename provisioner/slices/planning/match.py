@@ -69,6 +69,8 @@ class Matching:
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
+    #: For each idle pool, the first slice of the same topology that waits, and why it does not count on the pool.
+    unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
         """Return the matching without the claims of buffers on some pools."""
@@ -149,6 +151,7 @@ class Matcher:
             zones=self._zones,
             claims={slice_id: each for slice_id, each in kept.items() if each is not None},
             taken=self._taken,
+            unused=self._unused(unserved),
         )
 
     def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -168,6 +171,20 @@ class Matcher:
         if slice_.pending:
             refusals.append(self._why_not_take(slice_, pool))
         return None if None in refusals else next(iter(refusals), Refusal.NOT_WAITING)
+
+    def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
+        """Return `Matching.unused`; the work grows with the pools plus the slices."""
+        idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
+        first: dict[tuple[str, str], Slice] = {}
+        for slice_ in unserved if idle else ():
+            if (shape := slice_.shape) is not None:
+                first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
+        found = {}
+        for pool in idle if first else ():
+            waiting = first.get((pool.machine[0], pool.pool.topology))
+            if waiting is not None and (refusal := self.why_not(waiting, pool)) is not None:
+                found[pool.name] = waiting.id, refusal
+        return found
 
     def _hold(self) -> None:
         """Find the pools that the pods of each slice are bound to."""

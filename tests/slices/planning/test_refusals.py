@@ -25,7 +25,9 @@ from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMem
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import NOT_DERIVED, Round, Supply, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.slices.view.reasons import WHY_UNUSED
 from tests.slices.planning.test_asks import Asking
+from tests.support.board import view_of
 from tests.support.clock import NOW
 from tests.support.models import (
     make_jobset,
@@ -206,6 +208,39 @@ def test_every_refusal_has_a_case() -> None:
     (mark,) = (each for each in test_waiting_slice_refuses_a_pool_for_one_reason.pytestmark)  # type: ignore[attr-defined]
     cases = {case.values[1] for case in mark.args[1]}
     assert cases | {Refusal.TURN} == {*Refusal}
+
+
+# --- Explanations ---
+
+
+@pytest.mark.parametrize(
+    ("world", "why"),
+    [
+        pytest.param(
+            lend(node={"taints": (strange_taint(),)}),
+            f"the pod does not tolerate the taint {strange_taint()}",
+            id="taint of nodes",
+        ),
+        pytest.param(lend(node={"cordoned": True}), "too few of its nodes accept pods", id="cordoned nodes"),
+        pytest.param(lend(make_pool(GONE, hosts=3)), "the number of hosts differs", id="another number of hosts"),
+        pytest.param(lend(make_pool(GONE, labels=OTHER_SETTINGS)), "other node settings", id="node settings"),
+    ],
+)
+def test_idle_pool_names_the_slice_that_waits_and_why_it_does_not_use_the_pool(world: World, why: str) -> None:
+    view = next(each for each in view_of(world).pools if each.name == next(iter(world.pools)))
+    assert "Slice JobSet/default/train/train-slice-0 waits, and does not use it: " in view.reason
+    assert why in view.reason
+
+
+def test_idle_pool_of_another_topology_names_no_slice_that_waits() -> None:
+    world = lend(make_pool(GONE, topology="2x2x4", hosts=4))
+    assert not any("waits" in each.reason for each in view_of(world).pools)
+
+
+def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
+    """The others do not apply to a slice that waits, or to a pool that is idle."""
+    others = {Refusal.HAS_POOL, Refusal.NOT_WAITING, Refusal.UNUSABLE, Refusal.CLAIMED}
+    assert WHY_UNUSED.keys() == {*Refusal} - others
 
 
 # --- Agreement with the claims ---
