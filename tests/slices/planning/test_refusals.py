@@ -238,7 +238,7 @@ def test_idle_pool_of_another_topology_names_no_slice_that_waits() -> None:
 
 
 def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
-    """The others do not apply to a slice that waits, or to a pool that is idle."""
+    """Other reasons do not apply to a slice that waits, or to a pool that is idle."""
     others = {Refusal.HAS_POOL, Refusal.NOT_WAITING, Refusal.UNUSABLE, Refusal.CLAIMED}
     assert WHY_UNUSED.keys() == {*Refusal} - others
 
