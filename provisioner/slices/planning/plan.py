@@ -26,6 +26,7 @@ from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.state import LookUp, Memory, Phase
 from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.refusals import Refusal
 
 
 class DeleteReason(Enum):
@@ -177,6 +178,8 @@ class PoolState:
     holders: frozenset[SliceId | None] = frozenset()
     #: Slice that counts on the pool without holding it.
     claimant: SliceId | None = None
+    #: First slice of the same topology that waits, and why it does not count on this idle pool; None if none waits.
+    unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
     #: Whether a slice of several hosts has pods on this and on other pools, or shares this pool.

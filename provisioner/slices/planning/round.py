@@ -13,9 +13,9 @@ from types import MappingProxyType
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import LAST_OF_RESERVATION
-from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.model.fit import NodeView, view_of_node
 from provisioner.model.membership import Membership
-from provisioner.model.placement import MARKS, labels_of
+from provisioner.model.placement import MARKS
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -426,43 +426,6 @@ def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> 
         elif uid_now := workloads.uid_of_name.get(workload):
             found[SliceId(uid_now, group_key(workload.namespace, group_name))] = group_name
     return found
-
-
-def serves(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool, by its specification, is suitable for the slice.
-
-    The existing nodes do not count: a slice whose own pool got an unknown taint is stuck, and gets no second pool.
-    """
-    asked = slice_.requirements
-    fits = not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
-    return fits and grows_for(supply, slice_)
-
-
-def grows_for(supply: Supply, slice_: Slice) -> bool:
-    """Whether a pool has nodes, or will get them for the pods of the slice.
-
-    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of the pool itself, which
-    never change after its create.
-    """
-    if supply.pool.capacity is not CapacityKind.FLEX_START or supply.nodes or not slice_.workload.kind.has_pods:
-        return True
-    wanted = labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else {}
-    return all(supply.pool.labels.get(key) == wanted.get(key) for key in MARKS)
-
-
-def right_size(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
-
-    Pods that tolerate every taint would also fit the nodes of another child Job, without selecting them.
-    """
-    shape, job = slice_.shape, supply.view.labels.get(constants.NAMESPACED_JOB)
-    if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
-        return False
-    if shape is None or supply.pool.topology != str(shape.topology):
-        return False
-    if shape.multi_host:
-        return supply.pool.hosts == slice_.nodes
-    return supply.pool.hosts >= slice_.nodes
 
 
 def _offer(node: Node, expected: NodeView) -> NodeView:

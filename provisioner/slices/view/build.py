@@ -230,7 +230,6 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 class _Round(reasons.Known):
     """Data that the views of all slices and pools of a round share."""
 
-    slices: Mapping[SliceId, Slice]
     notices: _Notices
     policy: ServingPolicy
     prices: Prices
