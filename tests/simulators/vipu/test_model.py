@@ -39,18 +39,6 @@ def test_removed_partition_keeps_its_ipus_until_the_remove_has_ended(vipu: Any) 
     vipu.world.create(Asked(id="p2", size=64))
 
 
-def test_partition_needs_contiguous_and_aligned_free_ipus(make_vipu: Any) -> None:
-    vipu = make_vipu(allocations=TWO)
-    for number in range(8):
-        vipu.world.create(Asked(id=f"p{number}", size=1, allocation="a"))
-    vipu.after(5)
-    for number in (1, 2, 5, 6):
-        vipu.world.remove(f"p{number}")
-    vipu.after(1)
-    assert vipu.world.allocations()[0].free == 4
-    assert _refusal(lambda: vipu.world.create(Asked(id="q", size=2, allocation="a"))) == "ResourceExhausted"
-
-
 def test_users_in_secure_mode_see_all_partitions_of_their_allocations(make_vipu: Any) -> None:
     vipu = make_vipu(allocations=TWO, users=USERS, secure=True)
     vipu.world.create(Asked(id="pa", size=1, allocation="a"), BOB)
@@ -61,14 +49,6 @@ def test_users_in_secure_mode_see_all_partitions_of_their_allocations(make_vipu:
     assert _refusal(lambda: vipu.world.remove("pb", ALICE)) == "NotFound"
     assert _refusal(lambda: vipu.world.create(Asked(id="pc", size=1, allocation="b"), ALICE)) == "NotFound"
     vipu.world.remove("pa", ALICE)
-
-
-def test_partition_that_is_being_created_or_removed_cannot_be_removed(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
-    vipu.after(5)
-    vipu.world.remove("p1")
-    assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
 
 
 @pytest.mark.parametrize("keeps", [True, False])

@@ -8,9 +8,8 @@ from typing import Any
 import pytest
 
 from rehearsal import localcluster
-from rehearsal.simulators.compute.faults import Fault, FaultKind
+from rehearsal.simulators.compute.faults import Fault
 from rehearsal.simulators.compute.guests import kubelet
-from rehearsal.simulators.compute.guests.client import Access, Client
 from rehearsal.simulators.compute.guests.crew import Crew, Guest
 from rehearsal.simulators.compute.guests.joining import CERTIFICATE_SECONDS
 from rehearsal.simulators.compute.names import ZONES, Scope
@@ -95,26 +94,12 @@ def test_machine_that_joins_becomes_a_ready_node_with_chips() -> None:
 
 
 @pytest.mark.parametrize(
-    "script",
-    [pytest.param("", id="without a startup script"), pytest.param("#!/bin/sh", id="with one of another kind")],
-)
-def test_machine_without_a_script_that_joins_never_calls_the_api_server(script: str) -> None:
-    """The guest returns None and is never run again."""
-    machine = Machine()
-    machine.view = replace(machine.view, metadata=machine.cluster.metadata(startup_script=script))
-    assert machine.guest.turn(machine.view, machine.clock.now()) is None
-    assert machine.cluster.calls == []
-
-
-@pytest.mark.parametrize(
     ("name", "value"),
     [
         pytest.param("tokens", {"fedcba.fedcba9876543210"}, id="the cluster signs with another token"),
         pytest.param("approves", False, id="nobody approves its request"),
         pytest.param("denies", True, id="its request is denied"),
-        pytest.param("is_intercepted", True, id="the cluster says something else to who trusts it"),
         pytest.param("forbidden", ("GET", "/api/v1/nodes/"), id="it may not look at the node's name"),
-        pytest.param("forbidden", ("POST", "/api/v1/nodes"), id="it may not register"),
         pytest.param("away", True, id="the API server is away"),
     ],
 )
@@ -161,32 +146,6 @@ def test_allocatable_chips_follow_the_device_plugin_while_capacity_remains() -> 
     assert machine.chips() == ("4", "0")
 
 
-@pytest.mark.parametrize("status", ["STOPPING", "REPAIRING", "TERMINATED", ""])
-def test_machine_that_stops_or_disappears_makes_no_more_calls(status: str) -> None:
-    """The cluster has to find out that the Node is no longer alive."""
-    machine = Machine()
-    machine.live(15)
-    before = len(machine.cluster.calls)
-    machine.become(status)
-    machine.live(600)
-    assert len(machine.cluster.calls) == before
-    assert machine.cluster.ready(NAME) == "True"
-    assert machine.cluster.open_clients == 0
-
-
-def test_kubelet_reports_a_graceful_shutdown_but_not_a_host_error() -> None:
-    """A host error leaves it no time to report."""
-    machine = Machine(graceful_shutdown=True)
-    machine.live(15)
-    machine.become("STOPPING")
-    assert machine.cluster.ready(NAME) == "False"
-    assert machine.chips() == ("4", "4")
-    machine.become("RUNNING", boots=2)
-    machine.live(15)
-    machine.become("REPAIRING")
-    assert machine.cluster.ready(NAME) == "True"
-
-
 def test_restarted_machine_keeps_its_node_and_certificate() -> None:
     """The certificate is on its disk, so it joins only once."""
     machine = Machine()
@@ -213,28 +172,6 @@ def test_deleted_node_is_registered_again_only_after_a_restart() -> None:
     machine.become("STOPPING")
     machine.become("RUNNING", boots=2)
     machine.live(15)
-    assert machine.cluster.ready(NAME) == "True"
-
-
-def test_faults_of_kubelet_and_device_plugin_last_until_they_are_cleared() -> None:
-    """A fault with count 1 affects one machine until then."""
-    machine = Machine(graceful_shutdown=True)
-    machine.live(15)
-    blind = machine.faults.add(Fault(kind=FaultKind.CHIPS_MISSING, count=1))
-    machine.live(25)
-    assert machine.chips() == ("4", "0")
-    machine.faults.remove(blind.fault_id)
-    machine.live(15)
-    assert machine.chips() == ("4", "4")
-    silent = machine.faults.add(Fault(kind=FaultKind.KUBELET_SILENT, count=1))
-    before = len(machine.cluster.calls)
-    machine.live(60)
-    assert len(machine.cluster.calls) == before
-    machine.faults.remove(silent.fault_id)
-    machine.live(15)
-    assert len(machine.cluster.calls) > before
-    machine.faults.add(Fault(kind=FaultKind.KUBELET_SILENT))
-    machine.become("STOPPING")
     assert machine.cluster.ready(NAME) == "True"
 
 
@@ -298,23 +235,3 @@ def test_recreated_machines_join_again_but_restarted_ones_do_not(compute: Comput
     stage.live(60)
     assert stage.requests() == 8
     assert stage.ready() == ["True"] * 4
-
-
-def test_machine_deleted_while_its_guest_makes_a_call_is_noticed(compute: Compute) -> None:
-    """The guest's connection is closed after the call."""
-    stage = Stage(compute)
-
-    def connect(access: Access) -> Client:
-        if access.certificate_pem:
-            for machine in compute.world.machines():
-                stage.crew.changed(replace(machine, status=""))
-        return stage.cluster.connect(access)
-
-    stage.crew._connect = connect
-    stage.make()
-    stage.live(15)
-    assert len(stage.cluster.nodes()) == 1
-    assert stage.cluster.open_clients == 0
-    # A deletion of an unknown machine is ignored.
-    stage.crew.changed(replace(compute.world.machines()[0], status="", number=1))
-    assert stage.crew.run_due() is None
