@@ -28,8 +28,6 @@ Respond = Callable[..., Awaitable[int]]
 
 
 def post(body: bytes, media_type: str = "application/json") -> Request:
-    """Return a request with a body."""
-
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 

@@ -93,7 +93,6 @@ class Reader:
     gcloud_state: Path
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        """Start a script."""
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.checkout,

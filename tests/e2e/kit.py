@@ -177,7 +177,6 @@ class Ground:
     # --- pods and nodes
 
     def pods(self) -> list[dict[str, Any]]:
-        """List the pods."""
         return self.rehearsal.objects(collection_path("pods", namespace=self.namespace))
 
     def pods_of(self, name: str) -> list[dict[str, Any]]:
@@ -203,7 +202,6 @@ class Ground:
         return any(each.get("reason") == "Unschedulable" for each in conditions)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """List all nodes."""
         return self.rehearsal.objects(collection_path("nodes"))
 
     def events(self, kind: str, name: str = "") -> list[dict[str, Any]]:
@@ -269,7 +267,6 @@ class Ground:
         wait: bool = True,
         kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Start a provisioner for this test."""
         made = self.rehearsal.provisioner(
             environment={**EAGER, **(environment or {})}, arguments=arguments, kubeconfig=kubeconfig
         )

@@ -102,7 +102,6 @@ class Ray:
         self.change(workerGroupSpecs=[{**self._raw["spec"]["workerGroupSpecs"][0], "replicas": replicas}])
 
     def delete(self) -> None:
-        """Delete the created object."""
         self.ground.api.delete(self._path)
 
     @property

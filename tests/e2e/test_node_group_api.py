@@ -77,7 +77,6 @@ class Server:
         return self.kube.call("POST", f"{path}?fieldValidation=Ignore{'&dryRun=All' if dry else ''}", body)
 
     def path(self, kind: Kind, name: str) -> str:
-        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=_NAMESPACE, root=_ROOT)
 
 

@@ -79,7 +79,6 @@ class World:
             self.controller = None
 
     def group(self) -> dict[str, Any]:
-        """Return the group."""
         return self.admin.get(object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT))
 
     def ready(self) -> dict[str, Any]:

@@ -224,7 +224,6 @@ class Sized(FakeKube):
 
 
 def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
-    """Read a list to its end."""
     pager, found, token = Pager(kube, "/p", {}, most=most), [], ""
     while True:
         page = pager.fetch(token)

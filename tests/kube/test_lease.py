@@ -56,7 +56,6 @@ def kube() -> FakeKube:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """Give a clock."""
     return FakeClock()
 
 

@@ -64,7 +64,6 @@ def event(kind: str, raw: Any) -> dict[str, Any]:
 
 
 def bookmark(version: str) -> dict[str, Any]:
-    """Return a bookmark."""
     return event("BOOKMARK", {"metadata": {"resourceVersion": version}})
 
 
@@ -100,7 +99,6 @@ class Harness:
             self.kube.put_object(f"{THINGS}/{raw['metadata']['name']}", raw)
 
     def values(self) -> dict[str, int]:
-        """Return name -> value of the records."""
         return {name: value for (_, name), value in self.watch.records().items()}
 
     def play(self, *lines: Any) -> float:

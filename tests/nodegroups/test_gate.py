@@ -60,7 +60,6 @@ class World:
         self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", **parts: Any) -> None:
-        """Create a pod on a node."""
         self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
 
 

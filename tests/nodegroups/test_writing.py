@@ -65,7 +65,6 @@ def api() -> FakeKube:
 
 
 def writer(api: FakeKube, **parts: Any) -> Writer:
-    """Return a writer."""
     return Writer(**{"api": api, "device_plugin": MANIFEST, **parts})
 
 

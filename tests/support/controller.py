@@ -69,7 +69,6 @@ class FakeWatch(Generic[T]):
         """Do nothing."""
 
     def records(self) -> Mapping[tuple[str, str], T]:
-        """Return the current objects."""
         return MappingProxyType(dict(self._read()))
 
     def missing_seconds(self) -> float:

@@ -82,7 +82,6 @@ class KubeadmCluster:
         return self.objects.get(f"/api/v1/nodes/{name}", {})
 
     def nodes(self) -> list[Json]:
-        """Return all nodes."""
         return [raw for path, raw in self.objects.items() if path.startswith("/api/v1/nodes/")]
 
     def lease(self, name: str) -> Json:
@@ -208,7 +207,6 @@ class _Client:
     def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, content_type: str = JSON
     ) -> dict[str, Any]:
-        """Make one call."""
         assert self._open
         return self._cluster.answer(self._access, method, path, body, content_type)
 

@@ -170,7 +170,6 @@ class Ground:
         return made
 
     def token(self, pod: Pod) -> str:
-        """Return the token of a pod."""
         return self.kube.token_of_pod(pod.namespace, pod.name, pod.uid)
 
     def ask(self, pod: Pod, token: str | None = None, **parts: Any) -> Answer:

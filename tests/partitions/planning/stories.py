@@ -250,7 +250,6 @@ def held(
 
 
 def events_of(plans: Iterable[Plan]) -> list[Event]:
-    """Return all events of plans."""
     return [event for plan in plans for event in plan.events]
 
 

@@ -16,7 +16,6 @@ ID = str(uuid.UUID(int=7))
 
 
 def path_of(operation: dict[str, Any]) -> str:
-    """Return the path of an operation."""
     return str(operation["selfLink"].removeprefix("https://www.googleapis.com"))
 
 

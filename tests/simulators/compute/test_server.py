@@ -25,7 +25,6 @@ def compute() -> Iterator[ComputeSimulator]:
 
 @pytest.fixture
 def call(compute: ComputeSimulator) -> Iterator[Client]:
-    """A client of the simulator."""
     client = Client(compute.port)
     yield client
     client.close()

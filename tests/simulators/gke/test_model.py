@@ -26,11 +26,9 @@ class RecordingSink:
         self.removed: list[str] = []
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Record the node to register."""
         self.registered.append((pool, node))
 
     def remove(self, node_name: str) -> None:
-        """Record the node to remove."""
         self.removed.append(node_name)
 
 

@@ -24,7 +24,6 @@ def gke() -> Iterator[Simulator]:
 
 @pytest.fixture
 def call(gke: Simulator) -> Iterator[Client]:
-    """A client of the simulator."""
     client = Client(gke.port)
     yield client
     client.close()
