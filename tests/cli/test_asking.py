@@ -338,6 +338,11 @@ def test_any_running_pod_is_read_if_there_is_no_lease(
     assert "train-slice-0" in capsys.readouterr().out
 
 
+def _led_by_a(board: Answer) -> dict[str, Answer]:
+    lease = Answer(body=b'{"spec":{"holderIdentity":"a"}}')
+    return {f"GET {_LEASE}": lease, f"GET {_PODS}/a:8081/proxy{_BOARD}": board}
+
+
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
@@ -355,18 +360,10 @@ def test_any_running_pod_is_read_if_there_is_no_lease(
             id="not installed",
         ),
         pytest.param(
-            {
-                f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
-                f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(body=b'{"version":"x"}'),
-            },
-            "not in the format of this release",
-            id="another release",
+            _led_by_a(Answer(body=b'{"version":"x"}')), "not in the format of this release", id="another release"
         ),
         pytest.param(
-            {
-                f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
-                f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(status=503, body=b'{"kind":"Status","message":"no route"}'),
-            },
+            _led_by_a(Answer(status=503, body=b'{"kind":"Status","message":"no route"}')),
             "Is it running?",
             id="the pod does not answer",
         ),
