@@ -123,21 +123,6 @@ def test_nodes_with_the_dra_driver_offer_chips_in_resource_slices(kube: FakeKube
         assert (attributes["tpuGen"], attributes["topology"]) == ({"string": "v5litepod"}, {"string": "4x4"})
 
 
-def test_lost_nodes_are_registered_again_only_with_a_repair_time(kube: FakeKube) -> None:
-    """The test covers preempted nodes and nodes that another client deleted."""
-    with registering() as gke:
-        create(gke)
-        wait_for(lambda: runs(gke))
-        (preempted,) = gke.preempt("slice", hosts=1)
-        wait_for(lambda: preempted not in nodes(kube))
-        assert len(nodes(kube)) == 3
-        gke.set(repair_seconds=0.1)
-        taken = next(iter(nodes(kube)))
-        kube.remove_object(f"{NODES}/{taken}")
-        wait_for(lambda: taken in nodes(kube))
-        assert preempted not in nodes(kube)
-
-
 def test_start_deletes_only_simulated_nodes_of_earlier_processes(kube: FakeKube) -> None:
     labels = {"cloud.google.com/gke-nodepool": "old"}
     kube.put_object(f"{NODES}/mine", {"metadata": {"labels": labels, "annotations": {MARKER: "before"}}})
