@@ -61,7 +61,6 @@ def spot_in(zone: str) -> CapacityChoice:
     ],
 )
 def test_valid_choices_are_read(text: str, want: tuple[CapacityChoice, ...]) -> None:
-    """The cases cover the whole grammar."""
     assert parse_choices(text) == want
 
 

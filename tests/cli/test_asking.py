@@ -101,7 +101,6 @@ def test_unknown_name_or_kind_is_reported_with_the_nearest_one(name: str, words:
 
 
 def test_name_in_two_namespaces_is_explained_for_both_unless_one_is_given() -> None:
-    """Without a namespace, both are explained."""
     world = World(make_jobset("train", namespace="one"), make_jobset("train", namespace="two"))
     found = explanations(document_of(world), "train", "")
     assert [each.id for each in found] == ["JobSet/one/train", "JobSet/two/train"]
@@ -372,7 +371,6 @@ def _led_by_a(board: Answer) -> dict[str, Answer]:
 def test_unreachable_controller_is_reported_with_a_remedy(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], answers: dict[str, Answer], words: str
 ) -> None:
-    """The output is one message without a traceback."""
     for what, answer in answers.items():
         wire.answer(what, answer)
     assert run("status", "--kubeconfig", str(write_kubeconfig(tmp_path / "config", wire.url))) == 1

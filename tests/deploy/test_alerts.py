@@ -370,7 +370,6 @@ def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
 
 
 def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
-    """The component is complete without another one."""
     (made,) = tools.built(tmp_path, "prometheus-rule")
     assert made["kind"] == "PrometheusRule"
     assert made["metadata"]["namespace"] == NAMESPACE

@@ -86,7 +86,6 @@ def many(count: int) -> dict[str, str]:
     ],
 )
 def test_pod_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -> None:
-    """The message contains the field, its size and the limit."""
     found = requirements_of(**fields).problem
     assert found.startswith(problem) or (problem and problem in found)
     assert bool(found) is bool(problem)

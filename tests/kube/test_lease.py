@@ -344,7 +344,6 @@ def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock
 def test_missing_namespace_or_permission_is_reported_and_retried(
     kube: FakeKube, clock: FakeClock, error: Exception, words: str
 ) -> None:
-    """The message describes the remedy."""
     kube.fail("POST", "leases", error)
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads

@@ -110,7 +110,6 @@ def test_cpu_and_memory_are_rounded_up_and_include_overhead() -> None:
     ],
 )
 def test_unreadable_pod_is_reported(raw: dict[str, Any], words: str) -> None:
-    """The message names the pod and the mistake."""
     with pytest.raises(MalformedObject) as caught:
         parse_pod(raw)
     assert words in str(caught.value)
@@ -450,7 +449,6 @@ def _copy(raw: Any) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
 def test_any_json_is_parsed_or_raises_malformed_object(raw: Any) -> None:
-    """No other exception is raised."""
     for parse in (parse_pod, parse_jobset, parse_node):
         with contextlib.suppress(MalformedObject):
             record = parse(raw)

@@ -160,7 +160,6 @@ _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
 
 @pytest.mark.parametrize(("change", "proof"), _PASSES.values(), ids=_PASSES)
 def test_delete_passes_if_no_work_is_affected(world: World, change: Change, proof: dict[str, Any]) -> None:
-    """No work ends in these cases."""
     change(world)
     world.gate.pass_through(a_proof(**proof))
 

@@ -47,7 +47,6 @@ def test_states_are_values_of_googles_enums(values: Iterable[str], known: type[E
     ],
 )
 def test_fields_are_fields_of_googles_messages(fields: Mapping[str, Any], kind: Any) -> None:
-    """Every field that the simulator accepts exists in Google's message."""
     assert_fields(fields, kind.pb(kind()).DESCRIPTOR, kind.__name__)
 
 

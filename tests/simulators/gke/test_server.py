@@ -62,7 +62,6 @@ def test_pool_is_created_read_listed_and_deleted_over_http(gke: Simulator, call:
 
 
 def test_error_body_has_the_format_of_google(call: Client) -> None:
-    """Code, message, errors, status and details, as real GKE sends them."""
     status, body = call("GET", f"{POOLS_PATH}/none")
     text = 'nodePool "projects/proj/zones/us-east5-a/clusters/main/nodePools/none" not found'
     request_info = body["error"].pop("details")
