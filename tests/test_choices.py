@@ -19,7 +19,6 @@ NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue re
 
 
 def reserved(path: str, zone: str = "") -> CapacityChoice:
-    """Return the choice of a reservation."""
     return CapacityChoice(kind=CapacityKind.RESERVATION, reservation=path, zone=Zone(zone))
 
 

@@ -12,7 +12,6 @@ from tests.support.settings import REQUIRED
 
 
 def problems(**environment: str) -> tuple[str, ...]:
-    """Return the problems of an environment."""
     with pytest.raises(SettingsError) as caught:
         read_settings(REQUIRED | environment)
     return caught.value.problems

@@ -84,7 +84,6 @@ def jobset(
     tolerations: Iterable[Mapping[str, str]] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a JobSet."""
     selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology, **(selector or {})}
     return raw_jobset(
         name,
@@ -150,7 +149,6 @@ class Ground:
         self.api.delete(self._path(name))
 
     def jobset(self, name: str) -> dict[str, Any]:
-        """Read a JobSet."""
         return self.api.get(self._path(name))
 
     def state(self, name: str) -> str:

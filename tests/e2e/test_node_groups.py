@@ -87,7 +87,6 @@ class World:
         return next((each for each in conditions if each["type"] == "Ready"), {})
 
     def is_ready(self) -> bool:
-        """Return whether the group is ready."""
         return self.ready().get("status") == "True"
 
     def nodes(self) -> list[dict[str, Any]]:

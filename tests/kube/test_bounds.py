@@ -95,7 +95,6 @@ def test_pod_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -
 def jobset_of(
     *, replicas: int = 1, parallelism: Any = 1, count: int = 1, chips: int = 4, name: str = "", **template: Any
 ) -> Workload:
-    """Return the record of a JobSet."""
     raw = raw_jobset()
     (job,) = raw["spec"]["replicatedJobs"]
     job["replicas"] = replicas

@@ -60,14 +60,12 @@ def clock() -> FakeClock:
 
 
 def spec(kube: FakeKube, path: str = OURS) -> dict[str, Any]:
-    """Return the spec of a Lease."""
     lease = kube.object(path)
     assert lease is not None
     return dict(lease["spec"])
 
 
 def held_by(holder: str, **fields: Any) -> dict[str, Any]:
-    """Return a Lease with a holder."""
     return {
         "metadata": {"name": "x", "namespace": "system"},
         "spec": {

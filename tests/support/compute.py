@@ -145,7 +145,6 @@ class Compute:
         self.do("POST", GROUPS, group(**changes))
 
     def status(self, name: str = "group") -> dict[str, Any]:
-        """Return the status of a group."""
         found: dict[str, Any] = self.get(f"{GROUPS}/{name}")["status"]
         return found
 

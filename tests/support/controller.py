@@ -284,7 +284,6 @@ class World:
                 self.remove_nodes(pool.name)
 
     def remove_nodes(self, pool_name: str) -> None:
-        """Delete the nodes of a pool."""
         for raw in self.kube.objects(collection_path("nodes")):
             if raw["metadata"]["labels"][constants.NODE_POOL] == pool_name:
                 self.kube.remove_object(object_path("nodes", raw["metadata"]["name"]))
@@ -317,7 +316,6 @@ class World:
 
 
 def jobset_path(name: str) -> str:
-    """Return the path of a JobSet."""
     return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSET.root)
 
 

@@ -85,7 +85,6 @@ class FakeKube(Api):
             return self._store(path, body)
 
     def remove_object(self, path: str) -> None:
-        """Delete an object."""
         with self._changed:
             self._drop(path)
 

@@ -59,7 +59,6 @@ class FakeVipu:
         self.faults.setdefault(method, []).append((failure, after_effect))
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return a partition."""
         self._meet("list_allocations", after=False)
         return (Allocation(name="a", ipus=_IPUS),)
 

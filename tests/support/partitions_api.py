@@ -112,7 +112,6 @@ class Ground:
     cluster_uid: str = CLUSTER
 
     def sources(self) -> Sources:
-        """Return the sources of the API."""
         return Sources(
             cluster_uid=lambda: self.cluster_uid,
             pod=lambda namespace, name: self.pods.get((namespace, name)),
