@@ -113,7 +113,6 @@ def _repository(root: Path, code: str, changelog: str) -> Path:
 def test_tag_that_contradicts_code_or_changelog_is_not_released(
     name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path
 ) -> None:
-    """The message contains advice."""
     with pytest.raises(release.ReleaseError, match=re.escape(words)):
         release.check(_repository(tmp_path, code, changelog), tag)
 
@@ -276,7 +275,6 @@ def _commands(job: dict[str, Any]) -> str:
 
 
 def test_dependabot_updates_every_pin() -> None:
-    """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
     assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
     assert all(each["cooldown"]["default-days"] == 7 for each in updates)

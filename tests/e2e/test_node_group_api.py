@@ -77,7 +77,6 @@ class Server:
         return self.kube.call("POST", f"{path}?fieldValidation=Ignore{'&dryRun=All' if dry else ''}", body)
 
     def path(self, kind: Kind, name: str) -> str:
-        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=_NAMESPACE, root=_ROOT)
 
 
@@ -290,7 +289,6 @@ def test_every_rule_of_the_crd_is_tested(kind: Kind) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize(("kind", "words"), [(kind, words) for kind, rules in RULES.items() for words in rules])
 def test_spec_that_breaks_a_rule_is_rejected_only_with_its_message(kind: Kind, words: str, server: Server) -> None:
-    """The similar spec is accepted."""
     for broken, kept in RULES[kind][words]:
         answer = server.create(kind, broken)
         assert answer.status_code == 422, answer.text

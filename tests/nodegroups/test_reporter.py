@@ -68,7 +68,6 @@ EVENT = Event(
 
 @pytest.fixture
 def reporter() -> Reporter:
-    """Return a new reporter."""
     return Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"))
 
 
@@ -81,17 +80,14 @@ def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str
 
 
 def answered(call: Call, **parts: Any) -> CallAnswer:
-    """Return an answer to a call."""
     return AnsweredCall(call=call, asked_at=NOW, at=NOW, **parts)
 
 
 def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> CallAnswer:
-    """Return an answer with a failure."""
     return answered(call, failure=Failure(kind=kind, message=message))
 
 
 def operation(*, done: bool = False, failure: Failure | None = None) -> Operation:
-    """Return an operation."""
     return Operation(name=OperationName("operation-1"), scope=target(MIG).scope, done=done, failure=failure)
 
 

@@ -40,7 +40,6 @@ _COMPARED_EVERY = 6
 
 
 def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
-    """Return a failure."""
     return Failure(kind=kind, message=message)
 
 

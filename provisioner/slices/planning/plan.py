@@ -25,8 +25,8 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.state import LookUp, Memory, Phase
-from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.refusals import Refusal
+from provisioner.slices.planning.round import Round
 
 
 class DeleteReason(Enum):

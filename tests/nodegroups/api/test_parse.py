@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import json
 import pickle
-from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
@@ -21,13 +20,10 @@ from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import (
     BootstrapConfig,
     InstanceConfig,
-    InstanceTemplateSpec,
-    ManagedInstanceGroupSpec,
     ProvisioningModel,
     ServiceAccount,
     SizePolicyMode,
     TpuNodeGroupSpec,
-    WorkloadPolicySpec,
 )
 from provisioner.nodegroups.api.statuses import (
     Condition,
@@ -42,8 +38,6 @@ from provisioner.nodegroups.api.statuses import (
 )
 from provisioner.nodegroups.api.types import (
     RECORDS,
-    Child,
-    InstanceTemplate,
     Kind,
     ManagedInstanceGroup,
     ObjectMeta,
@@ -300,8 +294,6 @@ def test_any_value_in_any_field_is_malformed_or_can_be_written(kind: Kind, data:
 
 # --- round trips ---
 
-PARENT = ObjectMeta(namespace="research", name="slice", uid=UID, resource_version="7")
-
 
 def _without_empty(value: Any) -> Any:
     if not isinstance(value, dict):
@@ -356,58 +348,3 @@ def test_patch_changes_one_status_into_the_other(kind: Kind, data: st.DataObject
     assert parse(RECORDS[kind], raw_object(kind, {}, status=document)).status == new
     assert (patch is None) is (record.status == new)
     assert documents.status_patch(record, record.status) is None
-
-
-# --- children ---
-
-
-def _meta(kind: Kind) -> ObjectMeta:
-    owner = ObjectMeta(namespace="", name="slice", uid=UID)
-    return ObjectMeta(namespace="research", name=names.child_name(PARENT, kind), uid="", owner=owner)
-
-
-@pytest.mark.parametrize(
-    "wanted",
-    [
-        pytest.param(
-            WorkloadPolicy(
-                meta=_meta(Kind.WORKLOAD_POLICY),
-                spec=WorkloadPolicySpec(project="research-project", region="us-central1", accelerator_topology="2x2x2"),
-            ),
-            id="a workload policy",
-        ),
-        pytest.param(
-            InstanceTemplate(
-                meta=_meta(Kind.INSTANCE_TEMPLATE),
-                spec=InstanceTemplateSpec(
-                    project="research-project", config=InstanceConfig(machine_type="tpu7x-standard-4t", subnetwork="")
-                ),
-            ),
-            id="a template that says as little as can be",
-        ),
-        pytest.param(
-            InstanceTemplate(
-                meta=_meta(Kind.INSTANCE_TEMPLATE),
-                spec=InstanceTemplateSpec(project="research-project", config=CONFIG),
-            ),
-            id="a template that says all",
-        ),
-        pytest.param(
-            ManagedInstanceGroup(
-                meta=_meta(Kind.MANAGED_INSTANCE_GROUP),
-                spec=ManagedInstanceGroupSpec(
-                    project="research-project", location="us-central1-c", instance_template="t", target_size=2
-                ),
-            ),
-            id="a managed instance group",
-        ),
-    ],
-)
-def test_created_child_is_read_equal_to_the_wanted_record(wanted: Child) -> None:
-    """Otherwise the child would count as outdated and would be recreated repeatedly."""
-    kind = wanted.kind
-    raw = documents.child(wanted)
-    uid = "6f3b8d55-7a0b-4f61-8a5e-2f9d0c7b6a54"
-    record = parse(RECORDS[kind], {**raw, "metadata": {**raw["metadata"], "uid": uid}})
-    meta = replace(wanted.meta, uid=uid, owner=None, finalizers=(names.CHILD_FINALIZERS[kind],))
-    assert record == replace(wanted, meta=meta)
