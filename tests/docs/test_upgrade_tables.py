@@ -9,7 +9,7 @@ from tests.docs.vocabulary import reasons_of_slices
 from tests.support.controller import World
 
 _PAGE = (Path(__file__).parents[2] / "docs" / "upgrade.md").read_text(encoding="utf-8")
-_TABLES = _PAGE.partition("### What is different")[2].partition("### Migrate")[0]
+_TABLES = _PAGE.partition("### What is different")[2]
 #: Cells of each row, for the Go provisioner and for this provisioner.
 _ROWS = re.findall(r"(?m)^\| (.+) \| (.+) \|$", _TABLES)
 
