@@ -246,7 +246,7 @@ def test_everything_published_is_attested() -> None:
 
 
 def test_everything_published_is_signed() -> None:
-    """Image and chart by digest, and each file; statements on vulnerabilities are attached to the image."""
+    """Image and chart by digest, and each file; statements on vulnerabilities, if any, are attached to the image."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     image, publish = (_commands(jobs[name]) for name in ("image", "publish"))
     assert '"${cosign}" sign --yes --recursive "${IMAGE}"' in image

@@ -429,7 +429,7 @@ def _of_size(field: str, value: object) -> Json:
     return without(GROUP, instanceConfig={**CONFIG, field: value})
 
 
-#: The bounds of docs/security.md, each with a function that returns a spec with this number.
+#: Bounds of TPUNodeGroups, each with a function that returns a spec with this number.
 BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
     "machines": (
         bounds.GROUP_NODES,
