@@ -134,7 +134,9 @@ def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube
 
 def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
     """The patch is sent to the subresource, with the resource version. An empty patch is not sent."""
-    ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Created", last_transition_time=EXPIRES)
+    ready = Condition(
+        type="Ready", status=ConditionStatus.TRUE, reason="Created", message="", last_transition_time=EXPIRES
+    )
     policy = replace(put(api, POLICY), status=ResourceStatus(conditions=(ready,)))
     writer(api).write(PatchStatus(record=policy, new=replace(policy.status, url="https://x")))
     call = api.calls[-1]

@@ -302,8 +302,14 @@ def test_token_of_a_machine_is_valid_only_for_its_own_nodes_certificate() -> Non
         ({"subnetwork": "projects/ubuntu-os-cloud/regions/us-central1/subnetworks/x"}, "subnetwork"),
         ({"reservation": "projects/secret/reservations/x"}, "reservation"),
         ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
-        ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
-        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, 'use "default"'),
+        (
+            {"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com", scopes=()),)},
+            "serviceAccounts",
+        ),
+        (
+            {"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com", scopes=()),)},
+            'use "default"',
+        ),
     ],
 )
 def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[str, Any], words: str) -> None:
@@ -325,8 +331,8 @@ def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[s
     [
         {"image": "projects/ubuntu-os-accelerator-images/global/images/x"},
         {"image": "global/images/x"},
-        {"service_accounts": (ServiceAccount(email="default"),)},
-        {"service_accounts": (ServiceAccount(email="nodes@project-1.iam.gserviceaccount.com"),)},
+        {"service_accounts": (ServiceAccount(email="default", scopes=()),)},
+        {"service_accounts": (ServiceAccount(email="nodes@project-1.iam.gserviceaccount.com", scopes=()),)},
     ],
 )
 def test_resources_of_google_or_of_the_same_project_can_be_used(config: dict[str, Any]) -> None:
