@@ -32,6 +32,8 @@ INSTANCE_CONFIG: Mapping[str, Any] = {
     "networkTags": ["research", "tpu"],
     "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
 }
+#: Fields of specs without an effect, which are not read.
+UNREAD = ("minNodeCount", "acceleratorConnectionMode", "bootDisk")
 #: One object of each kind, with every field of gke-labs/tpu-operator.
 SPECS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.TPU_NODE_GROUP: {

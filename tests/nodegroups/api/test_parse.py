@@ -50,7 +50,7 @@ from provisioner.nodegroups.api.types import (
     TpuNodeGroup,
     WorkloadPolicy,
 )
-from tests.support.nodegroups import IMAGE, UID, raw_object, valid, without
+from tests.support.nodegroups import IMAGE, UID, UNREAD, raw_object, valid, without
 from tests.support.nodegroups import SPECS as EXAMPLES
 
 #: Generating values for all fields takes several seconds.
@@ -265,8 +265,6 @@ def test_missing_fields_of_an_object_of_an_earlier_crd_are_empty() -> None:
 # --- any JSON ---
 
 SCHEMAS = {kind: {part: schema_of(kind, part) for part in ("spec", "status")} for kind in Kind}
-#: Fields without an effect, which are not read.
-UNREAD = ("minNodeCount", "acceleratorConnectionMode", "bootDisk")
 
 _LEAVES = (
     st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=10) | st.just("2026-01-01T00:00:00Z")

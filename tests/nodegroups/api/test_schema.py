@@ -21,7 +21,7 @@ from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.types import HINTS, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import nodes
-from tests.support.nodegroups import UID
+from tests.support.nodegroups import UID, UNREAD
 
 
 def _schema(kind: Kind) -> dict[str, Any]:
@@ -68,10 +68,6 @@ def test_every_field_has_a_bound(kind: Kind) -> None:
         assert part.get("maximum", 0) < 2**53, path
 
 
-#: Fields without an effect, which are not read.
-_UNREAD = {"minNodeCount", "acceleratorConnectionMode", "bootDisk"}
-
-
 def _parts_of(cls: Any) -> Iterator[tuple[codec.Part, Any]]:
     """Yield each field with the default that the API server has to add, None without a default."""
     for part in codec.parts_of(cls):
@@ -83,7 +79,7 @@ def _parts_of(cls: Any) -> Iterator[tuple[codec.Part, Any]]:
 
 def _assert_equal(cls: Any, schema: dict[str, Any]) -> None:
     parts = {part.name: (part, default) for part, default in _parts_of(cls)}
-    assert parts.keys() == schema["properties"].keys() - _UNREAD
+    assert parts.keys() == schema["properties"].keys() - {*UNREAD}
     missing = {name for name, (part, _) in parts.items() if part.required} ^ {*schema.get("required", ())}
     # The controller always sets this time.
     assert missing <= {"lastTransitionTime"}
