@@ -161,6 +161,13 @@ class ResourceStatus:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class UriStatus(ResourceStatus):
+    """Status of a WorkloadPolicy or an InstanceTemplate, which call the address `uri`."""
+
+    url: Annotated[str, "uri"] = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
     """Numbers of a group's nodes by state."""
 

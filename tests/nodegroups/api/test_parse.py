@@ -39,6 +39,7 @@ from provisioner.nodegroups.api.statuses import (
     Reason,
     ResourceStatus,
     TpuNodeGroupStatus,
+    UriStatus,
 )
 from provisioner.nodegroups.api.types import (
     RECORDS,
@@ -206,32 +207,36 @@ GROUP_STATUS = TpuNodeGroupStatus(
     ),
     recreated_at=(THEN,),
 )
-RESOURCE_STATUS = ResourceStatus(
-    url="projects/p/global/instanceTemplates/t",
-    operation_name="operation-1",
-    operation_type=OperationType.CREATE,
-    attempts=2,
-)
 
 
 def test_status_of_a_group_is_read_and_written_unchanged() -> None:
     assert parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, GROUP, status=STATUS)).status == GROUP_STATUS
-    assert documents.status_document(Kind.TPU_NODE_GROUP, GROUP_STATUS) == STATUS
+    assert codec.write(GROUP_STATUS) == STATUS
 
 
 @pytest.mark.parametrize(
-    ("kind", "address"),
-    [(Kind.WORKLOAD_POLICY, "uri"), (Kind.INSTANCE_TEMPLATE, "uri"), (Kind.MANAGED_INSTANCE_GROUP, "url")],
+    ("kind", "address", "cls"),
+    [
+        (Kind.WORKLOAD_POLICY, "uri", UriStatus),
+        (Kind.INSTANCE_TEMPLATE, "uri", UriStatus),
+        (Kind.MANAGED_INSTANCE_GROUP, "url", ResourceStatus),
+    ],
 )
-def test_status_of_a_child_is_read_and_written_unchanged(kind: Kind, address: str) -> None:
+def test_status_of_a_child_is_read_and_written_unchanged(kind: Kind, address: str, cls: type[ResourceStatus]) -> None:
     status = {
         address: "projects/p/global/instanceTemplates/t",
         "operationName": "operation-1",
         "operationType": "CREATE",
         "operationAttempt": 2,
     }
-    assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=status)).status == RESOURCE_STATUS
-    assert documents.status_document(kind, RESOURCE_STATUS) == status
+    want = cls(
+        url="projects/p/global/instanceTemplates/t",
+        operation_name="operation-1",
+        operation_type=OperationType.CREATE,
+        attempts=2,
+    )
+    assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=status)).status == want
+    assert codec.write(want) == status
 
 
 def test_status_written_by_tpu_operator_is_read() -> None:
@@ -295,7 +300,7 @@ def test_any_value_in_any_field_is_malformed_or_can_be_written(kind: Kind, data:
     with contextlib.suppress(MalformedObject):
         record = parse(RECORDS[kind], raw)
         json.dumps(codec.write(record.spec))
-        json.dumps(documents.status_document(kind, record.status))
+        json.dumps(codec.write(record.status))
 
 
 # --- round trips ---
@@ -332,7 +337,7 @@ def test_spec_is_read_and_written_without_losing_a_field(kind: Kind, data: st.Da
 def test_status_is_read_and_written_without_losing_a_field(kind: Kind, data: st.DataObject) -> None:
     raw = data.draw(valid(SCHEMAS[kind]["status"]))
     status = parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=raw)).status
-    written = documents.status_document(kind, status)
+    written = codec.write(status)
     assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=written)).status == status
     # `nodes` is derived; an operation without a name or a type is dropped.
     loose = {"nodes", "operationName", "operationType"}
@@ -345,7 +350,7 @@ def test_patch_changes_one_status_into_the_other(kind: Kind, data: st.DataObject
     records = valid(SCHEMAS[kind]["status"]).map(lambda raw: parse(RECORDS[kind], raw_object(kind, {}, status=raw)))
     record, new = data.draw(records), data.draw(records).status
     patch = documents.status_patch(record, new)
-    document = documents.status_document(kind, record.status)
+    document = codec.write(record.status)
     for key, value in patch["status"].items() if patch is not None else ():
         assert value != document.get(key)
         document = without(document, key) if value is None else {**document, key: value}

@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
+from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, UriStatus, condition_of
 from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import TOKEN
@@ -59,7 +59,7 @@ def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: s
     group = world.group()
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
     own = ObjectMeta(namespace=namespace, name="own", uid="own")
-    _put(world, Kind.INSTANCE_TEMPLATE, replace(template, meta=own, status=ResourceStatus()))
+    _put(world, Kind.INSTANCE_TEMPLATE, replace(template, meta=own, status=UriStatus()))
     address = "projects/project-1/global/instanceTemplates/own"
     spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template=address, target_size=1)
     meta = ObjectMeta(namespace=namespace, name="forged", uid="forged", owner=_owner(group))
