@@ -237,7 +237,7 @@ def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
 
 def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
     """Return a group with a condition."""
-    conditions = (Condition(type="Ready", status=ConditionStatus.FALSE, reason=reason),) if reason else ()
+    conditions = (Condition(type="Ready", status=ConditionStatus.FALSE, reason=reason, message=""),) if reason else ()
     status = TpuNodeGroupStatus(conditions=conditions, node_count=4)
     spec = TpuNodeGroupSpec(project="p", node_location="us-east5-a")
     return TpuNodeGroup(meta=meta(**parts), spec=spec, status=status)
