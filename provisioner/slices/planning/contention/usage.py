@@ -22,7 +22,7 @@ class LimitScope(NamedTuple):
 
     def __str__(self) -> str:
         special = {
-            "all": "all pools together",
+            "all": "all node pools",
             "creates": "creates",
             "requests": f"requests and buffers of namespace {self.name}",
         }

@@ -302,7 +302,7 @@ class Launches:
         self.wanted.append(wanted_pool(slice_, name, phase, self.round_.now, note=note, next_at=wait.until))
         if not wait.silent:
             key = f"{wait.key} {name}" if wait.key else ""
-            self.notices.append(notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning))
+            self.notices.append(notice(slice_, wait.reason, wait.event_message, key=key, warning=wait.warning))
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
         now, own = self.round_.now, self.round_.memory.slice(slice_.id).backoff
