@@ -303,7 +303,7 @@ class Launches:
         if not wait.silent:
             key = wait.key or " ".join(wait.causes)
             key = f"{key} {name}" if key else ""
-            self.notices.append(notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning))
+            self.notices.append(notice(slice_, wait.reason, wait.event_message, key=key, warning=wait.warning))
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
         now, own = self.round_.now, self.round_.memory.slice(slice_.id).backoff
