@@ -22,6 +22,8 @@ _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
 #: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+#: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
+BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
 #: Labels of nodes that determine a slice.
 _OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
@@ -172,6 +174,7 @@ def requirements(
         claims=claimed > 0,
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
+        other_bytes=_other_bytes(what, spec),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
@@ -188,6 +191,14 @@ def requirements(
         # Read last, because the arguments above set it.
         problem=reader.problem,
     )
+
+
+def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    parts = [spec, *_that_ask(spec.get("containers")), *_that_ask(spec.get("initContainers"))]
+    resources = [fields.mapping(part.get("resources")) for part in parts] + [{"requests": spec.get("overhead")}]
+    named = {key for each in resources for role in ("requests", "limits") for key in fields.mapping(each.get(role))}
+    amounts = ((key, ceil(pod_requests(what, spec, key))) for key in BYTE_RESOURCES if key in named)
+    return tuple((key, amount) for key, amount in amounts if amount > 0)
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:

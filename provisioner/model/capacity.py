@@ -257,6 +257,8 @@ class Node:
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0
     allocatable_memory_bytes: int = 0
+    #: Bytes of ephemeral storage and of huge pages by resource; without a resource that the node does not report.
+    allocatable_other_bytes: tuple[tuple[str, int], ...] = ()
     provider_id: str = ""
     created_at: datetime
 

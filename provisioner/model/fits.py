@@ -13,7 +13,7 @@ from typing import TypeVar
 from provisioner import constants
 from provisioner.model import fit
 from provisioner.model.capacity import Taint
-from provisioner.model.fit import NEED_A_LABEL, NodeView, number, tolerated
+from provisioner.model.fit import ENOUGH, NEED_A_LABEL, NodeView, number, tolerated
 from provisioner.model.workloads import Expression, Requirements
 
 _K = TypeVar("_K", bound=Hashable)
@@ -83,11 +83,14 @@ class Fits:
 
     def _with_room(self, requirements: Requirements) -> int:
         chips, cpu_millicores, memory_bytes = self._room
-        return (
+        found = (
             chips.above(requirements.chips - 1)
             & cpu_millicores.above(requirements.cpu_millicores - 1)
             & memory_bytes.above(requirements.memory_bytes - 1)
         )
+        for resource, amount in requirements.other_bytes:
+            found &= self._other_room[resource].above(amount - 1) if resource in self._other_room else self._all
+        return found
 
     def _of(self, key: str) -> _Values:
         if key not in self._keys:
@@ -122,6 +125,13 @@ class Fits:
             _Ordered(_masks([view.cpu_millicores for view in views])),
             _Ordered(_masks([view.memory_bytes for view in views])),
         )
+
+    @cached_property
+    def _other_room(self) -> Mapping[str, _Ordered]:
+        resources = {resource for view in self._views for resource in view.other_bytes}
+        # An unknown amount is enough for any request.
+        amounts = {key: [view.other_bytes.get(key, ENOUGH) for view in self._views] for key in resources}
+        return {key: _Ordered(_masks(each)) for key, each in amounts.items()}
 
     @cached_property
     def _tainted(self) -> dict[Taint, int]:

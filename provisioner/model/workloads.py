@@ -102,6 +102,8 @@ class Requirements:
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
+    #: Bytes of ephemeral storage and of huge pages by resource, only those that are requested.
+    other_bytes: tuple[tuple[str, int], ...] = ()
     node_selector: Mapping[str, str] = field(default_factory=dict)
     #: requiredDuringSchedulingIgnoredDuringExecution; empty if there is no constraint.
     affinity_terms: tuple[Term, ...] = ()

@@ -40,7 +40,19 @@ _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
 #: Fields whose own name occurs in messages.
 _FIELDS = frozenset(
-    {"affinity", "completionMode", "managedBy", "memory", "namespace", "nodeSelector", "parallelism", "size"}
+    {
+        "affinity",
+        "completionMode",
+        "ephemeral-storage",
+        "hugepages-1Gi",
+        "hugepages-2Mi",
+        "managedBy",
+        "memory",
+        "namespace",
+        "nodeSelector",
+        "parallelism",
+        "size",
+    }
 )
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),

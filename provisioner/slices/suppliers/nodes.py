@@ -53,25 +53,34 @@ def complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings
 
 
 def expected_node(
-    pool: NodePool, labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]]
+    pool: NodePool,
+    labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]],
+    offer: Callable[[tpu.MachineType], tuple[int, int, Mapping[str, int]]],
 ) -> NodeView:
-    """Predict how the scheduler will see a node of a pool; `labels` returns the labels of its nodes.
+    """Predict how the scheduler will see a node of a pool, by the `labels` of its nodes and the resources in `offer`.
 
-    CPU and memory are those of the machine: the system's share is known only once nodes exist.
+    `offer` returns the CPU in millicores, the memory in bytes and `NodeView.other_bytes`.
     """
     known = tpu.machine_type(pool.machine_type)
     if known is None:
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
     accelerator, machine = known
+    cpu_millicores, memory_bytes, other_bytes = offer(machine)
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     return NodeView(
         labels={**labels(pool, accelerator, machine), **job_labels(pool.labels, pool.taints)},
         taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *_spot_taints(pool.capacity)))),
         predicted=True,
         chips=machine.chips,
-        cpu_millicores=machine.vcpus * 1000,
-        memory_bytes=machine.memory_gib * _GIB,
+        cpu_millicores=cpu_millicores,
+        memory_bytes=memory_bytes,
+        other_bytes=other_bytes,
     )
+
+
+def whole_machine(machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
+    """Return the CPU and memory of a machine: the share of the system is known only once nodes exist."""
+    return machine.vcpus * 1000, machine.memory_gib * _GIB, {}
 
 
 def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:

@@ -24,7 +24,7 @@ from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, 
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
 from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
 from provisioner.model.placement import FREE, job_taints, labels_of
-from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
+from provisioner.model.workloads import GroupKey, Requirements, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import selected_machines
@@ -239,12 +239,25 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
 def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError if no node of the pool would fit the slice's pods: an unusable pool is not created."""
     view = rules.expected_node(expected_pool(request))
-    # Foreign nodes may have other labels and taints, but not other machines.
-    no_room = room_misfit(slice_.requirements, view)
-    reason = no_room or misfit(slice_.requirements, view)
+    asked = slice_.requirements
+    reason = room_misfit(asked, view) or misfit(asked, view)
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
-        raise (ImpossibleError if no_room else UnmeetableError)(f"no node of a pool would fit the pod: {reason}{hint}")
+        error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
+        raise error(f"no node of a pool would fit the pod: {reason}{hint}")
+
+
+def _exceeds_machine(asked: Requirements, machine_type: str) -> bool:
+    """Whether a pod requests more than the whole machine has, so that foreign nodes cannot run it either."""
+    known = tpu.machine_type(machine_type)
+    if known is None:
+        return False
+    _, machine = known
+    return (
+        asked.chips > machine.chips
+        or asked.cpu_millicores > machine.vcpus * 1000
+        or asked.memory_bytes > machine.memory_gib << 30
+    )
 
 
 def is_held(taints: Iterable[Taint]) -> bool:

@@ -43,6 +43,13 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
     return labels
 
 
+def _offer(machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
+    """Return the resources that a node offers to pods after the DaemonSets: GKE's formula, and no huge pages."""
+    offered, used = tpu.allocatable(machine), tpu.DAEMONSETS
+    storage = {"ephemeral-storage": offered.ephemeral_bytes, "hugepages-2Mi": 0, "hugepages-1Gi": 0}
+    return offered.cpu_millicores - used.cpu_millicores, offered.memory_bytes - used.memory_bytes, storage
+
+
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
     """Add labels, placement, networks and the options of GKE's nodes. Raises UnmeetableError."""
     policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
@@ -124,5 +131,5 @@ GKE_RULES = PoolRules(
     ),
     copyable=frozenset({constants.AUTO_RESTART}),
     complete=_complete,
-    expected_node=lambda pool: nodes.expected_node(pool, _labels),
+    expected_node=lambda pool: nodes.expected_node(pool, _labels, _offer),
 )
