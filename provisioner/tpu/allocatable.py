@@ -1,4 +1,4 @@
-"""Predicts what a GKE node offers to pods, by GKE's published formula for nodes with Container-Optimized OS. Pure.
+"""Predicts the resources of a GKE node for pods by GKE's formula for nodes with Container-Optimized OS. Pure.
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
 kubernetes/autoscaler. This is the first version of the formula. Nodes from 1.37 on may reserve less memory, so a

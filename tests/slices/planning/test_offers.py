@@ -17,7 +17,7 @@ from tests.support.models import make_jobset, make_node, make_pool, make_require
 from tests.support.world import World
 
 GIB = 2**30
-V6E = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "tolerations": ()}
+V6E: dict[str, Any] = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "tolerations": ()}
 
 
 @pytest.mark.parametrize(
