@@ -12,7 +12,7 @@ from provisioner.kube import fields
 from provisioner.kube.fields import BoundedReader
 from provisioner.model import bounds
 from provisioner.model.placement import MARKS
-from provisioner.model.workloads import Expression, Requirements, Term, Toleration
+from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
 
 #: A selector term without requirements matches no node in the scheduler; this term has the same effect in the model.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
@@ -175,6 +175,7 @@ def requirements(
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
         other_bytes=_other_bytes(what, spec),
+        volumes=_volumes(reader, spec),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
@@ -199,6 +200,13 @@ def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]
     named = {key for each in resources for role in ("requests", "limits") for key in fields.mapping(each.get(role))}
     amounts = ((key, ceil(pod_requests(what, spec, key))) for key in BYTE_RESOURCES if key in named)
     return tuple((key, amount) for key, amount in amounts if amount > 0)
+
+
+def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
+    volumes = reader.entries("volumes", spec.get("volumes"), bounds.VOLUMES)
+    names = (fields.name(fields.mapping(each.get("persistentVolumeClaim")).get("claimName")) for each in volumes)
+    claims = tuple(filter(None, names))
+    return Volumes(claims=claims) if claims else None
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:

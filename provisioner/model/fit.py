@@ -110,6 +110,7 @@ def demand_key(requirements: Requirements) -> Hashable:
         requirements.cpu_millicores,
         requirements.memory_bytes,
         requirements.other_bytes,
+        requirements.volumes,
         frozenset(requirements.node_selector.items()),
         requirements.affinity_terms,
         requirements.tolerations,
@@ -118,13 +119,24 @@ def demand_key(requirements: Requirements) -> Hashable:
 
 def misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first reason why the pod cannot run on the node, empty if it can."""
-    reason = label_misfit(requirements, view)
+    reason = volume_misfit(requirements, view) or label_misfit(requirements, view)
     if reason:
         return reason
     for taint in view.taints:
         if taint.effect != "PreferNoSchedule" and not tolerated(taint, requirements.tolerations):
             return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
     return room_misfit(requirements, view)
+
+
+def volume_misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return why the pod's volumes cannot be attached to the node; empty if they can, or if that is unknown."""
+    volumes, zone = requirements.volumes, view.labels.get(constants.ZONE)
+    if volumes is None or volumes.problem:
+        return volumes.problem if volumes is not None else ""
+    if volumes.zones is None or zone is None or zone in volumes.zones:
+        return ""
+    where = f"are in zone {' or '.join(volumes.zones)}" if volumes.zones else "have no zone in common"
+    return f"the pod's volumes {where}, the node is in {zone}"
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:

@@ -29,7 +29,7 @@ class Fits:
 
     def fitting(self, requirements: Requirements) -> int:
         """Return the nodes for which `misfit` returns no reason."""
-        found = self._with_room(requirements) & self.selected(requirements)
+        found = self._with_room(requirements) & self.selected(requirements) & self._reaching_volumes(requirements)
         for taint, nodes in self._tainted.items():
             if not tolerated(taint, requirements.tolerations):
                 found &= ~nodes
@@ -46,6 +46,14 @@ class Fits:
         if found and requirements.affinity_terms:
             found &= reduce(or_, [self._matching(term) for term in requirements.affinity_terms])
         return found
+
+    def _reaching_volumes(self, requirements: Requirements) -> int:
+        """Return the nodes for which `volume_misfit` returns no reason."""
+        volumes = requirements.volumes
+        if volumes is None or (volumes.zones is None and not volumes.problem):
+            return self._all
+        zones = self._of(constants.ZONE)
+        return 0 if volumes.problem else zones.among(volumes.zones or ()) | zones.lacking
 
     def _matching(self, term: Iterable[Expression]) -> int:
         found = self._all

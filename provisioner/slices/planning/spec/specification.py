@@ -20,16 +20,17 @@ from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone
 from provisioner.model.choices import CapacityChoice, capacity_key, comma_items
-from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
+from provisioner.model.fit import demand_key, is_system
 from provisioner.model.placement import FREE, job_taints, labels_of
-from provisioner.model.workloads import GroupKey, Requirements, WorkloadKind, WorkloadName, WorkloadUid
+from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.planning.spec import capacity
 from provisioner.slices.planning.spec.capacity import Choices, choices_of
+from provisioner.slices.planning.spec.fit import check_fit
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,
@@ -236,30 +237,6 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
     return Specification(blueprint=plan, labels=labels, digest=digest)
 
 
-def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
-    """Raise UnmeetableError if no node of the pool would fit the slice's pods: an unusable pool is not created."""
-    view = rules.expected_node(expected_pool(request))
-    asked = slice_.requirements
-    reason = room_misfit(asked, view) or misfit(asked, view)
-    if reason:
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
-        error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
-        raise error(f"no node of a pool would fit the pod: {reason}{hint}")
-
-
-def _exceeds_machine(asked: Requirements, machine_type: str) -> bool:
-    """Whether a pod requests more than the whole machine has, so that foreign nodes cannot run it either."""
-    known = tpu.machine_type(machine_type)
-    if known is None:
-        return False
-    _, machine = known
-    return (
-        asked.chips > machine.chips
-        or asked.cpu_millicores > machine.vcpus * 1000
-        or asked.memory_bytes > machine.memory_gib << 30
-    )
-
-
 def is_held(taints: Iterable[Taint]) -> bool:
     """Whether nodes with these taints wait for the other slices of their workload."""
     return any(taint.key in constants.HELD_KEYS for taint in taints)
@@ -422,7 +399,7 @@ class Candidates:
             request = specify(slice_, drawn, self._settings, rules).stamped(
                 pool_name(slice_.workload.name, slice_.id, 0), 0
             )
-            check_fit(slice_, request, self._settings, rules)
+            check_fit(slice_.requirements, request, self._settings, rules)
             return drawn
 
         return specify(slice_, _once(self._blueprints, key, draw), self._settings, rules)
