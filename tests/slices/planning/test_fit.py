@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.model.capacity import Taint
 from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
-from provisioner.model.workloads import Expression, Requirements, Toleration
+from provisioner.model.workloads import Expression, Requirements, Toleration, Volumes
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import match
@@ -142,11 +142,16 @@ def test_only_pods_of_the_dra_driver_fit_its_nodes(selected: dict[str, str], lab
 # --- Many nodes ---
 
 _KEYS = st.sampled_from(
-    ["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", constants.TPU_DRA_DRIVER, "nowhere"]
+    ["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", constants.TPU_DRA_DRIVER, constants.ZONE]
 )
 _WORDS = st.sampled_from(["", "a", "b", "9", "10", "010", "-1", "node-1", "true"])
 _EFFECTS = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
 _AMOUNTS = st.integers(0, 3)
+_VOLUMES = st.builds(
+    Volumes,
+    zones=st.none() | st.sampled_from([(), ("a",), ("a", "b")]),
+    problem=st.sampled_from(["", "", "", "is not bound"]),
+)
 _RESOURCES = st.sampled_from(["ephemeral-storage", "hugepages-2Mi"])
 _VIEWS = st.builds(
     NodeView,
@@ -172,6 +177,7 @@ _REQUIREMENTS = st.builds(
     cpu_millicores=_AMOUNTS,
     memory_bytes=_AMOUNTS,
     other_bytes=st.dictionaries(_RESOURCES, _AMOUNTS, max_size=2).map(lambda found: tuple(found.items())),
+    volumes=st.none() | _VOLUMES,
     node_selector=st.dictionaries(_KEYS, _WORDS, max_size=1),
     affinity_terms=st.lists(st.lists(_EXPRESSIONS, max_size=3).map(tuple), max_size=2).map(tuple),
     tolerations=st.lists(
