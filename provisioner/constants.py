@@ -136,6 +136,13 @@ CONTAINER_RUNTIME = "cloud.google.com/gke-container-runtime"
 METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
 RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
+#: Labels of nodes of pools with a sandbox, without external addresses, or with local SSDs.
+SANDBOX = "sandbox.gke.io/runtime"
+PRIVATE_NODE = "cloud.google.com/private-node"
+LOCAL_SSD = "cloud.google.com/gke-ephemeral-storage-local-ssd"
+LOCAL_NVME_SSD = "cloud.google.com/gke-local-nvme-ssd"
+#: RuntimeClass with which GKE runs pods in a sandbox.
+GVISOR = "gvisor"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
 HOSTNAME = "kubernetes.io/hostname"

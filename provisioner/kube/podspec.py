@@ -169,6 +169,9 @@ def requirements(
     claimed = 0 if counted else _claimed_chips(spec)
     # The scheduler finds devices for claims only on nodes with this label.
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
+    if spec.get("runtimeClassName") == constants.GVISOR:
+        # The API server adds the selector of the RuntimeClass to pods; templates do not have it.
+        implied[constants.SANDBOX] = constants.GVISOR
     return Requirements(
         chips=counted or claimed,
         claims=claimed > 0,

@@ -48,6 +48,11 @@ _KNOWN = frozenset(
         constants.WORKLOAD_TYPE,
         constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
+        # Set only if other fields of the pool ask for it, which the provisioner does not set.
+        constants.SANDBOX,
+        constants.PRIVATE_NODE,
+        constants.LOCAL_SSD,
+        constants.LOCAL_NVME_SSD,
         # Written by the provisioner on nodes of pools that are created for one child Job.
         constants.NAMESPACED_JOB,
         # Name of one node, which a new node does not have.

@@ -100,6 +100,13 @@ def test_cpu_and_memory_are_rounded_up_and_include_overhead() -> None:
     assert pod.requirements.cpu_millicores == 2010
 
 
+def test_pod_of_the_gvisor_class_selects_nodes_with_a_sandbox() -> None:
+    """The API server adds the selector of the RuntimeClass only to pods, not to templates."""
+    pod = parse_pod(raw_pod(spec={"containers": [_chips(4)], "runtimeClassName": "gvisor"}))
+    assert pod is not None
+    assert pod.requirements.node_selector == {"sandbox.gke.io/runtime": "gvisor"}
+
+
 def test_ephemeral_storage_and_huge_pages_are_summed_over_the_containers() -> None:
     asked = [{"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {"ephemeral-storage": "1Gi", "nvidia.com/gpu": "1"}]
     containers = [{"resources": {"requests": {"google.com/tpu": 4, **each}}} for each in asked]
