@@ -169,9 +169,11 @@ def requirements(
     claimed = 0 if counted else _claimed_chips(spec)
     # The scheduler finds devices for claims only on nodes with this label.
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
+    tolerations = reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
     if spec.get("runtimeClassName") == constants.GVISOR:
-        # The API server adds the selector of the RuntimeClass to pods; templates do not have it.
+        # The API server adds the selector and the toleration of the RuntimeClass to pods; templates do not have them.
         implied[constants.SANDBOX] = constants.GVISOR
+        tolerations = [*tolerations, {"key": constants.SANDBOX, "value": constants.GVISOR}]
     return Requirements(
         chips=counted or claimed,
         claims=claimed > 0,
@@ -189,7 +191,7 @@ def requirements(
                 value=reader.text("a toleration's value", entry.get("value")),
                 effect=reader.text("a toleration's effect", entry.get("effect")),
             )
-            for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
+            for entry in tolerations
         ),
         affinity_terms=required_terms(reader, spec),
         # Read last, because the arguments above set it.

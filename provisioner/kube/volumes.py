@@ -8,16 +8,9 @@ from typing import Any
 from provisioner import constants
 from provisioner.kube import fields
 from provisioner.kube.kept import NamespaceBound
-from provisioner.kube.reflector import Collection
 from provisioner.model import bounds
-from provisioner.model.sources import CLAIMS, STORAGE_CLASSES, VOLUMES
 from provisioner.model.volumes import Claim, StorageClass
 
-CLAIM_COLLECTION = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
-VOLUME_COLLECTION = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
-CLASS_COLLECTION = Collection(
-    name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True
-)
 #: Annotation of claims whose binding is complete, and of the default StorageClass.
 _BOUND, _DEFAULT = "pv.kubernetes.io/bind-completed", "storageclass.kubernetes.io/is-default-class"
 #: Driver of Compute Engine's disks, and the type of disks if the class has no parameter `type`.

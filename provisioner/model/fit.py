@@ -48,7 +48,7 @@ _KNOWN = frozenset(
         constants.WORKLOAD_TYPE,
         constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
-        # Set only if other fields of the pool ask for it, which the provisioner does not set.
+        # Set only if other fields of the pool ask for it; the provisioner has no settings for local SSDs.
         constants.SANDBOX,
         constants.PRIVATE_NODE,
         constants.LOCAL_SSD,
@@ -129,7 +129,7 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
         return reason
     for taint in view.taints:
         if taint.effect != "PreferNoSchedule" and not tolerated(taint, requirements.tolerations):
-            return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
+            return f"the pod does not tolerate the taint {taint}"
     return room_misfit(requirements, view)
 
 

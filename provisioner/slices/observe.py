@@ -19,9 +19,6 @@ from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
 from provisioner.kube.volumes import (
     BOUND_OF_CLAIMS,
-    CLAIM_COLLECTION,
-    CLASS_COLLECTION,
-    VOLUME_COLLECTION,
     parse_claim,
     parse_class,
     parse_volume,
@@ -74,6 +71,10 @@ DEVICES = Collection(
 )
 #: Templates of the pods for which ProvisioningRequests and CapacityBuffers request capacity.
 TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
+#: Objects that determine where the volumes of pods are.
+_CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
+_VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
+_CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
 #: Names of the watches that are not required to serve everything else.
 OPTIONAL = frozenset(
     {
@@ -195,9 +196,9 @@ def make_watches(
             else None
         ),
         devices=watch(DEVICES, _parse_resource_slice),
-        claims=watch_in_all([CLAIM_COLLECTION], parse_claim, BOUND_OF_CLAIMS),
-        volumes=watch(VOLUME_COLLECTION, parse_volume),
-        storage_classes=watch(CLASS_COLLECTION, parse_class),
+        claims=watch_in_all([_CLAIMS], parse_claim, BOUND_OF_CLAIMS),
+        volumes=watch(_VOLUMES, parse_volume),
+        storage_classes=watch(_CLASSES, parse_class),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
             if settings.opt_in_label is not None

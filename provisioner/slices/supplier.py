@@ -26,7 +26,16 @@ from functools import lru_cache
 from typing import Protocol
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import Failure, Node, NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.model.capacity import (
+    CallError,
+    Failure,
+    Node,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+)
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
@@ -35,14 +44,8 @@ from provisioner.slices.demand import Slice
 Blocked = Callable[[], Failure | None]
 
 
-class SupplierError(Exception):
+class SupplierError(CallError):
     """The only exception of a supplier."""
-
-    def __init__(self, failure: Failure, subject: str = "") -> None:
-        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
-        self.failure = failure
-        #: The object and the call, such as "create of node pool 'a'".
-        self.subject = subject
 
 
 class UnmeetableError(ValueError):
@@ -90,7 +93,7 @@ def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     offers = {
         machine: (
             node.allocatable_cpu_millicores - used.cpu_millicores,
-            node.allocatable_memory_bytes - used.memory_bytes,
+            node.allocatable_memory_bytes - used.memory_bytes + _huge_pages(node.allocatable_other_bytes),
         )
         for machine, node in newest.items()
     }
@@ -103,9 +106,17 @@ def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) 
 
     def expected_node(pool: NodePool) -> NodeView:
         view, offer = rules.expected_node(pool), by_machine.get(pool.machine_type)
-        return view if offer is None else replace(view, cpu_millicores=offer[0], memory_bytes=offer[1])
+        if offer is None:
+            return view
+        memory_bytes = offer[1] - _huge_pages(view.other_bytes.items())
+        return replace(view, cpu_millicores=offer[0], memory_bytes=memory_bytes)
 
     return replace(rules, expected_node=expected_node)
+
+
+def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
+    """Return the bytes of memory that a node has as huge pages, which its setting determines."""
+    return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
 
 
 class Supplier(Protocol):

@@ -224,6 +224,16 @@ def _asking(**changes: Any) -> Callable[[Any], Any]:
     return lambda original: lambda path, request: original(path, replace(request, **changes))
 
 
+def _without_scopes(original: Any) -> Any:
+    """Requests nodes without OAuth scopes."""
+
+    def create_request_json(path: str, request: Any) -> Any:
+        node = {name: value for name, value in request.node.items() if name != "node_oauth_scopes"}
+        return original(path, replace(request, node=node))
+
+    return create_request_json
+
+
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
     """Prefers the reason of a 429 to its text."""
     return original - {FailureKind.STOCKOUT}
@@ -468,7 +478,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=21,
     ),
     # The Go provisioner: no OAuth scopes are sent, so that nodes cannot pull private images.
-    Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_asking(oauth_scopes=())),
+    Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_without_scopes),
     Bug(
         name="late-capacity-is-held-by-any-taint",
         at=(specification, "HELD_LATE_TAINT"),

@@ -14,10 +14,12 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import TypeVar
 
+from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.fits import Fits
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import WorkloadKind, WorkloadUid
+from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
@@ -25,6 +27,7 @@ from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round, Supply, grows_for, right_size, serves
 from provisioner.slices.planning.spec.capacity import wants_one_zone
+from provisioner.slices.planning.spec.specification import read_ownership
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
@@ -289,13 +292,16 @@ class _Free:
         if budget.counts:
             whose = slice_.workload.uid if budget.settings.max_pools_per_jobset is not None else unit.namespace
         # Equal slices have the same shape object.
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host
-        found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget)), None)
+        own = own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
+        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host, own
+        found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget, own)), None)
         if found is not None:
             self._taken.add(found.name)
         return found
 
-    def _search(self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget) -> Iterator[Supply]:
+    def _search(
+        self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget, own: str
+    ) -> Iterator[Supply]:
         """Yield the pools whose existing nodes fit, of those whose specification fits."""
         for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
             pool, start, nodes = self._pools[place]
@@ -303,6 +309,7 @@ class _Free:
                 # Hosts without a node are expected to match the specification.
                 (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
                 and pool.name not in self._taken
+                and _has_settings(pool, own)
                 and zone in (None, *pool.pool.zones)
                 and right_size(pool, slice_)
                 and grows_for(pool, slice_)
@@ -310,6 +317,11 @@ class _Free:
                 and budget.allows_claim(slice_, unit, pool)
             ):
                 yield pool
+
+
+def _has_settings(pool: Supply, own: str) -> bool:
+    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
+    return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
 
 
 def _bits(mask: int) -> Iterator[int]:

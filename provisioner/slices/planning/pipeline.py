@@ -134,8 +134,6 @@ class _Requests:
     evicted: frozenset[PoolName]
     #: The matching without the claims of buffers on evicted pools.
     matching: Matching
-    #: Units of all slices that want a pool.
-    line: Sequence[Unit]
 
 
 def _request(learned: _Learned, contention: _Contention, matching: Matching) -> _Requests:
@@ -145,7 +143,7 @@ def _request(learned: _Learned, contention: _Contention, matching: Matching) -> 
     refused = sorted(launches.refused, key=lambda slices: places[slices[0].id])
     evicted = make_room(ctx, matching, budget, refused)
     kept = matching.without_buffered(evicted, ctx.slices)
-    return _Requests(launches=launches, evicted=evicted, matching=kept, line=line)
+    return _Requests(launches=launches, evicted=evicted, matching=kept)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +173,9 @@ class _Started:
 
 def _start(learned: _Learned, requests: _Requests, retired: _Retired) -> _Started:
     launches, unneeded = requests.launches, retired.unneeded
-    slots, limits = find_slots(learned.round), launches.budget.uses()
+    slots = find_slots(learned.round)
+    # The reported use of the limits does not include the creates of this decision.
+    limits = launches.budget.uses()
     launches.serve(slots.for_creates(len(unneeded.deletes)))
     # Pools that refused slices wait for are deleted first, then the pools that have been idle for longest.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in requests.evicted, unneeded.since[call.name]))
@@ -201,16 +201,13 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
             ctx,
             matching,
             remember.Changes(
-                creates=launches.creates,
+                launches=launches,
                 deletes=started.deletes,
                 unneeded=retired.unneeded,
                 broken=learned.broken,
                 phases=phases,
+                turns=learned.turns,
                 progress=learned.progress,
-                tallies=launches.tallies,
-                stamps=launches.stamps,
-                contended=launches.contended | learned.turns.contended,
-                line=requests.line,
                 operations=started.slots.learned,
             ),
         ),

@@ -15,7 +15,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.delete.failing import unready
 from provisioner.slices.planning.delete.unneeded import Due
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.memory.state import Phase, PhaseEntry
+from provisioner.slices.planning.memory.state import DeleteCall, Phase, PhaseEntry
 from provisioner.slices.planning.plan import PoolState, Transition
 from provisioner.slices.planning.round import Round, Supply
 
@@ -84,10 +84,10 @@ def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matchin
     owner = owner_of(supply.name, matching, round_.made_for)
     slice_ = round_.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
-    unneeded_since = round_.memory.pool(supply.name).unneeded_since
-    if phase.phase is Phase.IDLE and unneeded_since is not None:
+    known = round_.memory.pool(supply.name)
+    if phase.phase is Phase.IDLE and known.unneeded_since is not None:
         # This time survives restarts, and attempts to delete the pool.
-        since, since_start = min(since, unneeded_since), False
+        since, since_start = min(since, known.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
     return PoolState(
@@ -104,7 +104,7 @@ def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matchin
         chips=supply.chips,
         nodes=supply.pool.hosts,
         ready_nodes=supply.ready_nodes,
-        note=note_of(supply, round_),
+        note=_note(supply, known.delete),
         next_at=due.at if due is not None else None,
         delete_reason=due.reason if due is not None else None,
         delete_waits_for=due.waits_for if due is not None else "",
@@ -131,9 +131,8 @@ def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching
     return replace(phase, draining_since=round_.now if draining else None)
 
 
-def note_of(pool: Supply, round_: Round) -> str:
-    """Return why a pool is in its phase, empty if that is plain."""
-    call = round_.memory.pool(pool.name).delete
+def _note(pool: Supply, call: DeleteCall | None) -> str:
+    """Return why a pool is in its phase, empty if that is plain; `call` is its delete."""
     # The note of a failed pool is shown to its workload, and must not name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from provisioner.model.capacity import PoolName
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.contention import limits
-from provisioner.slices.planning.contention.line import CREATES, Unit, granted, still_contended
-from provisioner.slices.planning.create.gangs import GangProgress
+from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
+from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
+from provisioner.slices.planning.create.launches import Launches
 from provisioner.slices.planning.delete.unneeded import Unneeded
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import (
@@ -22,9 +23,8 @@ from provisioner.slices.planning.memory.state import (
     PoolMemory,
     SliceMemory,
     Stamps,
-    Tally,
 )
-from provisioner.slices.planning.plan import Create, Delete
+from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.pool_states import Phases
 from provisioner.slices.planning.round import Round
 
@@ -33,23 +33,19 @@ from provisioner.slices.planning.round import Round
 class Changes:
     """Results of the stages of one decision that the memory keeps."""
 
-    creates: Sequence[Create]
+    launches: Launches
     deletes: Sequence[Delete]
     unneeded: Unneeded
     broken: Collection[PoolName]
     phases: Phases
+    turns: GangTurns
     progress: GangProgress
-    tallies: Mapping[str, Tally]
-    stamps: Stamps
-    #: Resources that units wait for.
-    contended: Collection[str]
-    line: Sequence[Unit]
     operations: OperationLimit
 
 
 def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
     """Return the memory after one decision."""
-    memory, creates, deletes = ctx.memory, changes.creates, changes.deletes
+    memory, creates, deletes = ctx.memory, changes.launches.creates, changes.deletes
     operations = changes.operations
     if creates or deletes:
         operations = replace(operations, deletes_tried_last=len(deletes) > len(creates))
@@ -64,7 +60,7 @@ def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
         backoffs=backoffs,
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
         braked_delete_at=changes.unneeded.braked_delete_at,
-        tallies=changes.tallies,
+        tallies=changes.launches.tallies,
         usual_creation=next(
             (
                 step.at - step.since
@@ -89,7 +85,7 @@ def _pools(ctx: Round, matching: Matching, changes: Changes) -> dict[PoolName, P
             since=now,
             namespace=ctx.slices[create.slice_id].workload.namespace,
         )
-        for create in changes.creates
+        for create in changes.launches.creates
     }
     ending, users, entries = {call.name for call in changes.deletes}, _last_users(ctx, matching), changes.phases.entries
     pools: dict[PoolName, PoolMemory] = {}
@@ -143,11 +139,10 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
 
 
 def _slices(ctx: Round, matching: Matching) -> dict[SliceId, SliceMemory]:
-    known = {slice_id: entry for slice_id, entry in ctx.memory.slices.items() if slice_id in ctx.slices}
     slices = {
-        slice_id: replace(entry, claim=None) if entry.claim is not None else entry
-        for slice_id, entry in known.items()
-        if entry.attempt or entry.backoff is not None
+        slice_id: replace(entry, claim=None)
+        for slice_id, entry in ctx.memory.slices.items()
+        if slice_id in ctx.slices and (entry.attempt or entry.backoff is not None)
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
@@ -161,8 +156,9 @@ def _stamps(ctx: Round, matching: Matching, changes: Changes) -> Stamps:
     Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp for
     the first pool would put the other slices behind all workloads of their namespace.
     """
-    progress, units = changes.progress, {unit.id: unit for unit in changes.line}
+    progress, units = changes.progress, changes.launches.units
     taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
     taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
-    stamps = granted(changes.stamps, CREATES, [units[slice_id] for slice_id in taken], ctx.now)
-    return still_contended(stamps, changes.contended, ctx.slices.values())
+    stamps = granted(changes.launches.stamps, CREATES, [units[slice_id] for slice_id in taken], ctx.now)
+    contended = changes.launches.contended | changes.turns.contended
+    return still_contended(stamps, contended, ctx.slices.values())

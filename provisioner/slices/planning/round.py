@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 
@@ -29,8 +29,17 @@ from provisioner.slices.supplier import PoolRules, informed
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: Statuses that should not last.
-_PASSING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING, PoolStatus.UNKNOWN})
+#: Maximum time that a pool may have each status that should not last. GKE ends a create without capacity within 35 min,
+#: Compute Engine as `failing.find_hanging` computes. Flex-start pools wait for capacity with status RUNNING.
+MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
+    {
+        PoolStatus.PROVISIONING: timedelta(minutes=60),
+        PoolStatus.STOPPING: timedelta(minutes=30),
+        # A repair, or a change by another client.
+        PoolStatus.RECONCILING: timedelta(minutes=30),
+        PoolStatus.UNKNOWN: timedelta(minutes=10),
+    }
+)
 #: Maximum time in seconds that a slice waits for nodes of a pool that was created for another slice and is up.
 _PATIENCE_SECONDS = 120.0
 
@@ -335,10 +344,10 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # No field of the pool depends on the time.
+            # No field of the pool depends on the time of this round.
             and before.unready_since is None
             and before.late_since is None
-            and before.passing is None
+            and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
             and pool.ends_at is None
             and (before.pool, before.nodes, before.listed) == (pool, here, pool.name in listed)
             and before.rules is rules
@@ -384,7 +393,7 @@ def _passing(
 ) -> tuple[PoolStatus, datetime] | None:
     """Return a status that should not last, corrected by calls that the list does not show yet, and its beginning."""
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
-    if status not in _PASSING:
+    if status not in MAX_DURATIONS:
         return None
     before, since = known.passing or (status, now)
     return status, min(now, since) if before is status else now

@@ -186,9 +186,10 @@ def is_one_unit(slice_: Slice) -> bool:
 
 
 def how_it_hangs(pool: Supply, now: datetime) -> str:
-    """Return the status that a pool should not keep, and the time since which it has it; empty for other statuses."""
+    """Return the status that a pool should not keep, its start, and its reason if known; empty for other statuses."""
     if pool.passing is None:
         return ""
     status, since = pool.passing
     what = "a status that this release does not know" if status is PoolStatus.UNKNOWN else f"status {status.value}"
-    return f"has had {what} since {clock(since, now)}"
+    reason = f" ({pool.pool.failure.message})" if pool.pool.failure is not None else ""
+    return f"has had {what} since {clock(since, now)}{reason}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -132,3 +133,21 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
             )[pool.name].unready_since
             == want
         )
+
+
+def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> None:
+    """A burst of creates must not cost each round the facts of all its pools again."""
+
+    def supply(pool: NodePool, memory: Memory, last: Mapping[PoolName, Supply], seconds: int) -> Mapping[str, Supply]:
+        snapshot = Snapshot(pools=(pool,), pools_listed_at=NOW)
+        return find_supply(snapshot, memory, settings(), GKE_RULES, after(seconds), last)
+
+    creating = replace(FOUR_CHIPS, status=PoolStatus.PROVISIONING)
+    first = supply(creating, Memory(), {}, 0)
+    memory = Memory(pools={creating.name: PoolMemory(passing=first[creating.name].passing)})
+    assert supply(creating, memory, first, 60)[creating.name] is first[creating.name]
+    stopping = supply(replace(creating, status=PoolStatus.STOPPING), memory, first, 60)[creating.name]
+    assert stopping.passing == (PoolStatus.STOPPING, after(60))
+    # The clock was set back, which also shifts the memory.
+    earlier = Memory(pools={creating.name: PoolMemory(passing=(PoolStatus.PROVISIONING, after(-60)))})
+    assert supply(creating, earlier, first, 60)[creating.name].passing == (PoolStatus.PROVISIONING, after(-60))

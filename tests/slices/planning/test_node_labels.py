@@ -68,7 +68,6 @@ def test_older_zone_label_selects_the_zone(key: str) -> None:
     "key",
     [
         constants.COMPUTE_CLASS,
-        constants.SANDBOX,
         constants.PRIVATE_NODE,
         constants.LOCAL_SSD,
         constants.GPU_ACCELERATOR,

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import timedelta
-from types import MappingProxyType
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
@@ -17,20 +16,9 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, CallState, Memory
 from provisioner.slices.planning.plan import Alert
-from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, how_it_hangs, is_one_unit, unschedulable
 
-#: Maximum time that a pool may have each status. GKE ends a create without capacity within 35 min, Compute Engine as
-#: `find_hanging` computes. Flex-start pools wait for capacity with status RUNNING.
-_LONGEST: Mapping[PoolStatus, timedelta] = MappingProxyType(
-    {
-        PoolStatus.PROVISIONING: timedelta(minutes=60),
-        PoolStatus.STOPPING: timedelta(minutes=30),
-        # A repair, or a change by another client.
-        PoolStatus.RECONCILING: timedelta(minutes=30),
-        PoolStatus.UNKNOWN: timedelta(minutes=10),
-    }
-)
 #: Maximum time that a group of machines needs to fail after capacity_wait_seconds have passed.
 _TO_FAIL = timedelta(minutes=10)
 #: A delete that has been postponed for this long is reported as an alert.
@@ -54,9 +42,9 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
 
 
 def find_hanging(round_: Round) -> frozenset[PoolName]:
-    """Return the pools that have had a status for too long (`_LONGEST`)."""
+    """Return the pools that have had a status for too long (`MAX_DURATIONS`)."""
     stockout = timedelta(seconds=round_.settings.capacity_wait_seconds) + _TO_FAIL
-    longest = {**_LONGEST, PoolStatus.PROVISIONING: max(stockout, _LONGEST[PoolStatus.PROVISIONING])}
+    longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in round_.supply.items() if pool.passing is not None)
     return frozenset(name for name, (status, since) in passing if round_.now - since >= longest[status])
 
@@ -73,7 +61,8 @@ def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Coll
         # A workload that is not watched may live without limit: its pool is kept rightly, which needs no alert.
         and not (call.needed and supply[name].undecided)
     }
-    for name in hanging:
+    # In the order of the pools, because the order of a set of names is different in each process.
+    for name in (name for name in supply if name in hanging):
         where = f"look at it and at its operations in {round_.rules.supplier_name}"
         messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
     return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())

@@ -224,17 +224,15 @@ def give_up_lost_calls(
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
         return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
 
-    changes = {
-        name: replace(memory.pool(name), create=replace(call, state=CallState.UNKNOWN, since=now, looked_up_at=None))
-        for name, call in memory.creates.items()
-        if lost(name, call)
-    }
-    unknown = "the outcome of the last attempt is unknown"
-    changes |= {
-        name: replace(memory.pool(name), delete=postpone(name, call, pools.get(name), now, unknown))
-        for name, call in memory.deletes.items()
-        if lost(name, call)
-    }
+    changes: dict[PoolName, PoolMemory] = {}
+    for name, known in memory.pools.items():
+        create, delete = known.create, known.delete
+        if create is not None and lost(name, create):
+            create = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
+        if delete is not None and lost(name, delete):
+            delete = postpone(name, delete, pools.get(name), now, "the outcome of the last attempt is unknown")
+        if create is not known.create or delete is not known.delete:
+            changes[name] = replace(known, create=create, delete=delete)
     return memory.with_pools(changes)
 
 

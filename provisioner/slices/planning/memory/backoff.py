@@ -200,7 +200,8 @@ def forget(backoffs: Mapping[str, Backoff], key: str) -> Mapping[str, Backoff]:
 def is_fresh(last: Backoff, now: datetime) -> bool:
     """Whether a back-off ended at most `_STALE_SECONDS` ago.
 
-    An end further ahead than the maximum wait for its failure was written by a clock that was ahead: it does not count.
+    A back-off that ends later than the maximum wait for its failure is stale: its end was written by a clock that was
+    ahead.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest

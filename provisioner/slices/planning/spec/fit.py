@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner import tpu
+from provisioner import constants, tpu
 from provisioner.model.capacity import NodePoolRequest, expected_pool
 from provisioner.model.fit import misfit, room_misfit
 from provisioner.model.workloads import Requirements
@@ -15,9 +15,15 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
     view = rules.expected_node(expected_pool(request))
     reason = room_misfit(asked, view) or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
     if reason:
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
+        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
         error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
         raise error(f"no node of a pool would fit the pod: {reason}{hint}")
+
+
+def _switch_hint(asked: Requirements) -> str:
+    """Return the remedy if a selector that is either "true" or absent has another value, such as "yes"."""
+    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if asked.node_selector.get(key, "true") != "true"]
+    return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
 def _disk_misfit(asked: Requirements, machine_type: str) -> str:
