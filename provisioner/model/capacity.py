@@ -84,6 +84,8 @@ class FailureKind(Enum):
     ALREADY_EXISTS = "already_exists"
     #: Google or the connection failed before the call took effect.
     UNAVAILABLE = "unavailable"
+    #: The scheduler bound no pod to the ready nodes of a pool.
+    UNSCHEDULABLE = "unschedulable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

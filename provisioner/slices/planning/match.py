@@ -263,13 +263,16 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     # The time of slices that wait on purpose is not measured.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
+    message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
+    if before is not None and before.pool == name and before.has_pods is has_pods:
+        message = before.message
     if waits or not round_.supply[name].ready:
-        return Claim(pool=name, since=None, has_pods=has_pods)
+        return Claim(pool=name, since=None, has_pods=has_pods, message=message)
     since = None
     if before is not None and before.has_pods is has_pods:
         own = round_.made_for.get(name) == slice_.id
         since = before.since if before.pool == name or not own else None
-    return Claim(pool=name, since=since or round_.now, has_pods=has_pods)
+    return Claim(pool=name, since=since or round_.now, has_pods=has_pods, message=message)
 
 
 class _Free:
