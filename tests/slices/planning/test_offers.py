@@ -14,6 +14,7 @@ from provisioner.slices.supplier import informed
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import make_jobset, make_node, make_pool, make_requirements
+from tests.support.settings import settings
 from tests.support.world import World
 
 GIB = 2**30
@@ -51,6 +52,44 @@ def test_no_pool_is_created_for_pods_that_exceed_the_offer(amounts: dict[str, An
     assert world.created == []
     (message,) = {each.message for each in world.told(constants.INVALID_REQUEST)}
     assert words in message
+
+
+@pytest.mark.parametrize(
+    ("changes", "asked"),
+    [
+        pytest.param(
+            {"node_disk_size_gb": 1000}, {"other_bytes": (("ephemeral-storage", 500 * GIB),)}, id="larger boot disk"
+        ),
+        pytest.param(
+            {"node_linux_config": (("hugepages-2Mi", 2048),)},
+            {"other_bytes": (("hugepages-2Mi", 4 * GIB),)},
+            id="huge pages",
+        ),
+        pytest.param({"node_private": True}, {"node_selector": {constants.PRIVATE_NODE: "true"}}, id="private nodes"),
+    ],
+)
+def test_node_setting_adds_to_the_offer(changes: dict[str, Any], asked: dict[str, Any]) -> None:
+    asked = {"node_selector": {}, **asked}
+    selector = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "4x4", **asked["node_selector"]}
+    template = make_requirements(**{**V6E, **asked, "node_selector": selector})
+    for settings_, created in ((settings(), 0), (settings(**changes), 1)):
+        world = World(make_jobset(parallelism=4, template=template), settings_=settings_)
+        world.live(3)
+        assert (len(world.created), world.told(constants.STUCK)) == (created, [])
+        assert all(world.bound(each) == created for each in world.workloads.values())
+
+
+@pytest.mark.parametrize("seen", [False, True], ids=["formula", "existing node"])
+def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
+    """The kubelet subtracts them from the allocatable memory, also on the nodes that exist."""
+    plain = make_pool(make_jobset())
+    paged = replace(plain, node={"node_linux_config": (("hugepages-1Gi", 4), ("hugepages-2Mi", 1024))})
+    pages = (("hugepages-1Gi", 4 * GIB), ("hugepages-2Mi", 2 * GIB))
+    node = make_node(paged, 0, allocatable_memory_bytes=100 * GIB, allocatable_other_bytes=pages)
+    rules = informed(GKE_RULES, [node]) if seen else GKE_RULES
+    offers = [rules.expected_node(pool).memory_bytes for pool in (plain, paged)]
+    assert offers[0] - offers[1] == 6 * GIB
+    assert offers[1] == 98 * GIB or not seen
 
 
 def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more() -> None:
