@@ -144,9 +144,9 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
         return False
     if claim is None or claim.since is None or (claim.pool, claim.has_pods) != (pool.name, True):
         return False
-    if any(node.cordoned for node in pool.nodes):
+    if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
-    looked = leader.unschedulable_message != claim.message or leader.unschedulable_since > claim.since
+    looked = claim.looked or leader.unschedulable_since > claim.since
     soon = looked and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=_STUCK_SECONDS)
     return round_.now - max(leader.unschedulable_since, claim.since) >= least

@@ -103,6 +103,20 @@ def test_changed_pods_get_a_pool_immediately() -> None:
     assert len(world.created) == 2
 
 
+def test_refused_slice_takes_no_free_pool() -> None:
+    """A warm pool of another tenant was assigned to it for 6 minutes, and then deleted as unneeded."""
+    refused, other = make_jobset("refused"), make_jobset("other")
+    world = World(refused)
+    live(world, 180)
+    world.add(other)
+    world.live(3, seconds=5)
+    (pool,) = world.pools
+    world.finish(other)
+    world.step()
+    assert world.plans[-1].pools
+    assert {each.phase.value for each in world.plans[-1].pools if each.name == pool} == {"idle"}
+
+
 def startup_taint(world: World) -> None:
     taint = Taint(key="node.example.com/agent-not-ready")
     world.nodes = {name: replace(node, taints=(*node.taints, taint)) for name, node in world.nodes.items()}

@@ -144,8 +144,9 @@ class Claim:
     since: datetime | None
     #: Whether the slice has pods.
     has_pods: bool
-    #: The scheduler's message for the leader pod when the slice began to count on the pool.
+    #: The scheduler's last message for the leader pod, and whether it has changed since the claim on this pool began.
     message: str = ""
+    looked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
