@@ -12,6 +12,8 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import Taint
 from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.view.explain import explain
+from tests.support.board import view_of
 from tests.support.models import make_jobset
 from tests.support.settings import settings
 from tests.support.world import World
@@ -53,6 +55,11 @@ def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(c
     assert message.endswith("; the node pool is deleted, and another one is tried later")
     waits = [each.message for each in world.told(constants.CREATION_WAITING)]
     assert any("unschedulable since" in each and REFUSAL in each for each in waits)
+    view = view_of(world)
+    (found,) = explain(view, view.at, (), (), "train-slice-0")
+    assert REFUSAL in found.headline
+    (backoff,) = view.capacity.backoffs
+    assert (backoff.kind, backoff.failures) == ("unschedulable", 1)
 
 
 @pytest.mark.parametrize("name", [f"train-{number}" for number in range(5)])
