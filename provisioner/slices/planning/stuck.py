@@ -147,7 +147,9 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
     looked = claim.looked or leader.unschedulable_since > claim.since
-    soon = looked and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
+    # The scheduler waits up to 10 minutes for new volumes of a pod, whose last message it keeps.
+    soon = looked and leader.requirements.volumes is None
+    soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=_STUCK_SECONDS)
     return round_.now - max(leader.unschedulable_since, claim.since) >= least
 

@@ -11,6 +11,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Taint
+from provisioner.model.workloads import Volumes
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
@@ -141,7 +142,13 @@ def lose_readiness(world: World) -> None:
     world.nodes = {name: replace(node, ready=False) for name, node in world.nodes.items()}
 
 
-@pytest.mark.parametrize("change", [startup_taint, silent_scheduler, cordon, lose_readiness])
+def new_volume(world: World) -> None:
+    volumes = Volumes(claims=("data",))
+    for pod in list(world.pods.values()):
+        world.put(replace(pod, requirements=replace(pod.requirements, volumes=volumes)))
+
+
+@pytest.mark.parametrize("change", [new_volume, startup_taint, silent_scheduler, cordon, lose_readiness])
 def test_pool_is_kept_while_the_refusal_has_another_cause(change: Callable[[World], None]) -> None:
     world = World(make_jobset())
     silent_scheduler(world)
