@@ -112,7 +112,7 @@ def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> N
     ],
 )
 def test_pods_with_volumes_are_served_while_a_source_about_volumes_is_unknown(source: str, field: str) -> None:
-    """After an upgrade of the image alone, the ClusterRole lacks the rights."""
+    """The ClusterRole lacks the rights if only the image was upgraded."""
     world = World()
     forbidden: FakeWatch[Any] = FakeWatch(dict)
     forbidden.synced, forbidden.problem = False, f"RBAC does not allow the provisioner to list {source}"

@@ -292,7 +292,7 @@ class Memory:
 
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs of slices; of two, that of pods which the scheduler did not bind."""
+        """Back-offs of slices. If a slice has two, the one of its unschedulable pods counts."""
         found = ((slice_id, known.unschedulable or known.backoff) for slice_id, known in self.slices.items())
         return {slice_id: last for slice_id, last in found if last is not None}
 
