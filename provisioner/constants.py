@@ -138,6 +138,12 @@ RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
 #: On nodes of GKE Sandbox, also as a taint; the RuntimeClass gvisor lets its pods select and tolerate it.
 SANDBOX = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
+#: Labels of nodes without external addresses, or with local SSDs.
+PRIVATE_NODE = "cloud.google.com/private-node"
+LOCAL_SSD = "cloud.google.com/gke-ephemeral-storage-local-ssd"
+LOCAL_NVME_SSD = "cloud.google.com/gke-local-nvme-ssd"
+#: RuntimeClass with which GKE runs pods in a sandbox.
+GVISOR = "gvisor"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
 HOSTNAME = "kubernetes.io/hostname"

@@ -12,7 +12,7 @@ from provisioner.kube import fields
 from provisioner.kube.fields import BoundedReader
 from provisioner.model import bounds
 from provisioner.model.placement import MARKS
-from provisioner.model.workloads import Expression, Requirements, Term, Toleration
+from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
 
 #: A selector term without requirements matches no node in the scheduler; this term has the same effect in the model.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
@@ -22,6 +22,8 @@ _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
 #: Prefix of the resources by which a pod requests devices of a class without a ResourceClaim.
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
+#: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
+BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
 #: Labels of nodes that determine a slice.
 _OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
@@ -167,11 +169,18 @@ def requirements(
     claimed = 0 if counted else _claimed_chips(spec)
     # The scheduler finds devices for claims only on nodes with this label.
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
+    tolerations = reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
+    if spec.get("runtimeClassName") == constants.GVISOR:
+        # The API server adds the selector and the toleration of the RuntimeClass to pods; templates do not have them.
+        implied[constants.SANDBOX] = constants.GVISOR
+        tolerations = [*tolerations, {"key": constants.SANDBOX, "value": constants.GVISOR}]
     return Requirements(
         chips=counted or claimed,
         claims=claimed > 0,
         cpu_millicores=ceil(pod_requests(what, spec, "cpu") * 1000),
         memory_bytes=ceil(pod_requests(what, spec, "memory")),
+        other_bytes=_other_bytes(what, spec),
+        volumes=_volumes(reader, spec),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
         annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
@@ -182,12 +191,27 @@ def requirements(
                 value=reader.text("a toleration's value", entry.get("value")),
                 effect=reader.text("a toleration's effect", entry.get("effect")),
             )
-            for entry in reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
+            for entry in tolerations
         ),
         affinity_terms=required_terms(reader, spec),
         # Read last, because the arguments above set it.
         problem=reader.problem,
     )
+
+
+def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]:
+    parts = [spec, *_that_ask(spec.get("containers")), *_that_ask(spec.get("initContainers"))]
+    resources = [fields.mapping(part.get("resources")) for part in parts] + [{"requests": spec.get("overhead")}]
+    named = {key for each in resources for role in ("requests", "limits") for key in fields.mapping(each.get(role))}
+    amounts = ((key, ceil(pod_requests(what, spec, key))) for key in BYTE_RESOURCES if key in named)
+    return tuple((key, amount) for key, amount in amounts if amount > 0)
+
+
+def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
+    volumes = reader.entries("volumes", spec.get("volumes"), bounds.VOLUMES)
+    names = (fields.name(fields.mapping(each.get("persistentVolumeClaim")).get("claimName")) for each in volumes)
+    claims = tuple(filter(None, names))
+    return Volumes(claims=claims) if claims else None
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:

@@ -10,6 +10,7 @@ import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
 
@@ -209,6 +210,12 @@ def parse_labels(raw: object) -> dict[str, str]:
     return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
 
 
+@lru_cache(maxsize=256)
+def _shared_amounts(*amounts: tuple[str, int]) -> tuple[tuple[str, int], ...]:
+    """Return one tuple for equal amounts, which thousands of nodes report."""
+    return amounts
+
+
 def parse_node(raw: object) -> Node | None:
     """Read a node; None if it belongs to no node pool. The provisioner's label alone does not identify the pool."""
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
@@ -251,6 +258,13 @@ def parse_node(raw: object) -> Node | None:
         allocatable_chips=int(chips),
         allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),
         allocatable_memory_bytes=int(podspec.quantity_of(what, "allocatable", "memory", allocatable)),
+        allocatable_other_bytes=_shared_amounts(
+            *(
+                (key, int(podspec.quantity_of(what, "allocatable", key, allocatable)))
+                for key in podspec.BYTE_RESOURCES
+                if key in allocatable
+            )
+        ),
         provider_id=fields.name(spec.get("providerID")),
         created_at=created_at,
     )

@@ -23,6 +23,8 @@ QUOTED = 80
 MAP_ENTRIES = 128
 #: Tolerations. A pod has about five, and each is compared with every taint of the nodes.
 TOLERATIONS = 64
+#: Volumes. A machine attaches at most 128 disks.
+VOLUMES = 256
 #: Expressions of required node affinity in all terms. Each is evaluated once for all nodes.
 EXPRESSIONS = 64
 #: Values of all these expressions: enough for a list of 1,000 excluded hosts.
@@ -48,6 +50,8 @@ JOBSET = 262_144
 NAMESPACE_WORKLOADS = 33_554_432
 #: Bytes of memory. A pod takes about 3,000, and GKE has at most 15,000 nodes in most clusters.
 NAMESPACE_PODS = 67_108_864
+#: Bytes of memory. A PersistentVolumeClaim takes about 300.
+NAMESPACE_CLAIMS = 4_194_304
 #: ProvisioningRequests, and CapacityBuffers. Each round processes all of them.
 NAMESPACE_ASKS = 4096
 

@@ -84,6 +84,8 @@ class FailureKind(Enum):
     ALREADY_EXISTS = "already_exists"
     #: Google or the connection failed before the call took effect.
     UNAVAILABLE = "unavailable"
+    #: The scheduler bound no pod to the ready nodes of a pool.
+    UNSCHEDULABLE = "unschedulable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -265,6 +267,8 @@ class Node:
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0
     allocatable_memory_bytes: int = 0
+    #: Bytes of ephemeral storage and of huge pages by resource; without a resource that the node does not report.
+    allocatable_other_bytes: tuple[tuple[str, int], ...] = ()
     provider_id: str = ""
     created_at: datetime
 

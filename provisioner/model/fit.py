@@ -6,8 +6,9 @@ may exist: its selector was probably copied from a node.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from math import ceil, floor
 
 from provisioner import constants
 from provisioner.model.capacity import Node, Taint
@@ -16,6 +17,9 @@ from provisioner.model.workloads import Expression, Requirements, Toleration
 #: Operators that no node without the label satisfies.
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
+
+#: Amount of a resource above any request (`fields.parse_quantity`).
+ENOUGH = 2**80
 
 #: Labels of Google whose rules are known: a node without such a label in its prediction does not have it.
 _KNOWN = frozenset(
@@ -44,7 +48,11 @@ _KNOWN = frozenset(
         constants.WORKLOAD_TYPE,
         constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
+        # Set only if other fields of the pool ask for it; the provisioner has no settings for local SSDs.
         constants.SANDBOX,
+        constants.PRIVATE_NODE,
+        constants.LOCAL_SSD,
+        constants.LOCAL_NVME_SSD,
         # Written by the provisioner on nodes of pools that are created for one child Job.
         constants.NAMESPACED_JOB,
         # Name of one node, which a new node does not have.
@@ -76,6 +84,8 @@ class NodeView:
     chips: int
     cpu_millicores: int
     memory_bytes: int
+    #: Bytes of ephemeral storage and of huge pages by resource; a missing amount is unknown and counts as enough.
+    other_bytes: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
     #: Whether the node does not exist yet. Some labels of Google or Kubernetes are unknown then (`may_be_there`).
     predicted: bool = False
@@ -93,6 +103,7 @@ def view_of_node(node: Node) -> NodeView:
         chips=node.allocatable_chips,
         cpu_millicores=node.allocatable_cpu_millicores,
         memory_bytes=node.allocatable_memory_bytes,
+        other_bytes=dict(node.allocatable_other_bytes),
         name=node.name,
     )
 
@@ -103,6 +114,8 @@ def demand_key(requirements: Requirements) -> Hashable:
         requirements.chips,
         requirements.cpu_millicores,
         requirements.memory_bytes,
+        requirements.other_bytes,
+        requirements.volumes,
         frozenset(requirements.node_selector.items()),
         requirements.affinity_terms,
         requirements.tolerations,
@@ -111,7 +124,7 @@ def demand_key(requirements: Requirements) -> Hashable:
 
 def misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first reason why the pod cannot run on the node, empty if it can."""
-    reason = label_misfit(requirements, view)
+    reason = volume_misfit(requirements, view) or label_misfit(requirements, view)
     if reason:
         return reason
     for taint in view.taints:
@@ -120,16 +133,42 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
     return room_misfit(requirements, view)
 
 
+def volume_misfit(requirements: Requirements, view: NodeView) -> str:
+    """Return why the pod's volumes cannot be attached to the node; empty if they can, or if that is unknown."""
+    volumes, zone = requirements.volumes, view.labels.get(constants.ZONE)
+    if volumes is None or volumes.problem:
+        return volumes.problem if volumes is not None else ""
+    if volumes.zones is None or zone is None or zone in volumes.zones:
+        return ""
+    where = f"are in zone {' or '.join(volumes.zones)}" if volumes.zones else "have no zone in common"
+    return f"the pod's volumes {where}, the node is in {zone}"
+
+
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the first resource of which an empty node has too little, empty if it has enough."""
-    for resource, asked, there in (
+    amounts = [
         ("chips", requirements.chips, view.chips),
-        ("millicores of CPU", requirements.cpu_millicores, view.cpu_millicores),
-        ("bytes of memory", requirements.memory_bytes, view.memory_bytes),
-    ):
-        if asked > there:
-            return f"the pod requests {asked} {resource}, the node has {there}"
+        ("cpu", requirements.cpu_millicores, view.cpu_millicores),
+        ("memory", requirements.memory_bytes, view.memory_bytes),
+        *((key, amount, view.other_bytes[key]) for key, amount in requirements.other_bytes if key in view.other_bytes),
+    ]
+    machine = view.labels.get(constants.INSTANCE_TYPE, "")
+    node = f"a node of {machine}" if machine else "the node"
+    for resource, asked, offered in amounts:
+        if asked > offered:
+            want, have = quantity(resource, asked, ceil), quantity(resource, offered, floor)
+            return f"the pod requests {want} {resource}, {node} offers {have} to pods"
     return ""
+
+
+def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:
+    """Return an amount of chips, millicores or bytes in the unit of manifests; bytes are `rounded` to a tenth."""
+    if resource == "chips":
+        return str(amount)
+    if resource == "cpu":
+        return f"{amount / 1000:g}"
+    size, unit = (2**30, "Gi") if amount >= 2**30 else (2**20, "Mi")
+    return f"{rounded(amount / size * 10) / 10:.1f}".removesuffix(".0") + unit
 
 
 def label_misfit(requirements: Requirements, view: NodeView) -> str:

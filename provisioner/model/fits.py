@@ -13,7 +13,7 @@ from typing import TypeVar
 from provisioner import constants
 from provisioner.model import fit
 from provisioner.model.capacity import Taint
-from provisioner.model.fit import NEED_A_LABEL, NodeView, number, tolerated
+from provisioner.model.fit import ENOUGH, NEED_A_LABEL, NodeView, number, tolerated
 from provisioner.model.workloads import Expression, Requirements
 
 _K = TypeVar("_K", bound=Hashable)
@@ -29,7 +29,7 @@ class Fits:
 
     def fitting(self, requirements: Requirements) -> int:
         """Return the nodes for which `misfit` returns no reason."""
-        found = self._with_room(requirements) & self.selected(requirements)
+        found = self._with_room(requirements) & self.selected(requirements) & self._reaching_volumes(requirements)
         for taint, nodes in self._tainted.items():
             if not tolerated(taint, requirements.tolerations):
                 found &= ~nodes
@@ -46,6 +46,14 @@ class Fits:
         if found and requirements.affinity_terms:
             found &= reduce(or_, [self._matching(term) for term in requirements.affinity_terms])
         return found
+
+    def _reaching_volumes(self, requirements: Requirements) -> int:
+        """Return the nodes for which `volume_misfit` returns no reason."""
+        volumes = requirements.volumes
+        if volumes is None or (volumes.zones is None and not volumes.problem):
+            return self._all
+        zones = self._of(constants.ZONE)
+        return 0 if volumes.problem else zones.among(volumes.zones or ()) | zones.lacking
 
     def _matching(self, term: Iterable[Expression]) -> int:
         found = self._all
@@ -83,11 +91,14 @@ class Fits:
 
     def _with_room(self, requirements: Requirements) -> int:
         chips, cpu_millicores, memory_bytes = self._room
-        return (
+        found = (
             chips.above(requirements.chips - 1)
             & cpu_millicores.above(requirements.cpu_millicores - 1)
             & memory_bytes.above(requirements.memory_bytes - 1)
         )
+        for resource, amount in requirements.other_bytes:
+            found &= self._other_room[resource].above(amount - 1) if resource in self._other_room else self._all
+        return found
 
     def _of(self, key: str) -> _Values:
         if key not in self._keys:
@@ -122,6 +133,13 @@ class Fits:
             _Ordered(_masks([view.cpu_millicores for view in views])),
             _Ordered(_masks([view.memory_bytes for view in views])),
         )
+
+    @cached_property
+    def _other_room(self) -> Mapping[str, _Ordered]:
+        resources = {resource for view in self._views for resource in view.other_bytes}
+        # An unknown amount is enough for any request.
+        amounts = {key: [view.other_bytes.get(key, ENOUGH) for view in self._views] for key in resources}
+        return {key: _Ordered(_masks(each)) for key, each in amounts.items()}
 
     @cached_property
     def _tainted(self) -> dict[Taint, int]:

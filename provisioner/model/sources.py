@@ -11,6 +11,9 @@ from enum import Enum
 MACHINE_CONFIGS = "machineconfigs"
 RESOURCE_SLICES = "resourceslices"
 POD_TEMPLATES = "podtemplates"
+CLAIMS = "persistentvolumeclaims"
+VOLUMES = "persistentvolumes"
+STORAGE_CLASSES = "storageclasses"
 HINTS = "hints"
 RESERVATIONS = "reservations"
 

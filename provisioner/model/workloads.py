@@ -94,6 +94,20 @@ Term = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Volumes:
+    """Volumes of a pod by PersistentVolumeClaims, and their restriction (`model.volumes`)."""
+
+    #: Names of the claims, which are in the namespace of the pod.
+    claims: tuple[str, ...] = ()
+    #: Zones in which all volumes are available; None if any zone.
+    zones: tuple[str, ...] | None = None
+    #: Types of Compute Engine's disks among the volumes.
+    disks: tuple[str, ...] = ()
+    #: Why no node can attach the volumes now; empty if one can, or if that is unknown.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
     """Requirements of a pod, or of the template of a replicated job, on its node."""
 
@@ -102,6 +116,10 @@ class Requirements:
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
+    #: Bytes of ephemeral storage and of huge pages by resource, only those that are requested.
+    other_bytes: tuple[tuple[str, int], ...] = ()
+    #: None without volumes that restrict the node.
+    volumes: Volumes | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
     #: requiredDuringSchedulingIgnoredDuringExecution; empty if there is no constraint.
     affinity_terms: tuple[Term, ...] = ()

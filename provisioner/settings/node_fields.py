@@ -20,9 +20,6 @@ from provisioner.settings import forms, node_forms
 from provisioner.settings.node_forms import Entries
 from provisioner.settings.option import Group, option
 
-#: Size in GB of the boot disks of node pools whose request has none.
-_DEFAULT_DISK_GB = 100
-GVISOR = "gvisor"
 #: Number of gVisor in the messages of GKE's API.
 _GVISOR_NUMBER = 1
 #: Bytes of a huge page by resource, and the entry of their number in LinuxNodeConfig.
@@ -172,7 +169,8 @@ class NodeFields:
     node_private: bool | None = _node(
         "GCP_NODE_PRIVATE", forms.auto_upgrade, "auto",
         "auto, on or off: whether nodes have only internal addresses. auto: as the cluster's default.",
-        write="networkConfig.enablePrivateNodes", annotation=_own("private"))
+        write="networkConfig.enablePrivateNodes", annotation=_own("private"),
+        listed=lambda pool: pool.network_config.enable_private_nodes)
     node_pod_range: str = _node(
         "GCP_NODE_POD_RANGE", forms.matching(forms.RESOURCE_NAME, "the name of a secondary range"), "",
         "The secondary range of the subnetwork for the addresses of pods. Empty: the cluster's.",
@@ -197,11 +195,11 @@ class NodeFields:
         'net.core.somaxconn=4096"; transparentHugepage is always, madvise or never.',
         write=_linux, annotation=_own("linux-config"), adds=True, listed=_listed_pages)
     node_sandbox: str = _node(
-        "GCP_NODE_SANDBOX", forms.choice(GVISOR), "",
+        "GCP_NODE_SANDBOX", forms.choice(constants.GVISOR), "",
         "gvisor: nodes of GKE Sandbox, for pods of its RuntimeClass, on single hosts of TPU v4 to v6e. Empty: none.",
         write=lambda sandbox: {"config.sandboxConfig.type": sandbox.upper()}, annotation=_own("sandbox"),
         selector=constants.SANDBOX, problem=_sandbox_problem,
-        listed=lambda pool: GVISOR if pool.config.sandbox_config.type_ == _GVISOR_NUMBER else "")
+        listed=lambda pool: constants.GVISOR if pool.config.sandbox_config.type_ == _GVISOR_NUMBER else "")
     node_max_run_seconds: float | None = _node(
         "GCP_NODE_MAX_RUN_DURATION",
         forms.duration_from(forms.SHORTEST_RUN_SECONDS, "is not from 10m to 2880h", _LONGEST_LIFE_SECONDS), None,
@@ -256,7 +254,7 @@ def listed_values(pool: Any) -> dict[str, Any]:
 
 def boot_disk_gb(node: Mapping[str, Any]) -> int:
     """Return the size in GB of the boot disks of a pool with these values, which limits the ephemeral storage."""
-    return int(node.get("node_disk_size_gb") or _DEFAULT_DISK_GB)
+    return int(node.get("node_disk_size_gb") or tpu.DEFAULT_DISK_GB)
 
 
 def huge_pages_bytes(node: Mapping[str, Any]) -> dict[str, int]:

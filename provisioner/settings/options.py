@@ -328,8 +328,8 @@ class Settings(NodeFields):
         "REPLACE_STUCK_SLICES",
         forms.go_bool,
         "false",
-        "Replace a ready pool whose slice has had unschedulable pods for ten minutes. Bound pods of a multi-host "
-        "slice end with it; bound pods of single hosts keep it. Otherwise an Event reports it.",
+        "Replace a ready pool with some pods of a multi-host slice, whose other pods have been unschedulable for ten "
+        "minutes. The bound pods end with it. Otherwise an Event reports it.",
     )
     concurrency: int = _tuning(
         "CONCURRENCY",

@@ -17,6 +17,12 @@ from provisioner.kube import fields, machineconfigs
 from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
+from provisioner.kube.volumes import (
+    BOUND_OF_CLAIMS,
+    parse_claim,
+    parse_class,
+    parse_volume,
+)
 from provisioner.kube.watches import (
     PAUSE_QUERY,
     UNFINISHED,
@@ -30,7 +36,16 @@ from provisioner.kube.watches import (
     parse_node,
 )
 from provisioner.model.capacity import Node, NodePool, PoolName
-from provisioner.model.sources import MACHINE_CONFIGS, POD_TEMPLATES, RESOURCE_SLICES, Knowledge
+from provisioner.model.sources import (
+    CLAIMS,
+    MACHINE_CONFIGS,
+    POD_TEMPLATES,
+    RESOURCE_SLICES,
+    STORAGE_CLASSES,
+    VOLUMES,
+    Knowledge,
+)
+from provisioner.model.volumes import Claim, Storage, StorageClass, with_volumes
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
@@ -56,11 +71,18 @@ DEVICES = Collection(
 )
 #: Templates of the pods for which ProvisioningRequests and CapacityBuffers request capacity.
 TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True)
+#: Objects that determine where the volumes of pods are.
+_CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
+_VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
+_CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
 #: Names of the watches that are not required to serve everything else.
 OPTIONAL = frozenset(
     {
         POD_TEMPLATES,
         RESOURCE_SLICES,
+        CLAIMS,
+        VOLUMES,
+        STORAGE_CLASSES,
         MACHINE_CONFIGS,
         *(kind.resource for kind in KINDS.values() if kind.optional),
     }
@@ -88,6 +110,10 @@ class Watches:
     templates: Watch[Requirements] | None = None
     #: Watch of ResourceSlices: the node, and the number of chips that it offers.
     devices: Watch[tuple[str, int]] | None = None
+    #: Watches of the objects that say where the volumes of pods are.
+    claims: Watch[Claim] | None = None
+    volumes: Watch[frozenset[str]] | None = None
+    storage_classes: Watch[StorageClass] | None = None
     #: Watch of the labels of namespaces; None unless an opt-in label is set.
     namespaces: Watch[dict[str, str]] | None = None
     #: Watch of the ConfigMap that pauses the creation of pools; the record is its creation time.
@@ -103,6 +129,9 @@ class Watches:
             "nodes": self.nodes,
             POD_TEMPLATES: self.templates,
             RESOURCE_SLICES: self.devices,
+            CLAIMS: self.claims,
+            VOLUMES: self.volumes,
+            STORAGE_CLASSES: self.storage_classes,
             "namespaces": self.namespaces,
             "configmaps": self.pause,
             MACHINE_CONFIGS: self.machine_configs,
@@ -167,6 +196,9 @@ def make_watches(
             else None
         ),
         devices=watch(DEVICES, _parse_resource_slice),
+        claims=watch_in_all([_CLAIMS], parse_claim, BOUND_OF_CLAIMS),
+        volumes=watch(_VOLUMES, parse_volume),
+        storage_classes=watch(_CLASSES, parse_class),
         namespaces=(
             watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
             if settings.opt_in_label is not None
@@ -309,7 +341,7 @@ def take_snapshot(
         unknown_kinds=hidden - absent.keys(),
         absent_kinds=frozenset(absent),
         deleted_workloads=frozenset(deleted),
-        pods=(*watches.pods.records().values(), *leaders),
+        pods=tuple(with_volumes((*watches.pods.records().values(), *leaders), _storage(watches, sources))),
         nodes=tuple(
             _with_devices(node, offered, known=sources.get(RESOURCE_SLICES, Knowledge.KNOWN) is Knowledge.KNOWN)
             for node in watches.nodes.records().values()
@@ -321,6 +353,20 @@ def take_snapshot(
         paused_since=min(pauses.values(), default=None),
         namespace_labels={name: labels for (_, name), labels in namespaces.items()},
         not_synced=reasons,
+    )
+
+
+def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
+    """Return the objects about volumes whose source is known."""
+
+    def known(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
+        return watch.records() if watch is not None and sources[name] is Knowledge.KNOWN else None
+
+    volumes, classes = known(VOLUMES, watches.volumes), known(STORAGE_CLASSES, watches.storage_classes)
+    return Storage(
+        claims=known(CLAIMS, watches.claims),
+        zones={name: zones for (_, name), zones in volumes.items()} if volumes is not None else None,
+        classes={name: each for (_, name), each in classes.items()} if classes is not None else None,
     )
 
 

@@ -20,12 +20,22 @@ checked for every supplier by one suite of tests (tests/slices/suppliers/conform
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+from functools import lru_cache
 from typing import Protocol
 
-from provisioner import tpu
-from provisioner.model.capacity import CallError, Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner import constants, tpu
+from provisioner.model.capacity import (
+    CallError,
+    Failure,
+    Node,
+    NodePool,
+    NodePoolRequest,
+    Operation,
+    OperationName,
+    PoolName,
+)
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
@@ -64,6 +74,49 @@ class PoolRules:
     complete: Callable[[NodePoolRequest, Slice, tpu.Shape, Settings], NodePoolRequest]
     #: Predicts how the scheduler will see a node of a pool.
     expected_node: Callable[[NodePool], NodeView]
+
+
+def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
+    """Return the rules with the CPU and memory that existing nodes of each machine type offer after DaemonSets.
+
+    The newest node counts, because it has the version of new nodes. Equal offers return the same object.
+    """
+    newest: dict[str, Node] = {}
+    for node in nodes:
+        machine = node.labels.get(constants.INSTANCE_TYPE, "")
+        before = newest.get(machine)
+        if not (node.ready and machine and node.allocatable_memory_bytes):
+            continue
+        if before is None or (node.created_at, node.name) > (before.created_at, before.name):
+            newest[machine] = node
+    used = tpu.DAEMONSETS
+    offers = {
+        machine: (
+            node.allocatable_cpu_millicores - used.cpu_millicores,
+            node.allocatable_memory_bytes - used.memory_bytes + _huge_pages(node.allocatable_other_bytes),
+        )
+        for machine, node in newest.items()
+    }
+    return _informed(rules, frozenset(offers.items())) if offers else rules
+
+
+@lru_cache(maxsize=8)
+def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) -> PoolRules:
+    by_machine = dict(offers)
+
+    def expected_node(pool: NodePool) -> NodeView:
+        view, offer = rules.expected_node(pool), by_machine.get(pool.machine_type)
+        if offer is None:
+            return view
+        memory_bytes = offer[1] - _huge_pages(view.other_bytes.items())
+        return replace(view, cpu_millicores=offer[0], memory_bytes=memory_bytes)
+
+    return replace(rules, expected_node=expected_node)
+
+
+def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
+    """Return the bytes of memory that a node has as huge pages, which its setting determines."""
+    return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
 
 
 class Supplier(Protocol):

@@ -83,6 +83,7 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
         "resourceslices", "deviceclasses", "machineconfigs", "namespaces",
+        "persistentvolumeclaims", "persistentvolumes", "storageclasses",
         "mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations",
     }  # fmt: skip
 

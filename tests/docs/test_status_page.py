@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from provisioner.slices.metrics import SPLIT
+from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.view.types import STATES, State
 from tests.page.screenshots import LARGE, MOST_BYTES, PICTURES
 
@@ -40,5 +41,9 @@ def test_states_have_the_same_text_on_both_pages() -> None:
         assert rows[word].startswith(meaning), word
     phases = {word: re.findall(r"`(\w+)`", shown) for word, shown, _ in table}
     of_states = {words[state]: [phase.value for phase, of in STATES.items() if of is state] for state in State}
-    others = {words[State.DRAINING]: of_states[words[State.RUNNING]], words[State.SPLIT]: [SPLIT]}
+    others = {
+        words[State.REJECTED]: [Phase.BLOCKED.value],
+        words[State.DRAINING]: of_states[words[State.RUNNING]],
+        words[State.SPLIT]: [SPLIT],
+    }
     assert phases == {**of_states, **others}

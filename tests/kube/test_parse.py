@@ -96,6 +96,21 @@ def test_cpu_and_memory_are_rounded_up_and_include_overhead() -> None:
     assert pod.requirements.cpu_millicores == 2010
 
 
+def test_pod_of_the_gvisor_class_selects_nodes_with_a_sandbox() -> None:
+    """The API server adds the selector of the RuntimeClass only to pods, not to templates."""
+    pod = parse_pod(raw_pod(spec={"containers": [_chips(4)], "runtimeClassName": "gvisor"}))
+    assert pod is not None
+    assert pod.requirements.node_selector == {"sandbox.gke.io/runtime": "gvisor"}
+
+
+def test_ephemeral_storage_and_huge_pages_are_summed_over_the_containers() -> None:
+    asked = [{"ephemeral-storage": "1Gi", "hugepages-2Mi": "4Mi"}, {"ephemeral-storage": "1Gi", "nvidia.com/gpu": "1"}]
+    containers = [{"resources": {"requests": {"google.com/tpu": 4, **each}}} for each in asked]
+    pod = parse_pod(raw_pod(spec={"containers": containers, "overhead": {"ephemeral-storage": "1"}}))
+    assert pod is not None
+    assert dict(pod.requirements.other_bytes) == {"ephemeral-storage": 2**31 + 1, "hugepages-2Mi": 2**22}
+
+
 @pytest.mark.parametrize(
     ("raw", "words"),
     [
@@ -393,6 +408,7 @@ def test_node_is_read_completely() -> None:
         unschedulable=True, taints=[{"key": "google.com/tpu", "value": "present", "effect": "NoSchedule"}]
     )
     raw["metadata"]["annotations"] = {"tpu-provisioner.cloud.google.com/cordoned": "true"}
+    raw["status"]["allocatable"] |= {"ephemeral-storage": "47060071478", "hugepages-2Mi": "0", "pods": "15"}
     node = parse_node(raw)
     assert node is not None
     assert (node.name, node.pool_name, node.ready) == ("gke-c-p-1", "train-pool", True)
@@ -401,6 +417,7 @@ def test_node_is_read_completely() -> None:
     assert node.allocatable_chips == 4
     assert node.allocatable_cpu_millicores == 239830
     assert node.allocatable_memory_bytes == 405 * 2**30
+    assert node.allocatable_other_bytes == (("ephemeral-storage", 47060071478), ("hugepages-2Mi", 0))
 
 
 def test_node_without_pool_is_none_and_without_creation_time_is_malformed() -> None:

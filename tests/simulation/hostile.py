@@ -19,6 +19,7 @@ from tests.simulation.admission import MARKS
 from tests.simulation.asks import BufferRun
 from tests.simulation.calls import Trouble, says
 from tests.simulation.cloud import CLUSTER, ZONE
+from tests.simulation.misfits import Misfits
 from tests.simulation.objects import (
     HOSTILE_NAMESPACE,
     NAMESPACE,
@@ -134,6 +135,7 @@ class Hostile:
         #: Whether GKE accepts any creates.
         self.takes_operations = True
         self.rivals = Rivals(self)
+        self.misfits = Misfits(self)
 
     @property
     def threads(self) -> float:
@@ -205,6 +207,7 @@ class Hostile:
 
     def _act_in_calm(self) -> None:
         self.rivals.begin_calm()
+        self.misfits.begin_calm()
         if "changes its request" in self._kinds:
             workload = self.come("changing", replicas=self.rng.choice((1, 2)), networks="vpc0:subnet0")
             self._patch(workload, self.stage.agenda.now + _PATCHED_FOR_SECONDS)

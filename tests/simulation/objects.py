@@ -80,6 +80,8 @@ class PodRun:
     phase: str = "Pending"
     deadline: float | None = None
     waiting_since: float | None = None
+    #: The scheduler's message.
+    message: str = "0 nodes are available"
     bound_at: float = 0.0
     #: Node that the scheduler has chosen, from its decision until the binding; empty otherwise.
     assigned: str = ""
@@ -140,6 +142,8 @@ class WorkloadRun(abc.ABC):
     networks: str = ""
     #: Whether the scheduler can bind its pods; False if a volume is missing.
     bindable: bool = True
+    #: Requests of its pods in addition to chips.
+    requests: dict[str, str] = field(default_factory=dict)
     #: Whether the workload requests that its slices start together, and whether they do, which needs marked pods.
     together: bool = False
     gang: bool = False
@@ -405,11 +409,13 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
                 "type": "PodScheduled",
                 "status": "False",
                 "reason": "Unschedulable",
-                "message": "0 nodes are available",
+                "message": pod.message,
                 "lastTransitionTime": since,
             }
         ]
     spec = {**pod_spec(pod.shape), "nodeSelector": pod.selector, "priority": pod.priority}
+    if pod.workload is not None:
+        spec["containers"][0]["resources"]["requests"] |= pod.workload.requests
     if pod.node:
         spec["nodeName"] = pod.node
     if pod.tolerates_all:

@@ -26,7 +26,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import assignment, request_status
+from provisioner.slices.planning import assignment, request_status, stuck
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.contention import limits, operations, usage
@@ -37,6 +37,7 @@ from provisioner.slices.planning.delete import failing, room, unneeded
 from provisioner.slices.planning.memory import answers, backoff
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.planning.spec import capacity, specification
+from provisioner.slices.planning.spec import fit as spec_fit
 from provisioner.slices.planning.spec.specification import Ownership, Specification, pool_name
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import identity_check, translate
@@ -609,5 +610,7 @@ BUGS: tuple[Bug, ...] = (
         storm=("pool label by hand",),
     ),
     Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64), search_from=24),
+    Bug(name="refused-pools-are-kept", at=(stuck, "_is_refused"), mutate=always(False), search_from=129),
+    Bug(name="pools-for-pods-that-fit-none", at=(spec_fit, "check_fit"), mutate=always(None), search_from=14),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
 )

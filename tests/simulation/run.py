@@ -201,6 +201,7 @@ class Simulation:
             agenda.wait(_STEP_SECONDS)
             fairness.look_at_waiting()
             fairness.look_at_pools()
+            self.hostile.misfits.look()
         fairness.look_at_hostile()
         self.hostile.leave()
 

@@ -338,6 +338,15 @@ class Cluster:
             elif pod.waiting_since is None:
                 pod.waiting_since = self.stage.agenda.now
                 self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
+            elif pod.workload is not None and pod.workload.requests:
+                self._refuse(pod, pod.workload.requests)
+
+    def _refuse(self, pod: PodRun, requests: Mapping[str, str]) -> None:
+        """Write the scheduler's message, which has the number of nodes; other pods keep their first message."""
+        message = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient {', '.join(requests)}."
+        if message != pod.message:
+            pod.message = message
+            self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     def _place(self, pod: PodRun) -> Node | None:
         if pod.workload is not None and not pod.workload.bindable:

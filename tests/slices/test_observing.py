@@ -9,11 +9,12 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.kube.protocol import object_path
+from provisioner.kube.protocol import collection_path, object_path
 from provisioner.kube.watches import CombinedWatch
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
 from provisioner.model.sources import RESOURCE_SLICES
-from provisioner.model.workloads import Workload, WorkloadKind
+from provisioner.model.volumes import Claim, StorageClass
+from provisioner.model.workloads import Volumes, Workload, WorkloadKind
 from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import LEADER_WORKER_SET
@@ -116,6 +117,9 @@ _ALWAYS = {
     "pods",
     "nodes",
     "resourceslices",
+    "persistentvolumeclaims",
+    "persistentvolumes",
+    "storageclasses",
     "configmaps",
 }
 
@@ -266,3 +270,20 @@ def test_ready_node_counts_with_its_chips_while_resource_slices_are_unknown(
     found = {node.name: node.allocatable_chips for node in snapshot.nodes}
     assert found == {"driver": chips, "unready": 0, "plugin": 0}
     assert snapshot.unknown == ({RESOURCE_SLICES} if chips and not devices.missing else set())
+
+
+@pytest.mark.parametrize(("known", "zones"), [(True, ("a",)), (False, None)])
+def test_pods_that_wait_for_a_node_have_the_zones_of_their_known_volumes(
+    *, known: bool, zones: tuple[str, ...] | None
+) -> None:
+    world = World()
+    world.put_jobset()
+    (raw,) = world.kube.objects(collection_path("pods"))
+    raw["spec"]["volumes"] = [{"name": "w", "persistentVolumeClaim": {"claimName": "w"}}, {"name": "e", "emptyDir": {}}]
+    world.kube.put_object(object_path("pods", raw["metadata"]["name"], namespace=raw["metadata"]["namespace"]), raw)
+    claims = FakeWatch(lambda: {(raw["metadata"]["namespace"], "w"): Claim(volume="v")})
+    claims.synced = known
+    volumes, classes = FakeWatch(lambda: {("", "v"): frozenset("a")}), FakeWatch[StorageClass](dict)
+    watches = replace(world.watches, claims=claims, volumes=volumes, storage_classes=classes)  # type: ignore[arg-type]
+    (pod,) = take_snapshot(watches, world.loop.pools).pods
+    assert pod.requirements.volumes == Volumes(claims=("w",), zones=zones)

@@ -10,6 +10,7 @@ import pytest
 from provisioner import constants, tpu
 from provisioner.kube import errors
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.volumes import Claim
 from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import PROVISIONING_REQUEST
 from provisioner.workloads.asks import parse_pod_template, parse_provisioning_request
@@ -100,6 +101,32 @@ def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> N
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.FAILED not in conditions(world)
     assert [*world.gke.pools] == [pool]
+
+
+@pytest.mark.parametrize(
+    ("source", "field"),
+    [
+        ("persistentvolumeclaims", "claims"),
+        ("persistentvolumes", "volumes"),
+        ("storageclasses", "storage_classes"),
+    ],
+)
+def test_pods_with_volumes_are_served_while_a_source_about_volumes_is_unknown(source: str, field: str) -> None:
+    """The ClusterRole lacks the rights if only the image was upgraded."""
+    world = World()
+    forbidden: FakeWatch[Any] = FakeWatch(dict)
+    forbidden.synced, forbidden.problem = False, f"RBAC does not allow the provisioner to list {source}"
+    claims = FakeWatch(lambda: {("research", "data"): Claim(volume="disk", storage_class="fast")})
+    fields: dict[str, Any] = {"claims": claims, "volumes": FakeWatch(dict), "storage_classes": FakeWatch(dict)}
+    world.watches = replace(world.watches, **{**fields, field: forbidden})
+    world.start()
+    world.put_jobset()
+    (raw,) = world.kube.objects(collection_path("pods"))
+    raw["spec"]["volumes"] = [{"name": "data", "persistentVolumeClaim": {"claimName": "data"}}]
+    world.kube.put_object(object_path("pods", raw["metadata"]["name"], namespace=raw["metadata"]["namespace"]), raw)
+    world.rounds(2, every_seconds=5)
+    assert unknown(world, source) == 1
+    assert len(world.gke.pools) == 1
 
 
 def test_api_that_the_cluster_does_not_have_is_not_unknown() -> None:

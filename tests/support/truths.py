@@ -88,7 +88,8 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
     chips = dict.fromkeys(view.capacity.chips, 0)
     for pool in view.pools:
         chips[pool.state.value] += pool.chips
-    chips[State.WAITING.value] += sum(each.chips for each in view.slices if each.state is State.WAITING)
+    for state in (State.WAITING, State.REJECTED):
+        chips[state.value] += sum(each.chips for each in view.slices if each.state is state)
     if chips != view.capacity.chips:
         yield f"chips by state are {view.capacity.chips}, those of pools and slices together {chips}"
     for limit in view.capacity.limits:
@@ -101,7 +102,9 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
         yield "nothing says why"
     if each.since is not None and each.since - view.at > _ROUNDING:
         yield f"it is so from {each.since} on, which is yet to come"
-    if each.next_try_at is not None and (each.next_try_at <= view.at or each.state is not State.WAITING):
+    if each.next_try_at is not None and (
+        each.next_try_at <= view.at or each.state not in (State.WAITING, State.REJECTED)
+    ):
         yield f"the next try was at {each.next_try_at}"
     pool = next((one for one in view.pools if one.name == each.pool), None)
     if each.pool and pool is None:

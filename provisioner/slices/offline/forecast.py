@@ -16,6 +16,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.volumes import with_volumes
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadUid
 from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
@@ -137,9 +138,10 @@ def _add_slices_of_asks(reading: Reading) -> None:
 
 
 def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules) -> Plan:
+    pods = (_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods)
     snapshot = Snapshot(
         workloads={uid: each.workload for uid, each in subjects.items()},
-        pods=tuple(_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods),
+        pods=tuple(with_volumes(pods, reading.storage)),
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )

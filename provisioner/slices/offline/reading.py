@@ -14,7 +14,9 @@ from typing import Any
 
 from provisioner import constants, workloads
 from provisioner.kube import fields
+from provisioner.kube.volumes import parse_claim, parse_class, parse_volume
 from provisioner.model import bounds
+from provisioner.model.volumes import Claim, Storage, StorageClass
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OBJECT_NAME
@@ -33,6 +35,7 @@ MOST_KEYS = 100
 #: Minimum similarity of an unknown key to a known key, from 0 to 1, for a suggestion.
 _LIKE = 0.85
 _NAMESPACE = "Namespace"
+_OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
 _PREFIX = "tpu-provisioner.cloud.google.com/"
 #: Prefix of the keys for pods with IPUs, which have their own rules.
@@ -41,7 +44,19 @@ _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
 #: Fields whose own name occurs in messages.
 _FIELDS = frozenset(
-    {"affinity", "completionMode", "managedBy", "memory", "namespace", "nodeSelector", "parallelism", "size"}
+    {
+        "affinity",
+        "completionMode",
+        "ephemeral-storage",
+        "hugepages-1Gi",
+        "hugepages-2Mi",
+        "managedBy",
+        "memory",
+        "namespace",
+        "nodeSelector",
+        "parallelism",
+        "size",
+    }
 )
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
@@ -133,11 +148,20 @@ class Reading:
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
+    #: The fields of `Storage`.
+    claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
+    zones: dict[str, frozenset[str]] = field(default_factory=dict)
+    classes: dict[str, StorageClass] = field(default_factory=dict)
     #: First document by kind, namespace and name.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     #: Number of objects that request no chips, and the first of them, by kind.
     ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
     slices: int = 0
+
+    @property
+    def storage(self) -> Storage:
+        """Objects about volumes in the files. The cluster may have others."""
+        return Storage(claims=self.claims, zones=self.zones, classes=self.classes, complete=False)
 
     def ignore(self, document: Document, kind: str) -> None:
         """Count an object that requests no chips."""
@@ -174,6 +198,9 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     if (version, kind) == ("v1", _NAMESPACE):
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
+        return
+    if kind in _OF_VOLUMES:
+        _read_storage(reading, kind, created)
         return
     if (version, kind) == ("v1", "PodTemplate"):
         _tell_of_keys(reading, document, named)
@@ -226,6 +253,16 @@ def _as_created(raw: dict[str, Any], namespace: str, number: int) -> dict[str, A
     }
     spec = {key: value for key, value in fields.mapping(raw.get("spec")).items() if key != "suspend"}
     return {**{key: value for key, value in raw.items() if key != "status"}, "metadata": created, "spec": spec}
+
+
+def _read_storage(reading: Reading, kind: str, raw: dict[str, Any]) -> None:
+    namespace, name = raw["metadata"]["namespace"], raw["metadata"]["name"]
+    if kind == "PersistentVolumeClaim":
+        reading.claims[namespace, name] = parse_claim(raw)
+    elif kind == "StorageClass":
+        reading.classes[name] = parse_class(raw)
+    elif (zones := parse_volume(raw)) is not None:
+        reading.zones[name] = zones
 
 
 def _read_workload(

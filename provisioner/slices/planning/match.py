@@ -367,9 +367,10 @@ def _ends_soon(pool: Supply, ctx: Round) -> bool:
 
 def _expired(slice_: Slice, round_: Round) -> bool:
     """Whether a slice has ended, or has counted for too long on a pool to which none of its pods was bound."""
-    if slice_.ended:
+    known = round_.memory.slice(slice_.id)
+    if slice_.ended or (known.unschedulable is not None and known.unschedulable.until > round_.now):
         return True
-    claim = round_.memory.slice(slice_.id).claim
+    claim = known.claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
     return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
@@ -383,13 +384,16 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     # The time of slices that wait on purpose is not measured.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
+    message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
+    same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
+    looked = same and before is not None and (before.looked or before.message != message)
     if waits or not round_.supply[name].ready:
-        return Claim(pool=name, since=None, has_pods=has_pods)
+        return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
     if before is not None and before.has_pods is has_pods:
         own = round_.made_for.get(name) == slice_.id
         since = before.since if before.pool == name or not own else None
-    return Claim(pool=name, since=since or round_.now, has_pods=has_pods)
+    return Claim(pool=name, since=since or round_.now, has_pods=has_pods, message=message, looked=looked)
 
 
 def _use(

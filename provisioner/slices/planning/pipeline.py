@@ -209,6 +209,7 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
                 turns=learned.turns,
                 progress=learned.progress,
                 operations=started.slots.learned,
+                refusals={each.slice_id: each.refusal for each in retired.stuck if each.refusal},
             ),
         ),
         creates=tuple(launches.creates),

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from provisioner.model.capacity import PoolName
+from provisioner.model.fit import demand_key
+from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
@@ -13,7 +16,9 @@ from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
 from provisioner.slices.planning.create.launches import Launches
 from provisioner.slices.planning.delete.unneeded import Unneeded
 from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import (
+    Backoff,
     CallState,
     CreateCall,
     DeleteCall,
@@ -27,6 +32,7 @@ from provisioner.slices.planning.memory.state import (
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.pool_states import Phases
 from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.spec.specification import starts_together
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +47,8 @@ class Changes:
     turns: GangTurns
     progress: GangProgress
     operations: OperationLimit
+    #: Slices to whose ready pool the scheduler bound no pod, with the message.
+    refusals: Mapping[SliceId, str]
 
 
 def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
@@ -55,7 +63,7 @@ def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
     return replace(
         memory,
         pools=_pools(ctx, matching, changes),
-        slices=_slices(ctx, matching),
+        slices=_with_refusals(ctx, matching, changes.refusals, _slices(ctx, matching)),
         operations=operations,
         backoffs=backoffs,
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
@@ -142,12 +150,44 @@ def _slices(ctx: Round, matching: Matching) -> dict[SliceId, SliceMemory]:
     slices = {
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
-        if slice_id in ctx.slices and (entry.attempt or entry.backoff is not None)
+        if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
+        # Kueue suspends a workload whose pods do not become ready, and resumes it.
+        or (entry.unschedulable is not None and slice_id.workload_uid in ctx.workloads.by_uid)
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
     return slices
+
+
+def _with_refusals(
+    ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
+) -> dict[SliceId, SliceMemory]:
+    """Return the entries after refusals.
+
+    A bound pod ends the back-off of its slice, and the wait of its siblings. Changed pods end the back-off as well.
+    """
+    known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
+    before = {slice_id: each.unschedulable for slice_id, each in slices.items() if each.unschedulable is not None}
+    bound = {slice_id.workload_uid for slice_id in before if slice_id in matching.held}
+    for slice_id, last in before.items():
+        slice_ = ctx.slices.get(slice_id)
+        # A suspended workload has no pods, and Kueue changes its template.
+        changed = slice_ is not None and slice_.pods and demand_key(slice_.requirements) != slices[slice_id].refused
+        if slice_id not in matching.held and not changed:
+            until = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
+            known[slice_id.workload_uid][slice_id] = replace(last, until=until)
+    for slice_id, message in refusals.items():
+        together = starts_together(ctx.slices[slice_id], ctx.settings)
+        siblings = known[slice_id.workload_uid]
+        known[slice_id.workload_uid] = backoff.refused(siblings, slice_id, message, ctx.now, together=together)
+    after = {slice_id: last for siblings in known.values() for slice_id, last in siblings.items()}
+    found = dict(slices)
+    for slice_id in {**before, **after}:
+        entry = slices.get(slice_id) or SliceMemory()
+        key = entry.refused if slice_id in before else demand_key(ctx.slices[slice_id].requirements)
+        found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
+    return found
 
 
 def _stamps(ctx: Round, matching: Matching, changes: Changes) -> Stamps:

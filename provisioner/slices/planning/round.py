@@ -24,7 +24,7 @@ from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
 from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemory
 from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
-from provisioner.slices.supplier import PoolRules
+from provisioner.slices.supplier import PoolRules, informed
 
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
@@ -124,6 +124,7 @@ def begin_round(
     policy = policy_of(snapshot, settings)
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
+    rules = informed(rules, snapshot.nodes)
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply if last is not None else {})
     if not any(known.phase is not None for known in memory.pools.values()):
         users = _users_by_labels(supply.values(), workloads)
@@ -199,8 +200,17 @@ class Supply:
 
     @cached_property
     def view(self) -> NodeView:
-        """Expected node of the pool, by its specification."""
-        return self.rules.expected_node(self.pool)
+        """Expected node of the pool, by its specification, with the CPU and memory of its existing nodes.
+
+        Requests that fit an existing pool may be too large for a new one, from which DaemonSets are subtracted.
+        """
+        expected = self.rules.expected_node(self.pool)
+        node = next((node for node in self.nodes if node.ready and node.allocatable_memory_bytes), None)
+        if node is None:
+            return expected
+        return replace(
+            expected, cpu_millicores=node.allocatable_cpu_millicores, memory_bytes=node.allocatable_memory_bytes
+        )
 
     @cached_property
     def offered(self) -> tuple[NodeView, ...]:

@@ -8,11 +8,12 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.model.capacity import Node, PoolName, PoolStatus
 from provisioner.model.choices import choice_of
-from provisioner.model.fit import label_misfit, trusted, view_of_node
+from provisioner.model.fit import label_misfit, tolerated, trusted, view_of_node
+from provisioner.model.placement import MARKS
 from provisioner.model.wording import clock
-from provisioner.model.workloads import Pod, WorkloadUid
+from provisioner.model.workloads import Pod, Requirements, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
@@ -21,6 +22,10 @@ from provisioner.slices.planning.round import Round, Supply
 
 #: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
 _STUCK_SECONDS = 600.0
+#: Minimum time for which the scheduler must have refused ready and free nodes before their pool is deleted.
+REFUSED_AFTER = timedelta(seconds=60)
+#: Labels that the provisioner writes on nodes after their creation.
+_WRITTEN_LATER = (*MARKS, constants.NAMESPACED_JOB)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +37,8 @@ class Stuck:
     notice: Notice
     #: Whether all nodes of the pool are ready but the slice cannot run there, and another pool may help.
     replaceable: bool = False
+    #: Message of the back-off if the scheduler bound no pod to the pool, which is deleted; empty otherwise.
+    refusal: str = ""
 
 
 def find_stuck(
@@ -64,6 +71,11 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     entry = round_.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
+    if _is_refused(slice_, pool, round_, matching):
+        refusal, _ = _message_of_ready(slice_, waiting, pool)
+        message = f"{refusal}; the node pool is deleted, and another one is tried later"
+        said = notice(slice_, constants.STUCK, message, key=name)
+        return Stuck(slice_id=slice_.id, pool=name, notice=said, refusal=refusal)
     waiting = [pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit]
     if not waiting:
         return None
@@ -87,17 +99,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         )
         key = f"small {name}"
     elif long_ready:
-        first = min(waiting, key=lambda pod: pod.name)
-        message = (
-            f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {name} is "
-            f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
-        )
-        # If no node has all selected labels: the labels that the nodes were expected to get, although that was unknown.
-        asked = slice_.requirements
-        selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
-        lacking = () if selected else trusted(asked, pool.view)
-        if lacking:
-            message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
+        message, lacking = _message_of_ready(slice_, waiting, pool)
         # If the nodes lack a label that nothing sets, each new pool would lack it as well. Pods of single-host slices
         # run without the pods that are unschedulable.
         replaceable = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
@@ -112,6 +114,52 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         return None
     said = notice(slice_, constants.STUCK, message, key=key)
     return Stuck(slice_id=slice_.id, pool=name, notice=said, replaceable=replaceable)
+
+
+def _message_of_ready(slice_: Slice, waiting: Sequence[Pod], pool: Supply) -> tuple[str, tuple[str, ...]]:
+    """Return that pods are unschedulable on a ready pool, and the selected labels that no node of it has."""
+    first = min(waiting, key=lambda pod: pod.name)
+    message = (
+        f"{len(waiting)} pod(s) of {slice_.title} are unschedulable although node pool {pool.name} is "
+        f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
+    )
+    # If no node has all selected labels: the labels that the nodes were expected to get, although that was unknown.
+    asked = slice_.requirements
+    selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
+    lacking = () if selected else trusted(asked, pool.view)
+    if lacking:
+        message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
+    return message, lacking
+
+
+def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> bool:
+    """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
+
+    A minute is enough if the scheduler has looked at the nodes, as a changed message or a younger pod shows, and the
+    nodes are prepared; otherwise 10 minutes, because the scheduler retries every unschedulable pod within 5.5 minutes.
+    """
+    leader, claim = slice_.leader, round_.memory.slice(slice_.id).claim
+    own = round_.made_for.get(pool.name) == slice_.id and not matching.holders.get(pool.name)
+    if leader is None or leader.unschedulable_since is None or not (own and pool.ready):
+        return False
+    if claim is None or claim.since is None or (claim.pool, claim.has_pods) != (pool.name, True):
+        return False
+    if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
+        return False
+    looked = claim.looked or leader.unschedulable_since > claim.since
+    # The scheduler waits up to 10 minutes for new volumes of a pod, whose last message it keeps.
+    soon = looked and leader.requirements.volumes is None
+    soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
+    least = REFUSED_AFTER if soon else timedelta(seconds=_STUCK_SECONDS)
+    return round_.now - max(leader.unschedulable_since, claim.since) >= least
+
+
+def _is_prepared(node: Node, asked: Requirements) -> bool:
+    """Whether a node has the labels that the provisioner writes, and no taint, such as that of an agent that starts."""
+    taints = (taint for taint in node.taints if taint.effect != "PreferNoSchedule")
+    selected = ((key, asked.node_selector[key]) for key in _WRITTEN_LATER if key in asked.node_selector)
+    tolerates = all(tolerated(taint, asked.tolerations) for taint in taints)
+    return tolerates and all(node.labels.get(key) == value for key, value in selected)
 
 
 def find_leaderless(round_: Round, matching: Matching) -> tuple[Notice, ...]:

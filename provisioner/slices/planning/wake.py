@@ -10,6 +10,7 @@ from provisioner.model.capacity import PoolStatus
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.stuck import REFUSED_AFTER
 
 #: Intervals in seconds between lists of the pools: while calls wait for operations to end, and while operations run.
 _BACKLOG_SECONDS, _BUSY_SECONDS = 1.0, 2.0
@@ -29,8 +30,10 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the earliest of some times and of those at which pools will have been unready for too long."""
-    return min((*moments, *_unready_moments(ctx)), default=None)
+    """Return the earliest of some times and of those at which pools will have been unready or refused for too long."""
+    claims = (known.claim.since for known in ctx.memory.slices.values() if known.claim is not None)
+    refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
+    return min((*moments, *refused, *_unready_moments(ctx)), default=None)
 
 
 def _unready_moments(ctx: Round) -> Iterator[datetime]:

@@ -13,7 +13,7 @@ from provisioner.model.choices import reservation_parts
 from provisioner.model.fit import NodeView
 from provisioner.model.placement import job_labels
 from provisioner.settings import OPTIONS, Settings, forms
-from provisioner.settings.node_fields import GVISOR, ROWS, own_settings
+from provisioner.settings.node_fields import ROWS, own_settings
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
@@ -22,7 +22,7 @@ SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 #: Taint that GKE puts on nodes of GKE Sandbox.
-SANDBOX_TAINT = Taint(key=constants.SANDBOX, value=GVISOR)
+SANDBOX_TAINT = Taint(key=constants.SANDBOX, value=constants.GVISOR)
 #: Labels that GKE puts on nodes, by their kind of capacity.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
@@ -118,16 +118,19 @@ def _name_of(entry: Any) -> str:
 
 
 def expected_node(
-    pool: NodePool, labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]]
+    pool: NodePool,
+    labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]],
+    offer: Callable[[NodePool, tpu.MachineType], tuple[int, int, Mapping[str, int]]],
 ) -> NodeView:
-    """Predict how the scheduler will see a node of a pool; `labels` returns the labels of its nodes.
+    """Predict how the scheduler will see a node of a pool, by the `labels` of its nodes and the resources in `offer`.
 
-    CPU and memory are those of the machine: the system's share is known only once nodes exist.
+    `offer` returns the CPU in millicores, the memory in bytes and `NodeView.other_bytes`.
     """
     known = tpu.machine_type(pool.machine_type)
     if known is None:
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
     accelerator, machine = known
+    cpu_millicores, memory_bytes, other_bytes = offer(pool, machine)
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
     sandboxed = (SANDBOX_TAINT,) if "node_sandbox" in pool.node else ()
     return NodeView(
@@ -135,9 +138,15 @@ def expected_node(
         taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *_spot_taints(pool.capacity), *sandboxed))),
         predicted=True,
         chips=machine.chips,
-        cpu_millicores=machine.vcpus * 1000,
-        memory_bytes=machine.memory_gib * _GIB,
+        cpu_millicores=cpu_millicores,
+        memory_bytes=memory_bytes,
+        other_bytes=other_bytes,
     )
+
+
+def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
+    """Return the CPU and memory of a machine: the share of the system is known only once nodes exist."""
+    return machine.vcpus * 1000, machine.memory_gib * _GIB, {}
 
 
 def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:

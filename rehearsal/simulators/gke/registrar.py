@@ -122,6 +122,8 @@ def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
     }
     if _is_sandboxed(config):
         labels[_SANDBOX] = "gvisor"
+    if pool.body.get("networkConfig", {}).get("enablePrivateNodes"):
+        labels["cloud.google.com/private-node"] = "true"
     policy = pool.body.get("placementPolicy", {}).get("policyName")
     if policy:
         labels["cloud.google.com/placement-policy-name"] = policy.rpartition("/")[2]

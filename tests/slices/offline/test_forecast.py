@@ -217,7 +217,7 @@ MISTAKES = [
     pytest.param(
         raw_jobset(pod={**pod_spec(), "overhead": {"cpu": "500"}}),
         "500",
-        "millicores of CPU",
+        "500 cpu",
         id="more CPU than a host has",
     ),
     pytest.param(raw_jobset(replicas=5000), "replicas: 5000", "5,000 jobs", id="too many child Jobs"),

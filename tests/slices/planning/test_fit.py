@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.model.capacity import Taint
 from provisioner.model.fit import NodeView, label_misfit, misfit
 from provisioner.model.fits import Fits
-from provisioner.model.workloads import Expression, Requirements, Toleration
+from provisioner.model.workloads import Expression, Requirements, Toleration, Volumes
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import match
@@ -33,6 +33,7 @@ def view(**changes: Any) -> NodeView:
         "chips": 4,
         "cpu_millicores": 2000,
         "memory_bytes": 2**31,
+        "other_bytes": {"hugepages-2Mi": 0},
         "name": "node-1",
     }
     return NodeView(**fields | changes)
@@ -119,9 +120,10 @@ def test_pod_fits_a_tainted_node_only_with_a_matching_toleration(
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"chips": 5}, "requests 5 chips, the node has 4"),
-        ({"cpu_millicores": 2001}, "2001 millicores of CPU"),
-        ({"memory_bytes": 2**31 + 1}, "bytes of memory"),
+        ({"chips": 5}, "requests 5 chips, the node offers 4 to pods"),
+        ({"cpu_millicores": 2001}, "requests 2.001 cpu, the node offers 2 to pods"),
+        ({"memory_bytes": 2**31 + 1}, "requests 2.1Gi memory, the node offers 2Gi to pods"),
+        ({"other_bytes": (("hugepages-2Mi", 2**21),)}, "requests 2Mi hugepages-2Mi, the node offers 0Mi to pods"),
         ({"node_selector": {"zone": "b"}}, "selects zone=b, the node has zone=a"),
         ({"node_selector": {"rack": "1"}}, "selects rack=1, the node has no label rack"),
     ],
@@ -140,11 +142,17 @@ def test_only_pods_of_the_dra_driver_fit_its_nodes(selected: dict[str, str], lab
 # --- Many nodes ---
 
 _KEYS = st.sampled_from(
-    ["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", constants.TPU_DRA_DRIVER, "nowhere"]
+    ["zone", "size", "kubernetes.io/unheard-of", "cloud.google.com/gke-spot", constants.TPU_DRA_DRIVER, constants.ZONE]
 )
 _WORDS = st.sampled_from(["", "a", "b", "9", "10", "010", "-1", "node-1", "true"])
 _EFFECTS = st.sampled_from(["NoSchedule", "NoExecute", "PreferNoSchedule"])
 _AMOUNTS = st.integers(0, 3)
+_VOLUMES = st.builds(
+    Volumes,
+    zones=st.none() | st.sampled_from([(), ("a",), ("a", "b")]),
+    problem=st.sampled_from(["", "", "", "is not bound"]),
+)
+_RESOURCES = st.sampled_from(["ephemeral-storage", "hugepages-2Mi"])
 _VIEWS = st.builds(
     NodeView,
     labels=st.dictionaries(_KEYS, _WORDS, max_size=3),
@@ -152,6 +160,7 @@ _VIEWS = st.builds(
     chips=_AMOUNTS,
     cpu_millicores=_AMOUNTS,
     memory_bytes=_AMOUNTS,
+    other_bytes=st.dictionaries(_RESOURCES, _AMOUNTS, max_size=2),
     name=_WORDS,
     predicted=st.booleans(),
 )
@@ -167,6 +176,8 @@ _REQUIREMENTS = st.builds(
     chips=_AMOUNTS,
     cpu_millicores=_AMOUNTS,
     memory_bytes=_AMOUNTS,
+    other_bytes=st.dictionaries(_RESOURCES, _AMOUNTS, max_size=2).map(lambda found: tuple(found.items())),
+    volumes=st.none() | _VOLUMES,
     node_selector=st.dictionaries(_KEYS, _WORDS, max_size=1),
     affinity_terms=st.lists(st.lists(_EXPRESSIONS, max_size=3).map(tuple), max_size=2).map(tuple),
     tolerations=st.lists(

@@ -168,7 +168,7 @@ def test_workload_policy_that_the_pod_selects_is_used() -> None:
         pytest.param({"topology": "3x3x3"}, {}, "3x3x3", id="a shape that does not exist"),
         pytest.param({"tolerations": ()}, {}, "google.com/tpu=present:NoSchedule", id="a pod that tolerates no TPU"),
         pytest.param({"selector": {constants.NODE_POOL: "static"}}, {}, "static", id="a pool that the pod names"),
-        pytest.param({"memory_bytes": 2**50}, {}, "bytes of memory", id="more memory than the machine has"),
+        pytest.param({"memory_bytes": 2**50}, {}, "1048576Gi memory", id="more memory than the machine has"),
         pytest.param({}, {"node_disk_type": "pd-extreme"}, "pd-standard, pd-balanced", id="a disk that GKE rejects"),
         pytest.param(
             {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "vpc"}}, {}, "has 'vpc'", id="a network without subnet"

@@ -174,6 +174,11 @@ def of_catalogue(name: PoolName, problem: str) -> WaitsFor:
     return WaitsFor(kind=WaitKind.REQUEST, message=f"Node pool {name} waits: {problem}; {why}.")
 
 
+def of_volumes(name: PoolName, problem: str) -> WaitsFor:
+    """Return that a volume of the pods cannot be attached now."""
+    return WaitsFor(kind=WaitKind.REQUEST, message=f"Node pool {name} waits: {problem}.", key=problem)
+
+
 def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, supplier_name: str) -> WaitsFor:
     """Return the wait of a slice for all its choices of capacity."""
     distinct = list({(each.last.failure, each.until, each.probed): each for each in found}.values())

@@ -195,7 +195,9 @@ class Launches:
         self, slice_: Slice, name: PoolName, refusals: Mapping[SliceId, WaitsFor]
     ) -> LaunchOptions | WaitsFor:
         """Return the pools that a slice could have, or the first cause, in the order of `WaitKind`, why it has none."""
-        uid = slice_.workload.uid
+        uid, volumes = slice_.workload.uid, slice_.requirements.volumes
+        if volumes is not None and volumes.problem:
+            return waits.of_volumes(name, volumes.problem)
         try:
             options = options_of(self.round_, slice_, self.zones.get(uid))
         except UnmeetableError as error:

@@ -43,7 +43,9 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
         )
     memory, now, candidates = round_.memory, round_.now, round_.candidates
-    choices, own = candidates.choices(slice_, zone), memory.slice(slice_.id).backoff
+    choices, known = candidates.choices(slice_, zone), memory.slice(slice_.id)
+    refused = known.unschedulable is not None and known.unschedulable.until > now
+    own = known.unschedulable if refused else known.backoff
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
     problems: dict[str, None] = {}
@@ -79,8 +81,9 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
     """Whether a slice of a workload could have a pool that has not failed recently: room is made for no other slice."""
-    backoffs, own = round_.memory.backoffs, round_.memory.slice(slice_.id).backoff
-    if slice_.spare:
+    backoffs, known = round_.memory.backoffs, round_.memory.slice(slice_.id)
+    own = known.backoff
+    if slice_.spare or known.unschedulable is not None:
         return False
     # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
     capacities = frozenset[CapacityKey]()

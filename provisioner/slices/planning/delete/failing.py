@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
-from datetime import timedelta
+from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
@@ -14,7 +14,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
-from provisioner.slices.planning.memory.state import Backoffs, CallState, Memory
+from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallState, Memory
 from provisioner.slices.planning.plan import Alert
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, how_it_hangs, is_one_unit, unschedulable
@@ -26,11 +26,16 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the pools to replace under stuck slices, only a share at a time; ready pools only if a setting says so."""
+    """Return the pools to delete under stuck slices.
+
+    Pools to which the scheduler bound no pod are always included. Others are replaced only a share at a time, and ready
+    ones only if a setting says so.
+    """
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
     }
+    lost |= {each.pool: each.slice_id for each in stuck if each.refusal}
     if not settings.replace_stuck_slices:
         return lost
     going = sum(
@@ -145,11 +150,15 @@ def learn_from_pools(round_: Round, matching: Matching, broken: Collection[PoolN
             continue
         changes[name] = replace(changes.get(name, memory.pool(name)), coming_up=None)
     slices = {
-        slice_id: replace(known, backoff=None)
+        slice_id: replace(known, backoff=_fresh(known.backoff, now), unschedulable=_fresh(known.unschedulable, now))
         for slice_id, known in memory.slices.items()
-        if known.backoff is not None and not backoff.is_fresh(known.backoff, now)
+        if known.backoff is not None or known.unschedulable is not None
     }
     return replace(memory.with_pools(changes), backoffs=backoffs, tallies=tallies, slices={**memory.slices, **slices})
+
+
+def _fresh(last: Backoff | None, now: datetime) -> Backoff | None:
+    return last if last is not None and backoff.is_fresh(last, now) else None
 
 
 def _digest_of(pool: Supply) -> str:

@@ -47,6 +47,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
+    # At most 6 pools within the first day, because each is paid for until the scheduler has refused it.
+    FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
 #: Wait of a request whose pool ended in ERROR for a reason that `DELAYS` does not assign to its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
@@ -150,6 +152,26 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
     since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
     return Backoff(failure=failure, failures=failures, since=since, until=until)
+
+
+def refused(
+    known: Mapping[SliceId, Backoff], slice_id: SliceId, message: str, now: datetime, *, together: bool
+) -> dict[SliceId, Backoff]:
+    """Return the back-offs of a workload's slices after the scheduler refused the ready pool of one of them.
+
+    `known` has those of its slices that were refused before. Their pods are usually alike, so only the first of them is
+    tried again, and the others after it succeeds or a day, unless they start `together`.
+    """
+    last = known.get(slice_id)
+    if last is not None and last.until > now:
+        return dict(known)
+    failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=message), DELAYS[FailureKind.UNSCHEDULABLE]
+    first = min((slice_id, *known))
+    # Slices that are refused at about the same time count as one failure.
+    before = last or (known[min(known)] if known else None)
+    new = _longer(before, str(slice_id), delay, failure, now)
+    later = new if together else replace(new, until=now + timedelta(seconds=delay.cap_seconds))
+    return {each: new if each == first else later for each in (*known, slice_id)}
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:

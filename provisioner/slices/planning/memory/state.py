@@ -7,7 +7,7 @@ the part that is useful after a crash.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
@@ -156,6 +156,9 @@ class Claim:
     since: datetime | None
     #: Whether the slice has pods.
     has_pods: bool
+    #: The scheduler's last message for the leader pod, and whether it has changed since the claim on this pool began.
+    message: str = ""
+    looked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -244,6 +247,10 @@ class SliceMemory:
     attempt: int = 0
     #: Back-off after a create that failed for a reason that does not concern a capacity.
     backoff: Backoff | None = None
+    #: Back-off after the scheduler bound no pod of the slice to its ready pool. An accepted create does not end it.
+    unschedulable: Backoff | None = None
+    #: Key of the requirements of these pods (`fit.demand_key`); None without this back-off.
+    refused: Hashable = None
     claim: Claim | None = None
 
 
@@ -296,8 +303,9 @@ class Memory:
 
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs of slices."""
-        return {slice_id: known.backoff for slice_id, known in self.slices.items() if known.backoff is not None}
+        """Back-offs of slices. If a slice has two, the one of its unschedulable pods counts."""
+        found = ((slice_id, known.unschedulable or known.backoff) for slice_id, known in self.slices.items())
+        return {slice_id: last for slice_id, last in found if last is not None}
 
     def pool(self, name: PoolName) -> PoolMemory:
         """Return the entry of a pool, an empty one for an unknown pool."""

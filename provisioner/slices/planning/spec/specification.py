@@ -20,9 +20,9 @@ from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
-from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone, expected_pool
+from provisioner.model.capacity import CapacityKind, NodePoolRequest, PoolName, Taint, Zone
 from provisioner.model.choices import CapacityChoice, CapacityKey, capacity_key, comma_items
-from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
+from provisioner.model.fit import demand_key, is_system
 from provisioner.model.placement import FREE, job_taints, labels_of
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
@@ -31,6 +31,7 @@ from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.planning.spec import capacity
 from provisioner.slices.planning.spec.capacity import Choices, choices_of
+from provisioner.slices.planning.spec.fit import check_fit
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 #: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,
@@ -237,24 +238,6 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
     return Specification(blueprint=plan, labels=labels, digest=digest)
 
 
-def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
-    """Raise UnmeetableError if no node of the pool would fit the slice's pods: an unusable pool is not created."""
-    view = rules.expected_node(expected_pool(request))
-    # Foreign nodes may have other labels and taints, but not other machines.
-    no_room = room_misfit(slice_.requirements, view)
-    reason = no_room or misfit(slice_.requirements, view)
-    if reason:
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(slice_)
-        raise (ImpossibleError if no_room else UnmeetableError)(f"no node of a pool would fit the pod: {reason}{hint}")
-
-
-def _switch_hint(slice_: Slice) -> str:
-    """Return the remedy if a selector that is either "true" or absent has another value, such as "yes"."""
-    selector = slice_.requirements.node_selector
-    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if selector.get(key, "true") != "true"]
-    return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
-
-
 def is_held(taints: Iterable[Taint]) -> bool:
     """Whether nodes with these taints wait for the other slices of their workload."""
     return any(taint.key in constants.HELD_KEYS for taint in taints)
@@ -422,7 +405,7 @@ class Candidates:
             request = specify(slice_, drawn, self._settings, rules).stamped(
                 pool_name(slice_.workload.name, slice_.id, 0), 0
             )
-            check_fit(slice_, request, self._settings, rules)
+            check_fit(slice_.requirements, request, self._settings, rules)
             return drawn
 
         return specify(slice_, _once(self._blueprints, key, draw), self._settings, rules)

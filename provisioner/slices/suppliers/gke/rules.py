@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest
-from provisioner.settings import Settings
+from provisioner.settings import Settings, node_fields
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
@@ -37,12 +37,24 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
         labels[constants.BOOT_DISK] = pool.node["node_disk_type"]
     if "node_sandbox" in pool.node:
         labels[constants.SANDBOX] = pool.node["node_sandbox"]
+    if pool.node.get("node_private"):
+        labels[constants.PRIVATE_NODE] = "true"
     if pool.zones:
         labels |= dict.fromkeys(constants.ZONE_LABELS, str(pool.zones[0]))
         labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(pool.zones[0]))
     if pool.policy_name:
         labels[constants.PLACEMENT_POLICY] = pool.policy_name
     return labels
+
+
+def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
+    """Return the resources that a node offers to pods by GKE's formula, without those of DaemonSets."""
+    disk_gb, max_pods = node_fields.boot_disk_gb(pool.node), pool.node.get("max_pods_per_node", 0)
+    offered, used = tpu.allocatable(machine, disk_gb=disk_gb, max_pods=max_pods), tpu.DAEMONSETS
+    pages = node_fields.huge_pages_bytes(pool.node)
+    memory_bytes = offered.memory_bytes - used.memory_bytes - sum(pages.values())
+    other_bytes = {"ephemeral-storage": offered.ephemeral_bytes, **pages}
+    return offered.cpu_millicores - used.cpu_millicores, memory_bytes, other_bytes
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
@@ -105,5 +117,5 @@ GKE_RULES = PoolRules(
     ),
     copyable=frozenset({constants.AUTO_RESTART}),
     complete=_complete,
-    expected_node=lambda pool: nodes.expected_node(pool, _labels),
+    expected_node=lambda pool: nodes.expected_node(pool, _labels, _offer),
 )

@@ -43,7 +43,7 @@ NODE_POOL_FIELDS = (
     "config.sandboxConfig", "config.resourceLabels", "config.spot", "config.flexStart", "config.reservationAffinity",
     "initialNodeCount", "autoscaling.enabled", "autoscaling.maxNodeCount", "locations", "placementPolicy",
     "config.serviceAccount", "networkConfig.additionalNodeNetworkConfigs", "networkConfig.podRange",
-    "maxPodsConstraint", "instanceGroupUrls",
+    "networkConfig.enablePrivateNodes", "maxPodsConstraint", "instanceGroupUrls",
 )  # fmt: skip
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
 CLUSTER_FIELDS = (

@@ -63,7 +63,9 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
 def expected_node(pool: NodePool) -> NodeView:
     """Predict how the scheduler will see a node of a pool."""
     return nodes.expected_node(
-        pool, lambda *_: {**_OF_KUBELET, **_set_by_controller(pool), **pool.labels, **derived_labels(pool)}
+        pool,
+        lambda *_: {**_OF_KUBELET, **_set_by_controller(pool), **pool.labels, **derived_labels(pool)},
+        nodes.whole_machine,
     )
 
 

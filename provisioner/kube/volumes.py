@@ -1,0 +1,76 @@
+"""Reads PersistentVolumeClaims, PersistentVolumes and StorageClasses, reduced to the fields that restrict nodes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.kube.kept import NamespaceBound
+from provisioner.model import bounds
+from provisioner.model.volumes import Claim, StorageClass
+
+#: Annotation of claims whose binding is complete, and of the default StorageClass.
+_BOUND, _DEFAULT = "pv.kubernetes.io/bind-completed", "storageclass.kubernetes.io/is-default-class"
+#: Driver of Compute Engine's disks, and the type of disks if the class has no parameter `type`.
+_DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
+
+
+def parse_claim(raw: object) -> Claim:
+    """Read a PersistentVolumeClaim."""
+    metadata, spec, status = (fields.mapping(fields.mapping(raw).get(key)) for key in ("metadata", "spec", "status"))
+    named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
+    problem = ""
+    if metadata.get("deletionTimestamp") is not None:
+        problem = "is being deleted; create it again"
+    elif status.get("phase") == "Lost":
+        problem = f"has lost its volume {volume}; create it again"
+    elif volume and _BOUND not in fields.mapping(metadata.get("annotations")):
+        problem = f"is not bound to its volume {volume} yet"
+    return Claim(storage_class=fields.name(named) if isinstance(named, str) else None, volume=volume, problem=problem)
+
+
+def parse_volume(raw: object) -> frozenset[str] | None:
+    """Return the zones of a PersistentVolume; None if its nodes may be in any zone."""
+    affinity = fields.mapping(fields.mapping(fields.mapping(raw).get("spec")).get("nodeAffinity"))
+    terms = fields.mappings(fields.mapping(affinity.get("required")).get("nodeSelectorTerms"))
+    return _zones(fields.mappings(term.get("matchExpressions")) for term in terms)
+
+
+def parse_class(raw: object) -> StorageClass:
+    """Read a StorageClass."""
+    found = fields.mapping(raw)
+    annotations = fields.mapping(fields.mapping(found.get("metadata")).get("annotations"))
+    terms = fields.mappings(found.get("allowedTopologies"))
+    disk = fields.text(fields.mapping(found.get("parameters")).get("type")) or _DEFAULT_DISK
+    return StorageClass(
+        waits=found.get("volumeBindingMode") == "WaitForFirstConsumer",
+        default=annotations.get(_DEFAULT) == "true",
+        zones=_zones(fields.mappings(term.get("matchLabelExpressions")) for term in terms),
+        disk=disk if found.get("provisioner") == _DISK_DRIVER else "",
+    )
+
+
+def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
+    """Return the zones that any of the terms allows; None if a term allows all zones, or if there are no terms."""
+    allowed: list[set[str]] = []
+    for term in terms:
+        zones = [
+            {fields.name(value) for value in fields.sequence(each.get("values"))[: bounds.ZONES]}
+            for each in term
+            if each.get("key") in constants.ZONE_LABELS and each.get("operator", "In") == "In"
+        ]
+        if not zones:
+            return None
+        allowed.append(set.intersection(*zones))
+    return frozenset[str]().union(*allowed) if allowed else None
+
+
+#: The creation times are not read, so the first listed claims are kept. A further one restricts nothing.
+BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
+    plural="PersistentVolumeClaims",
+    max_bytes=bounds.NAMESPACE_CLAIMS,
+    reduce=lambda *_: Claim(volume="unread"),
+    rank=lambda _: 0.0,
+)

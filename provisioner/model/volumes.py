@@ -1,0 +1,108 @@
+"""Finds how the PersistentVolumeClaims of a pod restrict its node, by the rules of the scheduler. Pure.
+
+Objects of an unknown source (`model.sources`) restrict nothing. Not handled: generic ephemeral volumes, node affinity
+of volumes on other labels than the zone, and the maximum number of disks of a machine.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import NamedTuple
+
+from provisioner.model.workloads import Pod
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Claim:
+    """PersistentVolumeClaim."""
+
+    #: Empty for volumes without a class, None for the default class.
+    storage_class: str | None = None
+    #: Name of the volume; empty if none is chosen.
+    volume: str = ""
+    #: Why no pod can use the claim now, by its own fields; empty if a pod can.
+    problem: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StorageClass:
+    """StorageClass."""
+
+    #: Whether volumes are bound only when a pod is scheduled (WaitForFirstConsumer).
+    waits: bool = False
+    default: bool = False
+    #: Zones in allowedTopologies; None if volumes may be in any zone.
+    zones: frozenset[str] | None = None
+    #: Type of the disks of Compute Engine; empty for other volumes.
+    disk: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Storage:
+    """Objects about volumes; None for a kind that is unknown."""
+
+    #: Claims by namespace and name.
+    claims: Mapping[tuple[str, str], Claim] | None = None
+    #: Zones of the volumes with zones, by name.
+    zones: Mapping[str, frozenset[str]] | None = None
+    classes: Mapping[str, StorageClass] | None = None
+    #: Whether these are all objects of a cluster, with their status.
+    complete: bool = True
+
+
+class _Restriction(NamedTuple):
+    problem: str = ""
+    zones: frozenset[str] | None = None
+    disk: str = ""
+
+
+def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
+    """Yield the pods; those that wait for a node have the restriction by their volumes."""
+    for pod in pods:
+        asked = pod.requirements
+        if asked.volumes is None or pod.node_name:
+            yield pod
+            continue
+        found = [_restriction(pod.namespace, name, storage) for name in asked.volumes.claims]
+        zones = [each.zones for each in found if each.zones is not None]
+        volumes = replace(
+            asked.volumes,
+            zones=tuple(sorted(frozenset.intersection(*zones))) if zones else None,
+            disks=tuple(each.disk for each in found if each.disk),
+            problem=next((each.problem for each in found if each.problem), ""),
+        )
+        yield replace(pod, requirements=replace(asked, volumes=volumes))
+
+
+def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
+    claim = storage.claims.get((namespace, name)) if storage.claims is not None else None
+    if claim is None:
+        problem = "does not exist; create it" if storage.claims is not None else ""
+    else:
+        problem = claim.problem or ("" if claim.volume else _problem_of_class(claim, storage.classes))
+    problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
+    described = _class_of(claim, storage.classes or {}) if claim is not None else None
+    if claim is not None and claim.volume:
+        zones = (storage.zones or {}).get(claim.volume)
+    else:
+        zones = described.zones if described is not None else None
+    return _Restriction(problem, zones, described.disk if described is not None else "")
+
+
+def _problem_of_class(claim: Claim, classes: Mapping[str, StorageClass] | None) -> str:
+    """Return why a claim without a volume cannot be bound now; empty if it is bound when its pod is scheduled."""
+    if classes is None:
+        return ""
+    described = _class_of(claim, classes)
+    if described is not None or claim.storage_class == "":
+        return "" if described is not None and described.waits else "is not bound to a volume yet"
+    if claim.storage_class is None:
+        return "names no StorageClass, and the cluster has no default; name one"
+    return f"names StorageClass {claim.storage_class}, which does not exist"
+
+
+def _class_of(claim: Claim, classes: Mapping[str, StorageClass]) -> StorageClass | None:
+    if claim.storage_class is None:
+        return next((each for each in classes.values() if each.default), None)
+    return classes.get(claim.storage_class)

@@ -1,0 +1,51 @@
+"""Compares the pods of a slice with the expected nodes of a pool, before the pool is created. Pure."""
+
+from __future__ import annotations
+
+from provisioner import constants, tpu
+from provisioner.model.capacity import NodePoolRequest, expected_pool
+from provisioner.model.fit import misfit, room_misfit
+from provisioner.model.workloads import Requirements
+from provisioner.settings import Settings
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
+
+
+def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
+    """Raise UnmeetableError if no node of the pool would fit the pods of a slice: an unusable pool is not created."""
+    view = rules.expected_node(expected_pool(request))
+    reason = room_misfit(asked, view) or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
+    if reason:
+        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
+        error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
+        raise error(f"no node of a pool would fit the pod: {reason}{hint}")
+
+
+def _switch_hint(asked: Requirements) -> str:
+    """Return the remedy if a selector that is either "true" or absent has another value, such as "yes"."""
+    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if asked.node_selector.get(key, "true") != "true"]
+    return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
+
+
+def _disk_misfit(asked: Requirements, machine_type: str) -> str:
+    """Return the first disk of the pod's volumes that never attaches to a machine; empty if all may.
+
+    Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
+    """
+    known, disks = tpu.machine_type(machine_type), asked.volumes.disks if asked.volumes is not None else ()
+    if known is None or any(each.startswith("pd-") for each in known[1].disk_types):
+        return ""
+    disk = next((each for each in disks if each.startswith("pd-")), "")
+    return f"a volume of the pod is a disk of type {disk}, which {machine_type} cannot attach" if disk else ""
+
+
+def _exceeds_machine(asked: Requirements, machine_type: str) -> bool:
+    """Whether a pod requests more than the whole machine has, so that foreign nodes cannot run it either."""
+    known = tpu.machine_type(machine_type)
+    if known is None:
+        return False
+    _, machine = known
+    return (
+        asked.chips > machine.chips
+        or asked.cpu_millicores > machine.vcpus * 1000
+        or asked.memory_bytes > machine.memory_gib << 30
+    )

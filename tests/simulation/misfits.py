@@ -1,0 +1,74 @@
+"""Hostile tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
+
+No pool is created for pods that no host fits by a rule that the provisioner knows. For other pods, each ready pool is
+deleted within 120 s, and a workload gets at most 6 pools. No run lasts for a day. The random source is separate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from typing import TYPE_CHECKING
+
+from rehearsal.simulators.gke.records import PoolStatus
+from tests.simulation.objects import JobSetRun
+from tests.simulation.pools import is_ours, owner_of
+
+if TYPE_CHECKING:
+    from tests.simulation.hostile import Hostile
+
+FIT = "8 no pool is bought, or kept for two minutes, for pods that fit no host"
+_CHANCE = 1.0
+#: Resources for which a tenant that holds a pool for some minutes delays no honest tenant.
+_RESOURCES = ("nothing", "chips of a namespace")
+#: Requests that exceed every machine, so that no pool is created.
+_PREDICTED = (
+    {"memory": "4000Gi"},
+    {"cpu": "1000"},
+    {"ephemeral-storage": "5Ti"},
+    {"hugepages-2Mi": "4Gi"},
+)
+#: Resource that only the scheduler knows to be missing.
+_UNKNOWN = {"example.com/fuse": "1"}
+#: Maximum number of seconds between the readiness of a pool and its delete, and maximum number of pools of a workload.
+_KEPT_SECONDS, _MOST_POOLS = 120.0, 6
+
+
+class Misfits:
+    """The tenants of one run."""
+
+    def __init__(self, hostile: Hostile) -> None:
+        self._hostile, self._stage = hostile, hostile.stage
+        self._rng = random.Random(f"misfits {hostile.stage.seed}")
+        chance = _CHANCE * (hostile.resource in _RESOURCES and hostile.hang is None and not hostile.hangs_operations)
+        self._present = self._rng.random() < chance and hostile.present
+        #: Time since which each of their pools has been ready.
+        self._ready_since: dict[str, float] = {}
+        self._pools: defaultdict[str, set[str]] = defaultdict(set)
+
+    def begin_calm(self) -> None:
+        """Start the tenants, when all faults are repaired."""
+        if not self._present:
+            return
+        shape = self._rng.choice(self._hostile.shapes)
+        for name, requests in (("fits-none", self._rng.choice(_PREDICTED)), ("fuse", _UNKNOWN)):
+            self._hostile.come(name, shape=shape, requests=requests, bindable=False, gang=False)
+
+    def look(self) -> None:
+        """Check the pools of the tenants; called every few seconds in the calm."""
+        simulation, now = self._hostile.simulation, self._stage.agenda.now
+        tenants = [each for each in simulation.cluster.workloads.values() if isinstance(each, JobSetRun)]
+        requests = {each.uid: each.requests for each in tenants if each.requests and each.alive}
+        for pool in simulation.cloud.pools.values():
+            uid = owner_of(pool.body["config"]["labels"])[0] if is_ours(pool) else ""
+            if uid not in requests:
+                continue
+            self._pools[uid].add(pool.name)
+            if requests[uid] != _UNKNOWN:
+                self._stage.violate(FIT, f"{pool.name} is created for pods that request {requests[uid]}")
+            if len(self._pools[uid]) > _MOST_POOLS:
+                self._stage.violate(FIT, f"{len(self._pools[uid])} pools are created for pods that fit none of them")
+            if pool.status is not PoolStatus.RUNNING or not simulation.checker.healthy(pool):
+                self._ready_since.pop(pool.name, None)
+            elif now - self._ready_since.setdefault(pool.name, now) > _KEPT_SECONDS:
+                self._stage.violate(FIT, f"{pool.name} is kept for {now - self._ready_since[pool.name]:.0f} s")

@@ -1,0 +1,190 @@
+"""Tests that a ready pool to which the scheduler binds no pod is released, and created again only rarely."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import Taint
+from provisioner.model.workloads import Volumes
+from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.view.explain import explain
+from tests.support.board import view_of
+from tests.support.models import make_jobset
+from tests.support.settings import settings
+from tests.support.world import World
+
+REFUSAL = "nodes are available: 2 Insufficient example.com/fuse."
+
+
+def look_again(world: World) -> None:
+    """Let the scheduler look at all nodes, whose number is in its message, and bind no pod."""
+    message = f"0/{9 + len(world.nodes)} {REFUSAL}"
+    for pod in list(world.pods.values()):
+        if not pod.node_name:
+            world.put(replace(pod, unschedulable_message=message))
+
+
+def live(world: World, seconds: float, *, every: float = 5.0) -> float:
+    """Let GKE act and the scheduler refuse; return the seconds during which nodes existed, for each node."""
+    paid, until = 0.0, world.now + timedelta(seconds=seconds)
+    while world.now < until:
+        # A create takes at least one decision. Nothing changes for longer than a back-off without a pool.
+        pause = every if world.pools else min(40 * every, (until - world.now).total_seconds())
+        world.step(seconds=every / 2)
+        world.step(seconds=every / 2 if world.pools else pause)
+        world.finish_creates()
+        world.finish_deletes()
+        look_again(world)
+        paid += every * len(world.nodes)
+    return paid
+
+
+@pytest.mark.parametrize("changes", [{}, {"replace_stuck_slices": True}])
+def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(changes: dict[str, Any]) -> None:
+    """Pools that no pod could use were held without end, or replaced 120 times a day."""
+    world = World(make_jobset(), settings_=settings(**changes))
+    assert live(world, 180) <= 2 * 120
+    assert (len(world.created), world.deleted, world.pools) == (1, world.created, {})
+    (message,) = {each.message for each in world.told(constants.STUCK)}
+    assert f": 0/11 {REFUSAL}" in message
+    assert message.endswith("; the node pool is deleted, and another one is tried later")
+    waits = [each.message for each in world.told(constants.CREATION_WAITING)]
+    assert any("unschedulable since" in each and REFUSAL in each for each in waits)
+    view = view_of(world)
+    (found,) = explain(view, view.at, (), (), "train-slice-0")
+    assert REFUSAL in found.headline
+    (backoff,) = view.capacity.backoffs
+    assert (backoff.kind, backoff.failures) == ("unschedulable", 1)
+
+
+@pytest.mark.parametrize("name", [f"train-{number}" for number in range(5)])
+def test_workload_whose_pods_the_scheduler_refuses_gets_at_most_6_pools_a_day(name: str) -> None:
+    world = World(make_jobset(name))
+    paid = live(world, 24 * 3600, every=15.0)
+    assert 3 <= len(world.created) <= 6
+    assert paid <= 6 * 2 * 120
+
+
+def test_only_the_first_of_several_refused_slices_is_tried_again() -> None:
+    world = World(make_jobset(replicas=4))
+    live(world, 24 * 3600, every=15.0)
+    assert 4 + 2 <= len(world.created) <= 4 + 5
+    leaders = sorted(world.pods)
+    world.pods = {uid: replace(pod, unschedulable_message="") for uid, pod in world.pods.items()}
+    for _ in range(25 * 12):
+        world.step(seconds=300)
+        world.finish_creates()
+        world.finish_deletes()
+        world.schedule()
+    # After the first pod is bound, the other slices get their pools.
+    assert [bool(world.pods[uid].node_name) for uid in leaders] == [True] * 4
+
+
+def test_refused_workload_waits_although_it_is_suspended_and_resumed() -> None:
+    """Kueue evicts workloads whose pods do not become ready, and admits them again."""
+    workload = make_jobset()
+    world = World(workload)
+    live(world, 180)
+    for _ in range(20):
+        world.workloads[workload.uid] = replace(workload, suspended=True)
+        world.end_pods(workload)
+        live(world, 30)
+        world.workloads[workload.uid] = workload
+        world.start_pods(workload)
+        live(world, 30)
+    assert len(world.created) == 1
+
+
+def test_changed_pods_get_a_pool_immediately() -> None:
+    """The template of a LeaderWorkerSet may be changed as the scheduler's message asks."""
+    world = World(make_jobset())
+    live(world, 180)
+    for pod in list(world.pods.values()):
+        world.put(replace(pod, requirements=replace(pod.requirements, cpu_millicores=1)))
+    world.run(2)
+    assert len(world.created) == 2
+
+
+def test_refused_slice_takes_no_free_pool() -> None:
+    """A warm pool of another tenant was assigned to it for 6 minutes, and then deleted as unneeded."""
+    refused, other = make_jobset("refused"), make_jobset("other")
+    world = World(refused)
+    live(world, 180)
+    world.add(other)
+    world.live(3, seconds=5)
+    (pool,) = world.pools
+    world.finish(other)
+    world.step()
+    assert world.plans[-1].pools
+    assert {each.phase.value for each in world.plans[-1].pools if each.name == pool} == {"idle"}
+
+
+def startup_taint(world: World) -> None:
+    taint = Taint(key="node.example.com/agent-not-ready")
+    world.nodes = {name: replace(node, taints=(*node.taints, taint)) for name, node in world.nodes.items()}
+
+
+def silent_scheduler(world: World) -> None:
+    world.pods = {uid: replace(pod, unschedulable_message="old") for uid, pod in world.pods.items()}
+
+
+def cordon(world: World) -> None:
+    world.nodes = {name: replace(node, cordoned=True) for name, node in world.nodes.items()}
+
+
+def lose_readiness(world: World) -> None:
+    world.nodes = {name: replace(node, ready=False) for name, node in world.nodes.items()}
+
+
+def new_volume(world: World) -> None:
+    volumes = Volumes(claims=("data",))
+    for pod in list(world.pods.values()):
+        world.put(replace(pod, requirements=replace(pod.requirements, volumes=volumes)))
+
+
+@pytest.mark.parametrize("change", [new_volume, startup_taint, silent_scheduler, cordon, lose_readiness])
+def test_pool_is_kept_while_the_refusal_has_another_cause(change: Callable[[World], None]) -> None:
+    world = World(make_jobset())
+    silent_scheduler(world)
+    for _ in range(36):
+        live(world, 5)
+        change(world)
+    assert world.deleted == []
+
+
+def test_pool_is_kept_if_the_scheduler_binds_the_leader_within_60_s() -> None:
+    workload = make_jobset()
+    world = World(workload)
+    live(world, 60)
+    world.schedule()
+    live(world, 300)
+    assert (world.bound(workload), world.deleted) == (1, [])
+
+
+def test_pool_with_a_pod_of_the_slice_is_kept() -> None:
+    """The follower of a running leader waits: its owner decides whether the slice is stuck."""
+    workload = make_jobset()
+    world = World(workload)
+    live(world, 30)
+    world.schedule()
+    (follower,) = (pod for pod in world.pods.values() if pod.completion_index == 1)
+    world.put(replace(follower, node_name="", unschedulable_since=world.now))
+    live(world, 300)
+    assert world.deleted == []
+
+
+def test_delete_verifies_that_pods_of_the_slice_are_still_unschedulable() -> None:
+    world = World(make_jobset())
+    for _ in range(36):
+        plan = world.step(seconds=5)
+        live(world, 5)
+        if plan.deletes:
+            break
+    (delete,) = plan.deletes
+    assert (delete.reason, delete.workload_name) == (DeleteReason.SLICE_STUCK, "train")
