@@ -216,7 +216,7 @@ BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
 INJECT = "tpu-provisioner.cloud.google.com/inject"
 #: Label or annotation, "true" or "false": whether several slices of a StatefulSet are one multislice.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
-#: Annotation of plain Jobs; "true" requests that the Job is served.
+#: Annotation of plain Jobs, or of pods with SERVE_PODS=annotated; "true" requests that the Job or pod is served.
 SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"

@@ -24,7 +24,7 @@ from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import WorkloadKind, owner_of_name
 from provisioner.runtime import logs
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
@@ -110,7 +110,8 @@ def drain(
 
 
 def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
-    return f"{kind.value} {namespace}/{name} needs it; delete the {kind.value}, or let it end"
+    owner, named = owner_of_name(kind, name)
+    return f"{owner} {namespace}/{named} needs it; delete the {owner}, or let it end"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,13 +175,13 @@ class Look:
     def _why(self, pool: NodePool, owner: Ownership, membership: Membership) -> str:
         """Return why a pool exists, and how its deletion comes about."""
         kind, namespace, name = owner.workload
-        named = f"{kind.value} {namespace}/{name}"
+        named = owner.workload.text
         if pool.status is PoolStatus.STOPPING:
             return "being deleted"
         if pool.status is PoolStatus.ERROR:
             return "failed; the controller deletes it"
         try:
-            workload = get_workload(self.api, kind, namespace, name)
+            workload = get_workload(self.api, kind, namespace, name, owner.workload_uid)
             if workload is not None and owner.workload_uid in ("", workload.uid):
                 if workload.lives:
                     return _needed_by(kind, namespace, name)

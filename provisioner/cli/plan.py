@@ -294,7 +294,7 @@ def _table(groups: Sequence[Sequence[PlannedPool]], prices: Prices, *, wide: boo
         pool = pools[0]
         request, workload = pool.request, pool.slice_.workload
         part = pool.template.name if pool.template is not None else ""
-        first, *rest = _wrapped(output.plain(f"{workload.kind.value} {workload.name}"), output.plain(part))
+        first, *rest = _wrapped(output.plain(str(workload)), output.plain(part))
         cells = (str(len(pools)), request.machine_type, request.topology, str(request.hosts), str(pool.chips))
         rows.append((first, *cells))
         below.append([*rest, *_details(pools, prices, wide=wide)])
@@ -348,15 +348,15 @@ def _shown_request(pool: PlannedPool) -> NodePoolRequest:
 
 def _data(result: _Result) -> dict[str, Any]:
     effective, found = result.effective.settings, result.found
-    counts = Counter(pool.slice_.workload.kind.value for pool in found.pools)
+    counts = Counter(pool.slice_.workload.owner_kind for pool in found.pools)
     return {
         "nodePools": [
             {
                 "name": pool.shown_name,
                 "workload": {
-                    "kind": pool.slice_.workload.kind.value,
+                    "kind": pool.slice_.workload.owner_kind,
                     "namespace": pool.slice_.workload.namespace,
-                    "name": pool.slice_.workload.name,
+                    "name": pool.slice_.workload.owner_name,
                     "file": pool.document.source,
                     "line": pool.document.line,
                 },

@@ -77,6 +77,13 @@ class Settings:
         'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
         "provisioner then needs the permission to watch Jobs.",
     )
+    serve_pods: str = _workloads(
+        "SERVE_PODS",
+        forms.choice("all", "annotated", "none"),
+        "all",
+        "Serve pods of any controller, such as a Deployment or a Job, and pods without one: all, annotated (only pods "
+        'with the annotation tpu-provisioner.cloud.google.com/serve: "true") or none.',
+    )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.WORKLOADS, "Comma-separated namespaces whose workloads are served. Empty: all."
     )

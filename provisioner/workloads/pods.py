@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from provisioner.kube import fields, podspec
@@ -21,6 +22,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, WorkloadUid, group_key
 from provisioner.workloads import KINDS, LEADER_WORKER_SET
 from provisioner.workloads.kind import Claim, controller_of
+from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of, workloads_of
 
 #: API version and kind, as in owner references.
 _DAEMON_SET = ("apps/v1", "DaemonSet")
@@ -29,18 +31,25 @@ _DAEMON_SET = ("apps/v1", "DaemonSet")
 _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
-def parse_pod(raw: object) -> Pod | None:
-    """Read a pod; None unless it belongs to a workload and requests chips."""
+def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod | None:
+    """Read a pod; None unless it belongs to a workload and requests chips.
+
+    Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, so are pods of plain Jobs.
+    """
     metadata = fields.mapping(fields.mapping(raw).get("metadata"))
     claim = claim_of(metadata)
-    if claim is None:
+    plain = claim is None or (claim.kind is WorkloadKind.JOB and not jobs)
+    owner = None
+    if plain or (claim is not None and claim.kind is WorkloadKind.JOB):
+        owner = owner_of(fields.name(metadata.get("namespace")), metadata)
+    if plain and not is_asked_for(metadata, owner, serve_pods):
         return None
     spec = fields.mapping(fields.mapping(raw).get("spec"))
-    namespace, name, uid = fields.identity("pod", metadata)
-    what = f"pod {namespace}/{name}"
+    what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
     # Checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
         return None
+    namespace, name, uid = fields.identity("pod", metadata)
     requirements = podspec.requirements(what, spec, metadata)
     status = fields.mapping(fields.mapping(raw).get("status"))
     created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
@@ -57,7 +66,9 @@ def parse_pod(raw: object) -> Pod | None:
         # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
         if gated := bool(gang) and not _is_scheduled(status):
             since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
-    return Pod(
+    if claim is None or plain:
+        claim = Claim(kind=WorkloadKind.POD, name=name, index=index_of(metadata, owner))
+    pod = Pod(
         kind=claim.kind,
         namespace=namespace,
         name=name,
@@ -66,6 +77,7 @@ def parse_pod(raw: object) -> Pod | None:
         workload_uid=WorkloadUid(claim.uid),
         group_name=claim.group_name,
         group_key=key_of(namespace, claim),
+        owner=owner,
         completion_index=claim.index,
         group_size=claim.group_size,
         phase=phase,
@@ -78,6 +90,7 @@ def parse_pod(raw: object) -> Pod | None:
         gated=gated,
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )
+    return as_plain(pod) if plain else pod
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
@@ -99,6 +112,20 @@ def _is_scheduled(status: dict[str, Any]) -> bool:
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
     """Return the claim of a pod by the first kind that matches; None if no kind matches."""
     return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
+
+
+def _plain_claim(raw: Any) -> Claim | None:
+    """Return the claim of a pod of kind POD; None if it requests no chips or is of another kind."""
+    pod = parse_pod(raw)
+    if pod is None or pod.kind is not WorkloadKind.POD:
+        return None
+    return Claim(
+        kind=pod.kind,
+        name=pod.workload_name,
+        uid=pod.workload_uid,
+        group_name=pod.group_name,
+        index=pod.completion_index,
+    )
 
 
 def key_of(namespace: str, claim: Claim) -> GroupKey:
@@ -138,10 +165,14 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
     """Read a workload, without its templates; None if it does not exist.
 
     The name may be cut to the length of a label value if the kind has no pods, so those objects are found by their UID.
+    A workload of kind POD exists while it has unfinished pods.
 
     Unreadable templates must not keep a pool indefinitely. A cluster without the kind also responds 404, but without a
     Status object with NotFound. That error is raised, because the workload may exist.
     """
+    if kind is WorkloadKind.POD:
+        living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
+        return next(living, None)
     described = KINDS[kind]
     if uid and not kind.has_pods:
         path = collection_path(described.resource, namespace=namespace, root=described.root)
@@ -162,10 +193,18 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
     return list_all(api, collection_path("pods"), query, _bound_pod)
 
 
-def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str) -> list[Pod]:
-    """Return the pods with chips whose labels name a workload, including finished ones."""
+def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
+    """Return the pods with chips whose labels name a workload, including finished ones.
+
+    Pods of kind POD are found by the UID of their controller if it is given, because a name may be cut.
+    """
     if not kind.has_pods:
         return []
+    if kind is WorkloadKind.POD:
+        path = collection_path("pods", namespace=namespace)
+        found = filter(None, list_all(api, path, {}, partial(parse_pod, jobs=False)))
+        named = (pod for pod in found if pod.kind is kind)
+        return [pod for pod in named if (pod.workload_uid == uid if uid else pod.workload_name == name)]
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
     pods = list_all(api, collection_path("pods", namespace=namespace), query, parse_pod)
     return [pod for pod in pods if pod is not None]
@@ -181,7 +220,7 @@ def _bound_pod(raw: Any) -> BoundPod:
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
     what = f"pod {namespace}/{name}"
-    claim = claim_of(metadata)
+    claim = claim_of(metadata) or _plain_claim(raw)
     return BoundPod(
         namespace=namespace,
         name=name,

@@ -142,7 +142,6 @@ def test_pod_with_claims_requests_all_chips_of_its_host(spec: dict[str, Any], ch
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(raw_pod(metadata={"labels": {"app": "web"}, "ownerReferences": []}), id="a pod of no workload"),
         pytest.param(raw_pod(spec={"containers": [{}]}), id="a pod without chips"),
         pytest.param(raw_pod(spec={"containers": [{}], "resourceClaims": CLAIMS}), id="claims, and no TPU selected"),
         pytest.param(raw_pod(spec=None), id="a pod without a spec"),

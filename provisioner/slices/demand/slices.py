@@ -1,9 +1,9 @@
 """Derives slices from workloads and their pods.
 
 A slice is the TPU demand of one group of a living workload: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, or a Job. It must request chips and be in the workload's spec. It wants a pool once its leader pod
-cannot be scheduled. Slices are derived only for groups with pods or references (from a pool or the memory), so the work
-depends on the existing objects and not on the size of specs.
+LeaderWorkerSet, a Job, or a pod of any other controller. It must request chips and be in the workload's spec. It wants
+a pool once its leader pod cannot be scheduled. Slices are derived only for groups with pods or references (from a pool
+or the memory), so the work depends on the existing objects and not on the size of specs.
 
 Annotations with further wishes are read from the pod, or from its workload if the pod does not have them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -38,6 +38,7 @@ from provisioner.model.workloads import (
 )
 from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.workloads.plain import misfit_of
 
 #: Toleration that GKE's API server adds to every pod that requests chips; templates do not have it yet.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
@@ -73,7 +74,13 @@ class ListedGroup(NamedTuple):
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield those of the wanted groups that the spec lists."""
+    """Yield those of the wanted groups that the spec lists. Groups of pods of kind POD exist while they have pods."""
+    if workload.kind is WorkloadKind.POD:
+        places = {group.name: place for place, group in enumerate(workload.groups)}
+        names = sorted((each.name, key) for key, each in wanted.items() if each.pods)
+        for number, (name, key) in enumerate(names):
+            yield ListedGroup(places.get(name, 0), number, key, name)
+        return
     groups = {group.name: (place, group) for place, group in enumerate(workload.groups)}
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
@@ -136,7 +143,7 @@ def _groups_by_key(
 
 def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
     """Yield the first group that is not in `found` for each entry of the spec that requests chips."""
-    for place, group in enumerate(workload.groups):
+    for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue
         for index in range(group.replicas):
@@ -243,6 +250,9 @@ class Slice:
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
+    #: Namespace and all requirements on nodes of a pod of kind POD on a single host: slices with an equal value can use
+    #: each other's nodes, so one pool may have a node for each of them. None for slices that do not share pools.
+    share: Hashable = None
 
     @property
     def pending(self) -> bool:
@@ -258,6 +268,8 @@ class Slice:
     @property
     def title(self) -> str:
         """The kind and the name of the group of pods, as in messages."""
+        if self.workload.kind is WorkloadKind.POD and self.parallelism > 1:
+            return str(self.workload)
         return f"{self.workload.kind.group_title} {self.group_name}"
 
     @property
@@ -394,6 +406,12 @@ def _slice(
         shape = None if problem else shape_of(requirements)
     except tpu.ShapeError as error:
         problem = str(error)
+    annotations = requirements.annotations
+    if workload.kind is WorkloadKind.POD:
+        # The number of pods that will exist is unknown, so these slices never wait for each other.
+        annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
+        problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
+        shape = shape if not problem else None
     return Slice(
         id=SliceId(workload.uid, listed.key),
         workload=workload,
@@ -407,12 +425,21 @@ def _slice(
         deadline_seconds=group.deadline_seconds,
         ended=ended,
         siblings=siblings,
-        wishes=read_wishes(requirements.annotations, workload.annotations),
+        wishes=read_wishes(annotations, workload.annotations),
         # A workload that exceeds a bound is reported once, on the workload, and not on each slice.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
+        share=_share(workload, requirements, shape) if workload.kind is WorkloadKind.POD else None,
     )
+
+
+def _share(workload: Workload, asked: Requirements, shape: tpu.Shape | None) -> Hashable:
+    if shape is None or shape.multi_host:
+        return None
+    texts = (sorted(each.items()) for each in (asked.node_selector, asked.annotations))
+    needs = (asked.chips, asked.claims, asked.cpu_millicores, asked.memory_bytes)
+    return (workload.namespace, needs, asked.affinity_terms, asked.tolerations, *map(tuple, texts))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:

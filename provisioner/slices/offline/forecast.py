@@ -131,7 +131,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
     for uid, subject in reading.subjects.items():
         subject.workload = workload = found[uid]
         if workload.ask is not None and not workload.groups:
-            named = title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name})
+            named = title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name})
             message = workload.problem or "the PodTemplate or the object that it names is not in the files; add it"
             reading.remark(subject.document, ("spec",), named, message)
 
@@ -318,7 +318,7 @@ class _Verdicts:
             Finding(
                 document=subject.document,
                 path=self._paths[key],
-                subject=title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name}),
+                subject=title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name}),
                 reason=reason,
                 message=message,
                 severity=severity,

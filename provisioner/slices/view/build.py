@@ -342,9 +342,9 @@ def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
 def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_slices: bool) -> WorkloadView:
     return WorkloadView(
         id=workload_id(workload.full_name),
-        kind=workload.kind.value,
+        kind=workload.owner_kind,
         namespace=workload.namespace,
-        name=workload.name,
+        name=workload.owner_name,
         uid=workload.uid,
         created_at=workload.created_at,
         state=_workload_state(workload),

@@ -93,7 +93,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     key: str = name
     replaceable = False
-    kind, field = slice_.workload.kind.value, slice_.pods_field
+    kind, field = slice_.workload.owner_kind, slice_.pods_field
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         message = (
             f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "

@@ -55,7 +55,8 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal inputs give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    readable = re.sub(r"[^a-z0-9]+", "-", workload_name.lower()).strip("-")
+    # The name of a workload of kind POD begins with the kind of the controller.
+    readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
     return PoolName(f"{readable[:_PREFIX_LENGTH].rstrip('-')}-{digest}")
