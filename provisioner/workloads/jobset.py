@@ -1,4 +1,8 @@
-"""Reads JobSets and their pods. Each child Job is a group, whose leader is the pod with completion index 0."""
+"""Reads JobSets and their pods. Each child Job is a group.
+
+With exclusive placement, the leader is the pod with completion index 0, because JobSet holds back the others until that
+pod is scheduled. Without it, and on single hosts, the pod with the lowest unfinished index leads.
+"""
 
 from __future__ import annotations
 
@@ -135,6 +139,7 @@ def parse_jobset(raw: object) -> Workload:
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
                 succeeded=succeeded.get(group_name, 0),
                 selects_job_nodes=selects_job_nodes(annotations, of_job),
+                lowest_leads=constants.EXCLUSIVE_TOPOLOGY not in {*annotations, *of_job},
                 parallelism=fields.count(job_spec.get("parallelism")),
                 template=template_of(what, job_spec.get("template"), of_pod),
             )
