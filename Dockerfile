@@ -3,7 +3,7 @@
 # `rehearsal` is not copied, so the wheel that is built here does not have it.
 # This builds for linux/amd64 and linux/arm64: nothing is compiled, every dependency is a wheel with a pinned hash.
 # The digest is that of the index of all platforms. It is written here, not in an ARG, because Dependabot updates it
-# only here. To use another base: make docker-build BASE=..., which replaces this stage (docs/releasing.md).
+# only here. To use another base: make docker-build BASE=..., which replaces this stage (docs/develop/releasing.md).
 FROM python:3.13-slim@sha256:70729b46c69b4f1e97c4822c1af3df53a1476cf5ddc6c087c0c10bc3a5678c2f AS base
 
 FROM base AS build

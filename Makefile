@@ -42,20 +42,25 @@ $(SETUP): requirements/uv.txt requirements/dev.txt pyproject.toml
 setup: $(SETUP) ## Set up the virtual environment, Go, the control plane's programs (minutes the first time, then nothing).
 	@$(BIN)/tpu-rehearsal build > /dev/null
 
+# The set-up and the build are silent for minutes, so their duration comes first.
+.PHONY: first-run
+first-run:
+	@test -e $(SETUP) || echo "The first run takes about ten minutes: it installs Python packages in $(VENV) and builds etcd, Kubernetes and JobSet from source. Later runs take a minute."
+
 .PHONY: demo
-demo: setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
+demo: first-run setup ## Run a JobSet until nothing is left, on a local control plane. KEEP=1 keeps everything running.
 	@$(BIN)/tpu-rehearsal demo
 
 .PHONY: demo-kueue
-demo-kueue: setup ## Run two JobSets of a queue of Kueue, which asks for their slices first. Builds Kueue (ten minutes). KEEP=1 as above.
+demo-kueue: first-run setup ## Run two JobSets of a queue of Kueue, which asks for their slices first. Builds Kueue (ten minutes). KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo --kueue
 
 .PHONY: demo-gce
-demo-gce: setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
+demo-gce: first-run setup ## Run a JobSet on a TPUNodeGroup until nothing is left: machines join a local control plane. KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo-gce
 
 .PHONY: demo-ipu
-demo-ipu: setup ## Run pods with IPUs from waiting to released, on a local control plane with a simulated V-IPU server. KEEP=1 as above.
+demo-ipu: first-run setup ## Run pods with IPUs from waiting to released, on a local control plane with a simulated V-IPU server. KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo-ipu
 
 .PHONY: demo-page
@@ -163,16 +168,19 @@ histories: $(SETUP) ## Say which of 200 seeds of each simulation, and of drawn m
 	@$(BIN)/python -m tests.support.simulations.histories $(ARGS)
 
 .PHONY: bench
-bench: setup ## Measure the figures of docs/performance.md.
+bench: setup ## Measure the figures of docs/develop/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate docs/settings.md, metrics.md, api.md and node-group-fields.md from the code, and the pictures of docs/*.txt.
-	@$(BIN)/python docs/settings_table.py > docs/settings.md
+docs: $(SETUP) ## Generate the pages of settings, metrics, API and fields from the code, the pictures in docs from their texts, and the README's recording.
+	@$(BIN)/python docs/settings_table.py slices > docs/settings.md
+	@$(BIN)/python docs/settings_table.py nodegroups > docs/node-groups/settings.md
+	@$(BIN)/python docs/settings_table.py partitions > docs/partitions/settings.md
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/api_table.py > docs/api.md
-	@$(BIN)/python docs/node_group_table.py > docs/node-group-fields.md
+	@$(BIN)/python docs/node_group_table.py > docs/node-groups/fields.md
 	@$(BIN)/python docs/diagram.py
+	@$(BIN)/python -m tests.docs.recording
 
 .PHONY: site
 site: $(SETUP) ## Build the documentation's site into build/site. A broken link or anchor fails.

@@ -13,6 +13,7 @@ from datetime import UTC, datetime, timedelta
 from functools import partial
 
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.writes import AnsweredCall, AnsweredWrite
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import (
     Call,
@@ -22,7 +23,6 @@ from provisioner.partitions.planning.actions import (
     RemovePartition,
     SaveLedger,
     Write,
-    WriteAnswer,
 )
 from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
@@ -227,7 +227,7 @@ class _Run:
             self._change(uid, gated=False, told_server=_SERVER.address)
             self._after(_START_SECONDS, lambda: self._start(uid))
         self._live.discard(write.key)
-        self.memory = fold(self.memory, WriteAnswer(write=write, at=self.now, ledger=saved))
+        self.memory = fold(self.memory, AnsweredWrite(write=write, at=self.now, result=saved))
         self._wake()
 
     def _change(self, uid: str, **fields: object) -> None:
@@ -256,13 +256,13 @@ class _Run:
             failure = Failure(kind=kind, message=str(refusal))
             self._after(
                 _READ_SECONDS,
-                lambda: self._answer(CallAnswer(call=call, asked_at=asked_at, at=self.now, failure=failure)),
+                lambda: self._answer(AnsweredCall(call=call, asked_at=asked_at, at=self.now, failure=failure)),
             )
             return
         ends_at = self._world.outcome(number).at or self.now
         self._after(
             (ends_at - self.now).total_seconds() + 0.001,
-            lambda: self._answer(CallAnswer(call=call, asked_at=asked_at, at=self.now)),
+            lambda: self._answer(AnsweredCall(call=call, asked_at=asked_at, at=self.now)),
         )
 
     def _create(self, call: CreatePartition) -> int:
@@ -286,7 +286,7 @@ class _Run:
                 for each in self._world.partitions()
             ),
         )
-        self._answer(CallAnswer(call=call, asked_at=asked_at, at=self.now, reading=self._reading))
+        self._answer(AnsweredCall(call=call, asked_at=asked_at, at=self.now, result=self._reading))
 
     def _answer(self, answer: CallAnswer) -> None:
         self._live.discard(answer.call.key)

@@ -81,7 +81,7 @@ def _metrics() -> Metrics:
     metrics = Metrics(version="benchmark")
     for method in ("get", "list", "create", "delete", "operation"):
         for kind in (None, "quota", "stockout", "unknown"):
-            metrics.observe_gke_call(method, seconds=0.2, error_kind=kind)
+            metrics.gke.observe(method, seconds=0.2, error_kind=kind)
     phases = {"provisioning": _SLICES // 2, "in_use": _SLICES // 2}
     chips = {phase: 8 * slices for phase, slices in phases.items()}
     for name, values, label in (

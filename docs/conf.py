@@ -16,7 +16,7 @@ project = "tpu-provisioner"
 root_doc = "docs/README"
 extensions = ["myst_parser"]
 source_suffix = {".md": "markdown"}
-include_patterns = ["*.md", "docs/**.md", "deploy/charts/*/README.md"]
+include_patterns = ["*.md", "docs/**.md", "deploy/charts/*/README.md", "examples/README.md"]
 # Sphinx does not enter these folders.
 exclude_patterns = [".*", "build", "dist", "benchmarks", "provisioner", "requirements", "tests"]
 #: Anchors of all headings, as GitHub creates them.

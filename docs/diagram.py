@@ -14,7 +14,7 @@ from html import escape
 from pathlib import Path
 from typing import NamedTuple
 
-SOURCES = tuple(sorted(Path(__file__).parent.glob("*.txt")))
+SOURCES = tuple(sorted(Path(__file__).parent.rglob("*.txt")))
 _CELL_WIDTH, _CELL_HEIGHT, _GAP = 186, 80, 60
 _FILLS = {"box": "#eef4fa", "step": "#fdf3e3"}
 _LINE, _MARGIN = 16, 20

@@ -8,11 +8,11 @@ from prometheus_client.metrics import MetricWrapperBase
 
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, FailureKind
-from provisioner.nodegroups.metrics import NODE_STATES, UNKNOWN, WRITE_RESULTS
+from provisioner.nodegroups.metrics import NODE_STATES, UNKNOWN
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import PHASES as PARTITION_PHASES
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
-from provisioner.runtime.metrics import Registry
+from provisioner.runtime.metrics import WRITE_RESULTS, Registry
 from provisioner.slices.metrics import CHIP_STATES, NOT_READY, OTHERS, PREFIX, SPLIT, Metrics, Stage, Use
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import DeleteReason
@@ -67,7 +67,7 @@ reaches while no provisioner runs is not measured, and a slice that uses an exis
     ),
     (
         "Chips and what they cost",
-        "See [cost](cost.md#charge-it-to-namespaces).",
+        "See [cost](cost.md#4-charge-it-to-namespaces).",
         ("chip_seconds_total", "cost_total", "cost_per_hour", "unpriced_chips"),
     ),
     (
@@ -145,7 +145,7 @@ _LABELS = (
     (
         "phase",
         _words(*(each.value for each in Phase), SPLIT),
-        f"the phase of a node pool ([states](glossary.md#states)); of a partition: {_words(*PARTITION_PHASES)}",
+        f"the phase of a node pool ([states](concepts.md#states)); of a partition: {_words(*PARTITION_PHASES)}",
     ),
     ("server", "", "a V-IPU server, HOST:PORT"),
     ("allocation", "", "an allocation of it"),
@@ -178,7 +178,11 @@ _LABELS = (
     ("write", "", "what is written to Kubernetes: `patch_status`, `create_token` and so on"),
     ("sort", _words("call", "write"), "to Compute Engine, or to Kubernetes"),
     ("resource", "", "what a list-watch lists: `pods`, `nodes`, `jobsets` and so on"),
-    ("source", "", "an optional [source of facts](runbooks/source-unknown.md): a resource, `hints` or `reservations`"),
+    (
+        "source",
+        "",
+        "an optional [source](runbooks/node-pools.md#source-unknown): a resource, `hints` or `reservations`",
+    ),
 )
 
 _HEADER = "| name | meaning |\n|---|---|\n"

@@ -13,7 +13,9 @@ RUNBOOKS = Path("docs") / "runbooks"
 #: Labels of an installation, because one Prometheus or one project may have several installations.
 EACH = "cluster, namespace"
 CRITICAL, WARNING = "critical", "warning"
-#: Slugs of alerts whose runbook is the same for all controllers.
+#: Page of the runbooks of each product, by the first word of the alerts' slugs; that of node pools for all others.
+_PAGES = {"nodegroups": "node-groups", "partitions": "partitions", "webhook": "webhook"}
+#: Alerts whose runbook is the same for the controllers of all products.
 _SHARED = frozenset({"absent", "no-leader", "loop-stalled", "watch-stale", "decision-faults"})
 
 
@@ -22,7 +24,7 @@ class Rule:
     """An alert."""
 
     name: str
-    #: Name of its policy's file, and of its runbook unless that is shared.
+    #: Name of its policy's file. Without the product, the heading of its runbook.
     slug: str
     query: str
     #: Minutes for which the query has to hold.
@@ -35,14 +37,17 @@ class Rule:
 
     @property
     def runbook(self) -> str:
-        """Name of its page; alerts of several controllers may share a page."""
-        common = self.slug.partition("-")[2] if self.slug.startswith(("nodegroups-", "partitions-")) else ""
-        return common if common in _SHARED else self.slug
+        """Return the page and the anchor of its runbook, such as `node-pools.md#stockout`."""
+        product, _, rest = self.slug.partition("-")
+        page, anchor = (_PAGES[product], rest) if product in _PAGES else ("node-pools", self.slug)
+        if anchor in _SHARED and page != "webhook":
+            page = "controllers"
+        return f"{page}.md#{anchor}"
 
     @property
     def what_to_do(self) -> str:
-        """Name the page of its runbook, because the alert has no link by default."""
-        return f"What to do: {RUNBOOKS}/{self.runbook}.md in the repository of tpu-provisioner."
+        """Name the place of its runbook, because the alert has no link by default."""
+        return f"What to do: {RUNBOOKS}/{self.runbook} in the repository of tpu-provisioner."
 
     def json(self, runbooks: str = "") -> dict[str, Any]:
         """Return the rule for Prometheus, with a link if `runbooks` is the URL of the folder of runbooks."""
@@ -55,7 +60,7 @@ class Rule:
             "annotations": {
                 "summary": _filled(self.summary, "{{ $labels.%s }}", self.labels),
                 "description": _filled(description, "{{ $labels.%s }}", self.labels),
-                **({"runbook_url": f"{runbooks}/{self.runbook}.md"} if runbooks else {}),
+                **({"runbook_url": f"{runbooks}/{self.runbook}"} if runbooks else {}),
             },
         }
 

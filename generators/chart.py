@@ -1,4 +1,4 @@
-"""Generates the chart's files that depend on the code: Chart.yaml, values.schema.json, README.md, dashboards, alerts.
+"""Generates the files of the charts that depend on the code, dashboards, alerts, and rights to workloads.
 
 `generators/release.py` adds to a released chart its image and its repository.
 """
@@ -14,8 +14,9 @@ from typing import Any
 import yaml
 
 import provisioner
-from generators import alerts, dashboard
+from generators import alerts, dashboard, rights
 from generators.chart_schema import property_of
+from generators.release import REGISTRY
 from provisioner.settings import OPTIONS
 from provisioner.settings import nodegroups as node_group_settings
 from provisioner.settings import partitions as partition_settings
@@ -65,6 +66,7 @@ def files() -> dict[Path, str]:
         CHART / "README.md": _readme(),
         **dashboard.files(),
         **alerts.files(),
+        **rights.files(),
     }
 
 
@@ -266,7 +268,7 @@ def _webhook() -> dict[str, Any]:
             enabled={
                 **_FLAG,
                 "description": "Pods with the annotation graphcore.ai/ipus are sent to the webhook server, and are "
-                "rejected when no replica answers; IPU_INJECTION defaults to least-privilege: see docs/partitions.md.",
+                "rejected when no replica answers; IPU_INJECTION defaults to least-privilege: see docs/partitions.",
             }
         ),
         resources={**_FREE, "description": "Requests and limits of the webhook server."},
@@ -282,7 +284,7 @@ def _nodegroups() -> dict[str, Any]:
         enabled={
             **_FLAG,
             "description": "The controller of TPUNodeGroups, for clusters that run on Compute Engine without GKE; see "
-            "docs/node-groups.md.",
+            "docs/node-groups.",
         },
         only={**_FLAG, "description": "The controller of TPUNodeGroups without the provisioner of node pools."},
         crds={
@@ -390,7 +392,7 @@ Just-in-time TPU node pools for JobSets on Google Kubernetes Engine. To install,
 repository, with docs/install-variants.md; before you uninstall, docs/uninstall.md.
 
 ```bash
-helm upgrade --install tpu-provisioner oci://REGISTRY/charts/tpu-provisioner --version {provisioner.__version__} \\
+helm upgrade --install tpu-provisioner oci://{REGISTRY}/charts/tpu-provisioner --version {provisioner.__version__} \\
   --namespace=tpu-provisioner-system --create-namespace \\
   --set settings.GCP_NODE_SERVICE_ACCOUNT=NODES@PROJECT.iam.gserviceaccount.com
 ```

@@ -15,7 +15,7 @@ from typing import Any
 
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import CapacityKind
-from provisioner.settings import Option, forms, nodegroups, options
+from provisioner.settings import Option, forms, node_forms, nodegroups, options
 from provisioner.tpu.catalogue import ACCELERATORS, GENERATION_LABEL
 
 Property = dict[str, Any]
@@ -60,7 +60,10 @@ def _form(option: Option) -> Property:
         case forms.matching.__name__:
             return _text(f"{_item(made_with)}?")
         case forms.list_of.__name__ | forms.allowed.__name__:
-            return _text(_list(_item(made_with)))
+            listed = _text(_list(_item(made_with)))
+            return listed if made_with.get("most") is None else _at_most(made_with["most"], listed)
+        case node_forms.named.__name__:
+            return _ANY
         case forms.amounts.__name__:
             # The check allows more labels than the pattern.
             name = _ACCELERATOR if made_with["check"] is forms.check_accelerator else _item(made_with)
@@ -152,9 +155,13 @@ _PRICE = (
     rf"(?:(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
     rf"\s*=\s*{forms.PRICE.pattern}|currency\s*=\s*[A-Z]{{3}})"
 )
+#: Any text: the controller rejects it at its start, with the nearest name.
+_ANY: Property = {"type": "string"}
 _FORMS: Mapping[Callable[[str], Any], Property] = {
     # Any text, because only Google knows the valid names.
-    str: {"type": "string"},
+    str: _ANY,
+    **dict.fromkeys((node_forms.ADMIN_LABELS, node_forms.ADMIN_TAINTS), _ANY),
+    **dict.fromkeys((node_forms.resource_labels, node_forms.allowed_settings), _ANY),
     forms.go_bool: {"enum": [True, False, *_TRUTH, ""]},
     forms.go_duration_seconds: _duration(_DURATION),
     forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),
@@ -174,6 +181,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
 #: Options for which the controller's check differs from its form.
 _EXCEPTIONS: Mapping[str, Property] = {
     "MAX_RUN_DURATION": _duration(_RUN),
+    "GCP_NODE_MAX_RUN_DURATION": _text(rf"(?:{whole(10, 172_800)}m|{whole(1, 2880)}h)?"),
     # The controller's own form includes Unicode white space, which other dialects do not.
     "GCP_NODE_SERVICE_ACCOUNT": _text(f"(?:{forms.SERVICE_ACCOUNT.pattern})?"),
 }

@@ -12,7 +12,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-_DATASOURCE = {"type": "prometheus", "uid": "${datasource}"}
+#: Without braces, because Flux replaces variables in braces in all manifests (postBuild).
+_DATASOURCE = {"type": "prometheus", "uid": "$datasource"}
 _CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
 _ROW_HEIGHT = 1
 _COLUMNS = 24

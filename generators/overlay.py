@@ -168,7 +168,7 @@ def _check_remote(choices: Choices) -> list[str]:
     problems = []
     if not _REMOTE.fullmatch(choices.remote):
         problems.append(
-            f"REMOTE={choices.remote!r} is not a repository, such as https://github.com/OWNER/tpu-provisioner"
+            f"REMOTE={choices.remote!r} is not a repository, such as https://github.com/my-organization/tpu-provisioner"
         )
     if not _REF.fullmatch(choices.ref):
         problems.append(f"REF={choices.ref!r} is not a tag or commit, such as v0.1.0")

@@ -22,6 +22,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).parents[1]
+#: Organisation in the texts of this repository, until the first release. A release replaces it by its own.
+PLACEHOLDER = "my-organization"
+#: Image and chart registry in these texts.
+REGISTRY = f"ghcr.io/{PLACEHOLDER}"
 _IMAGE = re.compile(r"(?P<name>[a-z0-9][^\s:@]*(?:/[^\s:@]+)+):(?P<tag>v[^\s:@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _CHART = Path("deploy") / "charts" / "tpu-provisioner"
 _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
@@ -76,16 +80,37 @@ def main(arguments: Sequence[str]) -> int:
 
 def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
     """Copy the chart to a new folder, with the image's name and digest as defaults."""
-    found = _read_image(image)
+    found = read_image(image)
     shutil.copytree(source / _CHART, folder)
     _replace(folder / "values.yaml", '  repository: ""\n', f"  repository: {found['name']}\n")
     _replace(folder / "values.yaml", '  digest: ""\n', f"  digest: {found['digest']}\n")
-    chart = folder / "Chart.yaml"
-    images = f"  artifacthub.io/images: |\n    - name: controller\n      image: {found['name']}@{found['digest']}\n"
-    prerelease = f"  artifacthub.io/prerelease: '{str('-' in found['tag']).lower()}'\n"
-    _replace(
-        chart, "annotations:\n", f"home: {repository}\nsources:\n- {repository}\nannotations:\n{images}{prerelease}"
-    )
+    for file in (path for path in folder.rglob("*") if path.is_file()):
+        file.write_text(filled(file.read_text(encoding="utf-8"), found["name"]), encoding="utf-8")
+    head = f"home: {repository}\nsources:\n- {repository}\nannotations:\n"
+    _replace(folder / "Chart.yaml", "annotations:\n", head + _annotations(found, repository))
+
+
+def _annotations(found: re.Match[str], repository: str) -> str:
+    """Return the annotations for Artifact Hub that depend on the release."""
+    pages = f"{repository}/blob/{found['tag']}/docs"
+    pictures = f"{repository}/raw/{found['tag']}/docs/pictures"
+    return f"""  artifacthub.io/images: |
+    - name: controller
+      image: {found["name"]}@{found["digest"]}
+  artifacthub.io/links: |
+    - name: documentation
+      url: {pages}/README.md
+  artifacthub.io/screenshots: |
+    - title: Status page
+      url: {pictures}/board-light.webp
+  artifacthub.io/prerelease: '{str("-" in found["tag"]).lower()}'
+"""
+
+
+def filled(text: str, image: str) -> str:
+    """Return a text with the registry and the organisation of an image, such as ghcr.io/owner/name."""
+    registry, _, _ = image.rpartition("/")
+    return text.replace(REGISTRY, registry).replace(PLACEHOLDER, registry.rpartition("/")[2])
 
 
 def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None:
@@ -94,7 +119,7 @@ def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None
     The settings are the example's limits, without any that the controller can infer. They are separate because users
     change them: applied again with the other objects, they would conflict.
     """
-    found = _read_image(image)
+    found = read_image(image)
     shutil.copytree(source / overlay, folder)
     (folder / "settings").mkdir()
     settings = (folder / "settings.env").rename(folder / "settings" / "settings.env")
@@ -116,7 +141,8 @@ def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None
     (settings.parent / "kustomization.yaml").write_text(f"{_HEAD}{options}{generator[1]}", encoding="utf-8")
 
 
-def _read_image(image: str) -> re.Match[str]:
+def read_image(image: str) -> re.Match[str]:
+    """Return the groups `name`, `tag` and `digest` of an image. Raises ReleaseError."""
     found = _IMAGE.fullmatch(image)
     if found is None:
         raise ReleaseError(f"{image!r} is not of the form NAME:vX.Y.Z@sha256:DIGEST; give the image as it was pushed")

@@ -43,7 +43,7 @@ sbom: $(SETUP) ## Write dist/sbom.cdx.json: the image's locked dependencies, as 
 	@$(BIN)/python -m generators.sbom '$(SBOM)'
 
 .PHONY: chart
-chart: $(SETUP) ## Generate the chart's values.schema.json, README and dashboards, and the alerts, from the code.
+chart: $(SETUP) ## Generate values.schema.json, README and dashboards of the charts, the alerts, and rights to workloads, from the code.
 	@$(BIN)/python -m generators.chart
 
 .PHONY: crds

@@ -135,6 +135,8 @@ BOOT_DISK = "cloud.google.com/gke-boot-disk"
 CONTAINER_RUNTIME = "cloud.google.com/gke-container-runtime"
 METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
 RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
+#: On nodes of GKE Sandbox, also as a taint; the RuntimeClass gvisor lets its pods select and tolerate it.
+SANDBOX = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
@@ -178,8 +180,16 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: "true" requests that the JobSet's slices start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
+#: Annotations of node settings, which ALLOWED_NODE_SETTINGS names (`settings.node_fields`).
+NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
+NODE_SETTINGS = (
+    *("node-disk-size", "node-disk-type", "node-image-type", "node-kubelet-config", "node-labels", "node-linux-config"),
+    *("node-max-run-duration", "node-pod-range", "node-private", "node-sandbox", "node-tags", "node-taints"),
+)
+NODE_SETTING_KEYS = frozenset(NODE_SETTING_PREFIX + name.removeprefix("node-") for name in NODE_SETTINGS)
 #: Annotations of pods and JobSets that are read.
 READ_ANNOTATIONS = (
+    *sorted(NODE_SETTING_KEYS),
     DISABLE,
     COPY_LABELS,
     ADDITIONAL_NODE_NETWORKS,
@@ -228,6 +238,8 @@ POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
 POOL_WORKLOAD_UID = "google.com/tpu-provisioner-workload-uid"
 POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
 POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
+#: Digest of the node settings that the workload chose (`node_fields.own_settings`), only if it chose any.
+POOL_OWN_SETTINGS = "google.com/tpu-provisioner-own-settings"
 #: Only if a pod names a workload policy, so that no other label contains the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Labels of nodes: the key of the slice to which their pool is assigned, and the namespace of that slice. Marked pods
@@ -267,6 +279,7 @@ OWNER_LABELS = frozenset(
         POOL_GROUP_KEY,
         POOL_ATTEMPT,
         POOL_TOPOLOGY,
+        POOL_OWN_SETTINGS,
         SLICE,
         SLICE_NAMESPACE,
     }

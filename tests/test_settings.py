@@ -23,7 +23,15 @@ def test_empty_defaults_are_none_only_for_limits() -> None:
     effective = read_settings(REQUIRED)
     empty = {each.field: getattr(effective, each.field) for each in OPTIONS if each.default == ""}
     assert {name for name, value in empty.items() if value is None} == {
-        *("opt_in_label", "node_disk_gb", "max_chips", "max_pools_per_jobset", "max_creates_per_hour"),
+        *(
+            "opt_in_label",
+            "node_disk_gb",
+            "node_disk_size_gb",
+            "node_max_run_seconds",
+            "max_chips",
+            "max_pools_per_jobset",
+            "max_creates_per_hour",
+        ),
         *("allowed_namespaces", "allowed_reservations", "allowed_service_accounts", "allowed_networks"),
         "allowed_label_keys",
     }

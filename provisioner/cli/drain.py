@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 
@@ -15,8 +15,8 @@ from provisioner import constants
 from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option, read_by
 from provisioner.cli.output import ExitCode, write
 from provisioner.cli.start import prepare
-from provisioner.kube.errors import ClusterError
-from provisioner.kube.fields import MalformedObject
+from provisioner.kube.errors import ClusterError, NotFound
+from provisioner.kube.fields import MalformedObject, mapping, name
 from provisioner.kube.lease import holder_of
 from provisioner.kube.live import find_nodes_of_pool, list_all
 from provisioner.kube.protocol import Api, collection_path
@@ -25,6 +25,8 @@ from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadKind, owner_of_name
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.reading import API_ROOT
 from provisioner.runtime import logs
 from provisioner.runtime.clock import wall_clock
 from provisioner.settings import Settings
@@ -63,9 +65,9 @@ _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 )
 @kubeconfig_option
 def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form: str | None) -> int:
-    """List the node pools that are left and why, or wait until none is left.
+    """List the node pools and TPUNodeGroups that are left and why, or wait until none is left.
 
-    It changes nothing: the controller deletes the pools. Exit code 0 only when none is left.
+    It changes nothing: the controllers delete them. Exit code 0 only when none is left.
     """
     effective, api, tried = prepare(kubeconfig, os.environ)
     # Findings are printed; the log is only for unexpected errors.
@@ -114,6 +116,11 @@ def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
     return f"{owner} {namespace}/{named} needs it; delete the {owner}, or let it end"
 
 
+def _place_of(raw: object) -> tuple[str, str]:
+    metadata = mapping(mapping(raw).get("metadata"))
+    return name(metadata.get("namespace")), name(metadata.get("name"))
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Look:
     """Reads the node pools that are left, and the reasons."""
@@ -148,7 +155,30 @@ class Look:
         left = {
             pool.name: self._why(pool, owner, membership) for pool in pools if (owner := read_ownership(pool.labels))
         }
-        return left, [*self._messages(any_left=bool(left))]
+        return left, [*self._messages(any_left=bool(left)), *self._node_groups(left)]
+
+    def _node_groups(self, pools: Container[str]) -> Iterator[str]:
+        """Yield a line about the TPUNodeGroups that are left, except those that represent one of `pools`."""
+        try:
+            # If the kind is not installed, a list without the right to it is answered 403 instead of 404.
+            self.api.get(API_ROOT)
+            path = collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT)
+            listed = list_all(self.api, path, {}, _place_of, metadata_only=True)
+        except NotFound:
+            return
+        except ClusterError as error:
+            yield (
+                f"TPUNodeGroups cannot be listed: {error}. To see whether some are left: kubectl get tpunodegroups "
+                "--all-namespaces"
+            )
+            return
+        own = self.settings.node_groups_in if self.settings.on_gce else ""
+        groups = [f"{namespace}/{name}" for namespace, name in listed if namespace != own or name not in pools]
+        if groups:
+            yield (
+                f"TPUNodeGroups are left, and their machines cost money: {first_of(groups)}. Delete them, and keep "
+                "their controller until none is left: kubectl delete tpunodegroups --all --all-namespaces"
+            )
 
     def _messages(self, *, any_left: bool) -> Iterator[str]:
         try:

@@ -12,7 +12,14 @@ from provisioner.cli.asking import attention, board, documents, view_of, view_pr
 from provisioner.cli.frame import FORMATS, Command, Remote, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, wrapped, write
 from provisioner.slices.board import Document
-from provisioner.slices.view.explain import Explanation, explain, moment
+from provisioner.slices.view.explain import (
+    Explanation,
+    explain,
+    moment,
+    nearest_kind,
+    nearest_names,
+    unknown_kind,
+)
 
 
 @click.command(
@@ -78,6 +85,11 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     if problem:
         yield f"tpu-provisioner: {problem}"
         return
+    if kind := unknown_kind(name):
+        near = nearest_kind(kind)
+        kinds = "jobset, lws, raycluster, job, slice, pod or pool"
+        yield f"tpu-provisioner: kind {kind!r} is unknown; {f'did you mean {near}?' if near else f'use {kinds}'}"
+        return
     where = f" in namespace {namespace}" if namespace else ""
     if document.view is not None and (document.problems or document.stalled):
         yield (
@@ -86,7 +98,10 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
             "/readyz. Workloads created since then get node pools after that."
         )
         return
-    yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}. Causes:"
+    yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}."
+    if document.view is not None and (names := nearest_names(document.view, name)):
+        yield f"Did you mean {' or '.join(names)}?"
+    yield "Causes:"
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
     yield "  - its pods do not request google.com/tpu"
     yield "  - it is a plain Job or pod: only Jobs with the annotation of docs/workloads.md are served"

@@ -26,7 +26,7 @@ COMMANDS = {
     "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
     "plan": ("plan", "show offline which node pools manifests would get, and the mistakes in them"),
     "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
-    "drain": ("drain", "list the node pools that are left, or wait until none is left"),
+    "drain": ("drain", "list the node pools and TPUNodeGroups that are left, or wait until none is left"),
     "topologies": ("topologies", "list the slices that exist, and the machines of each slice"),
     "run": ("run", "run the controller (settings come from the environment)"),
     "webhook": ("webhook", "serve admission webhooks: TPU variables of pods, mistakes in workloads, selectors of Jobs"),

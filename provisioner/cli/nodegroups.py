@@ -11,7 +11,7 @@ import structlog
 from provisioner import settings
 from provisioner.cli.frame import Command, kubeconfig_option, observation_options
 from provisioner.cli.output import refuse
-from provisioner.controller import Addresses
+from provisioner.controller.process import Addresses
 from provisioner.google import metadata
 from provisioner.kube.api import connect
 from provisioner.nodegroups import app

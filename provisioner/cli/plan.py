@@ -56,7 +56,7 @@ def read_plan_settings(name: str | None, live: Remote | None, documents: Iterabl
 
         variables = settings_of(live)
     else:
-        variables = dict(os.environ)
+        variables, warnings = dict(os.environ), settings.warnings_about_environment(os.environ)
     effective = _settings_of(variables, documents)
     return effective._replace(remarks=(*warnings, *effective.remarks))
 

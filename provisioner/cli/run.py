@@ -14,7 +14,7 @@ import structlog
 from provisioner import settings
 from provisioner.cli.frame import Command, kubeconfig_option, observation_options, read_by, truth_option
 from provisioner.cli.start import inferred_words, prepare
-from provisioner.controller import Addresses
+from provisioner.controller.process import Addresses
 from provisioner.runtime import logs
 from provisioner.runtime.http import ServerError, parse_address
 from provisioner.slices import app

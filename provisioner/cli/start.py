@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from provisioner import settings
 from provisioner.google import metadata
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import KubeconfigError
+from provisioner.model.wording import UserError
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 
@@ -39,14 +40,28 @@ class Attempt:
     credentials_problem: str = ""
 
 
+class StartError(UserError, ValueError):
+    """The command cannot start, not only because of settings. The message lists every problem and its remedy."""
+
+    def __init__(self, problems: Sequence[str]) -> None:
+        count = len(problems)
+        lines = "\n".join(f"  - {problem}" for problem in problems)
+        super().__init__(f"cannot start; {count} problem{'s' if count > 1 else ''}:\n{lines}")
+
+
 def prepare(
     kubeconfig: str | None, environment: Mapping[str, str], *, problems: Iterable[str] = ()
 ) -> tuple[settings.Settings, KubeApi, Attempt]:
-    """Read settings, kubeconfig and credentials. Raises SettingsError with all problems, including `problems`."""
+    """Read settings, kubeconfig and credentials.
+
+    Raises SettingsError if only settings are wrong, otherwise StartError, with all problems, including `problems`.
+    """
     tried = attempt(kubeconfig, environment)
-    found = [*tried.settings_problems, *filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
-    if found or tried.settings is None or tried.api is None:
-        raise settings.SettingsError(found)
+    others = [*filter(None, (tried.kubeconfig_problem, tried.credentials_problem)), *problems]
+    if others:
+        raise StartError([*tried.settings_problems, *others])
+    if tried.settings is None or tried.api is None:
+        raise settings.SettingsError(tried.settings_problems)
     return tried.settings, tried.api, tried
 
 

@@ -1,7 +1,7 @@
 """Reads GKE's MachineConfigs: the machine types, accelerators and topologies that a cluster lists.
 
 Google does not document them. The fields are those that its autoscaler reads (GoogleCloudPlatform/cluster-autoscaler,
-apis/machineconfig/cloud.google.com/v1); docs/reality.md lists the assumptions about them.
+apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions about them.
 """
 
 from __future__ import annotations

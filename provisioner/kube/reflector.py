@@ -332,9 +332,11 @@ class Reflector(Generic[T]):
             return
         if problem is None:
             _log.info("watch.recovered", watch=self.name)
+        elif self.missing and self._collection.optional:
+            # A cluster without the API is healthy: most clusters have only some of the kinds.
+            _log.info("watch.not_installed", watch=self.name, problem=self._collection.install_hint or problem)
         else:
-            log = _log.info if self.missing and self._collection.optional else _log.warning
-            log("watch.failed", watch=self.name, problem=problem)
+            _log.warning("watch.failed", watch=self.name, problem=problem)
         self.problem = problem
 
     def _notify(self) -> None:

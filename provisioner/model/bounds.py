@@ -114,6 +114,8 @@ ZONES = 16
 CHOICES_IN_ZONES = 64
 #: Additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
+#: Entries of a list of node settings, such as taints.
+NODE_ENTRIES = 64
 #: Keys in copy-labels.
 COPIED_LABELS = 64
 

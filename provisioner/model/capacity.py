@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from enum import Enum
-from typing import NewType
+from typing import Any, NewType
 
 from provisioner import constants
 
@@ -99,6 +99,22 @@ class Failure:
         return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 
+class CallError(Exception):
+    """A failed call to a supplier of capacity. Each supplier's interface raises only its own subclass."""
+
+    def __init__(
+        self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
+    ) -> None:
+        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
+        self.failure = failure
+        #: Call and object, such as "delete of instance group manager 'a'".
+        self.subject = subject
+        #: Pause in seconds that the supplier asked for; None if it did not.
+        self.retry_after_seconds = retry_after_seconds
+        #: HTTP status of the response; 0 without a response.
+        self.code = code
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
     """Taint of a node; `effect` in Kubernetes' spelling (NoSchedule, PreferNoSchedule, NoExecute)."""
@@ -106,6 +122,9 @@ class Taint:
     key: str
     value: str = ""
     effect: str = "NoSchedule"
+
+    def __str__(self) -> str:
+        return f"{self.key}={self.value}:{self.effect}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,8 +153,8 @@ class NodePool:
     ends_at: datetime | None = None
     #: Workload policy of the pool; empty if none.
     policy_name: str = ""
-    #: Empty if unknown.
-    disk_type: str = ""
+    #: Known values of node settings by field (`settings.node_fields`).
+    node: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Parts of node names before the last hyphen, in all forms; empty if unknown, as in a request.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)
 
@@ -174,21 +193,10 @@ class NodePoolRequest:
     placement_topology: str = ""
     #: Workload policy of the slice's topology, instead of COMPACT placement; empty if not used.
     policy_name: str = ""
-    #: Empty for GKE's default.
-    disk_type: str = ""
-    service_account: str = ""
-    oauth_scopes: tuple[str, ...] = ()
+    #: Values of the node settings by field (`settings.node_fields`), without absent ones.
+    node: Mapping[str, Any] = field(default_factory=dict)
     #: Whether GKE may upgrade the nodes at their version's end of support; if not, it never does.
     auto_upgrade: bool = False
-    #: Idle time of the nodes in seconds after which hosts may be maintained; 0 if only on Google's schedule.
-    idle_maintenance_seconds: int = 0
-    tags: tuple[str, ...] = ()
-    additional_networks: tuple[Network, ...] = ()
-    max_pods_per_node: int = 15
-    secure_boot: bool = True
-    secondary_boot_disk: str = ""
-    confidential_storage: bool = False
-    boot_disk_kms_key: str = ""
 
     @property
     def digest(self) -> str:
@@ -210,7 +218,7 @@ def expected_pool(request: NodePoolRequest) -> NodePool:
         capacity=request.capacity,
         reservation=request.reservation,
         policy_name=request.policy_name,
-        disk_type=request.disk_type,
+        node=request.node,
     )
 
 

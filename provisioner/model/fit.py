@@ -44,6 +44,7 @@ _KNOWN = frozenset(
         constants.WORKLOAD_TYPE,
         constants.TPU_DRA_DRIVER,
         constants.COMPUTE_CLASS,
+        constants.SANDBOX,
         # Written by the provisioner on nodes of pools that are created for one child Job.
         constants.NAMESPACED_JOB,
         # Name of one node, which a new node does not have.
@@ -115,7 +116,7 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
         return reason
     for taint in view.taints:
         if taint.effect != "PreferNoSchedule" and not tolerated(taint, requirements.tolerations):
-            return f"the pod does not tolerate the taint {taint.key}={taint.value}:{taint.effect}"
+            return f"the pod does not tolerate the taint {taint}"
     return room_misfit(requirements, view)
 
 

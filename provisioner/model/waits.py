@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import zlib
+from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
+
+from provisioner.model.capacity import Failure, FailureKind
 
 #: Maximum number of doublings, after which any first wait exceeds any cap.
 _MOST_DOUBLINGS = 30
@@ -16,6 +19,50 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
     """Return the wait after consecutive failures: doubled by each up to a cap, and up to a fifth shorter by key."""
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
+
+
+#: First and maximum wait in seconds after a failed call, by kind of failure, unless a product has another one.
+DELAYS: Mapping[FailureKind, tuple[float, float]] = {
+    FailureKind.STOCKOUT: (30, 600),
+    FailureKind.QUOTA: (60, 900),
+    FailureKind.OPERATION_IN_THE_WAY: (2, 30),
+    FailureKind.TOO_MANY_OPERATIONS: (1, 30),
+    FailureKind.UNKNOWN_OUTCOME: (1, 60),
+    FailureKind.ALREADY_EXISTS: (1, 60),
+    FailureKind.UNAVAILABLE: (1, 60),
+    # A user may correct the cause at any time, and no event reports it.
+    FailureKind.INVALID: (30, 600),
+    FailureKind.PERMISSION: (30, 600),
+    FailureKind.NOT_FOUND: (10, 600),
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Backoff:
+    """Result of failed attempts: the call is not repeated before `until`."""
+
+    failure: Failure
+    failures: int
+    #: Time of the last failure.
+    at: datetime
+    until: datetime
+    #: Whether the request of a change was accepted and its operation failed.
+    accepted: bool = False
+
+
+def backed_off(
+    before: Backoff | None,
+    failure: Failure,
+    key: str,
+    now: datetime,
+    delay: tuple[float, float],
+    *,
+    min_seconds: float = 0.0,
+) -> Backoff:
+    """Return the back-off after one more failure; `delay` has the first and the maximum wait in seconds."""
+    failures = before.failures + 1 if before is not None else 1
+    seconds = max(doubled_seconds(*delay, failures, key), min_seconds)
+    return Backoff(failure=failure, failures=failures, at=now, until=after(now, seconds))
 
 
 def share_of(key: str) -> float:

@@ -1,12 +1,16 @@
-"""Decided actions that are not complete: writes to Kubernetes that caches do not show yet, and calls."""
+"""Decided actions that are not complete: writes to Kubernetes that caches do not show yet, and calls.
+
+A controller's memory has them as `OpenActions`. A decision opens them, their answers close them, and those that no
+thread makes any more count as lost.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
@@ -40,7 +44,7 @@ CallT = TypeVar("CallT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Answered(Generic[WriteT]):
+class AnsweredWrite(Generic[WriteT]):
     """Result of a write."""
 
     write: WriteT
@@ -49,6 +53,8 @@ class Answered(Generic[WriteT]):
     failure: WriteFailure | None = None
     #: Message of the API server if it failed.
     message: str = ""
+    #: Result that the product's write defines; None if it failed.
+    result: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -63,6 +69,10 @@ class AnsweredCall(Generic[CallT]):
     failure: Failure | None = None
     #: Reason why a delete was not sent; empty if it was.
     kept: str = ""
+    #: Result that the product's call defines; None if it failed, or the resource does not exist.
+    result: Any = None
+    #: Pause in seconds that the supplier asked for; None if it did not.
+    retry_after_seconds: float | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,6 +98,29 @@ class OpenCall(Generic[CallT]):
     call: CallT
     since: datetime
 
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Proposed(Generic[WriteT]):
+    """A write that a decision proposes."""
+
+    write: WriteT
+    #: State of the object that the write is based on, such as its resource version. Another state shows its effect.
+    seen: str
+    #: Minimum interval in seconds after the last write of the object, up to 10.
+    pause_seconds: float = 0.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OpenActions(Generic[CallT, WriteT]):
+    """Base of a controller's memory: its open calls and writes by key."""
+
+    calls: Mapping[str, OpenCall[CallT]] = field(default_factory=dict)
+    writes: Mapping[str, OpenWrite[WriteT]] = field(default_factory=dict)
+
+
+#: Types of a product's memory and of its proposals.
+MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
+ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
 #: Seconds after which a successful write that the caches do not show is decided again. Usually, milliseconds suffice.
 _SHOWN_SECONDS = 10.0
@@ -115,6 +148,66 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
     return {key: each for key, each in sorted(calls.items()) if each.since <= limit and key not in live}
 
 
+def without_lost(
+    memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
+) -> MemoryT:
+    """Return the memory without completed and lost writes, after `fold` of an unknown outcome of each lost call."""
+    for each in lost_calls(memory.calls, live, now).values():
+        answer = AnsweredCall(call=each.call, asked_at=each.since, at=now, failure=LOST)
+        try:
+            memory = fold(memory, answer)
+        except Exception:  # noqa: BLE001 - one call must not affect the others
+            memory = answered(memory, answer)
+    return replace(memory, writes=still_open(memory.writes, live, now))
+
+
+def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
+    """Return the memory with the result of a write, or without an answered call; the same if neither is open."""
+    if isinstance(answer, AnsweredCall):
+        return replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+    key, failure = answer.write.key, answer.failure
+    if key not in memory.writes:
+        return memory
+    write = replace(memory.writes[key], answered_at=answer.at, failure=failure, failures=0, message="", retry_at=None)
+    if failure is not None:
+        failures = memory.writes[key].failures + 1
+        retry_at = waits.after(answer.at, waits.doubled_seconds(*_RETRIES[failure], failures, key))
+        write = replace(write, failures=failures, message=answer.message, retry_at=retry_at)
+    return replace(memory, writes={**memory.writes, key: write})
+
+
+def with_open(
+    memory: MemoryT, now: datetime, *, calls: Iterable[Any] = (), writes: Iterable[Proposed[Any]] = ()
+) -> MemoryT:
+    """Return the memory in which calls and writes that are about to be sent are open."""
+    return replace(
+        memory,
+        calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
+        writes={
+            **memory.writes,
+            **{each.write.key: opened(memory.writes, each.write, each.seen, now) for each in writes},
+        },
+    )
+
+
+def choose_writes(
+    proposals: Iterable[ProposedT], writes: Mapping[str, OpenWrite[Any]], now: datetime
+) -> tuple[list[ProposedT], list[datetime]]:
+    """Choose the first write of each object that may be written now; return the times at which others may be."""
+    chosen: dict[str, ProposedT] = {}
+    later = []
+    for each in proposals:
+        key = each.write.key
+        if key in chosen:
+            continue
+        until = blocked_until(writes.get(key), each.seen, now, each.pause_seconds)
+        if until is None:
+            chosen[key] = each
+        else:
+            later.append(until)
+    return list(chosen.values()), later
+
+
 def opened(writes: Mapping[str, OpenWrite[WriteT]], write: WriteT, seen: str, now: datetime) -> OpenWrite[WriteT]:
     """Return the record of a write that is about to be sent; `seen` is `OpenWrite.seen`."""
     before = writes.get(write.key)
@@ -140,26 +233,6 @@ def blocked_until(
     else:
         until = write.retry_at
     return until if until is not None and until > now else None
-
-
-def with_answer(writes: Mapping[str, OpenWrite[WriteT]], answer: Answered[WriteT]) -> Mapping[str, OpenWrite[WriteT]]:
-    """Return the records of writes after the result of one of them; the same mapping if that write is unknown."""
-    key = answer.write.key
-    if key not in writes:
-        return writes
-    failures, message, retry_at = 0, "", None
-    if answer.failure is not None:
-        failures, message = writes[key].failures + 1, answer.message
-        retry_at = waits.after(answer.at, waits.doubled_seconds(*_RETRIES[answer.failure], failures, key))
-    known = replace(
-        writes[key],
-        answered_at=answer.at,
-        failure=answer.failure,
-        failures=failures,
-        message=message,
-        retry_at=retry_at,
-    )
-    return {**writes, key: known}
 
 
 def still_open(

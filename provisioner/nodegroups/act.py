@@ -9,20 +9,16 @@ from dataclasses import dataclass, field, replace
 
 import structlog
 
-from provisioner.kube import errors
+from provisioner.controller.actor import Exchange, PlanActor
 from provisioner.kube.errors import ClusterError, TooManyRequests
-from provisioner.kube.live import why_kept
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import Compute, ComputeError, Manager, Resource, ResourcePolicy, Template
+from provisioner.nodegroups.compute.records import Compute, Manager, Resource, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
-from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.memory import Answer
-from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
-from provisioner.runtime.actor import NO_LEASE, CallingActor
+from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
@@ -39,8 +35,8 @@ _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
 
 
 @dataclass(slots=True, kw_only=True)
-class Actor(CallingActor[Answer]):
-    """Executes plans. Calls and writes have their own keys (`Call.key`, `Write.key`)."""
+class Actor(PlanActor[actions.Call, actions.Write]):
+    """Executes plans."""
 
     compute: Compute
     writer: Writer
@@ -48,87 +44,30 @@ class Actor(CallingActor[Answer]):
     executor: Executor
     #: Runs deletes that the gate checks first: for a group of thousands of nodes this takes long.
     gate_executor: Executor
-    write_executor: Executor
-    metrics: Metrics
 
-    def carry_out(self, plan: Plan) -> None:
-        """Submit all calls and writes of a plan without blocking. A failure to submit one does not affect others."""
-        for write in plan.writes:
-            self.submit(
-                functools.partial(self._write, write),
-                self.write_executor,
-                key=write.key,
-                not_sent=functools.partial(self._not_written, write),
-            )
-        for call in plan.calls:
-            gated = isinstance(call, actions.Delete) and call.proof is not None
-            self.submit(
-                functools.partial(self._call, call),
-                self.gate_executor if gated else self.executor,
-                key=call.key,
-                not_sent=functools.partial(self._not_called, call),
-            )
-
-    def _call(self, call: actions.Call) -> actions.CallAnswer:
-        if call.sort is actions.Sort.CHANGE and self.lease_seconds() <= CALL_SECONDS:
-            return self._not_called(call, NO_LEASE)
-        if isinstance(call, actions.Delete) and call.proof is not None:
-            kept = why_kept(functools.partial(self.gate.pass_through, call.proof), call=call.key)
-            if kept is not None:
-                return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
-            # Checked again, because the gate may have taken long.
-            if self.lease_seconds() <= CALL_SECONDS:
-                return self._not_called(call, NO_LEASE)
-        return self._send(call)
-
-    def _send(self, call: actions.Call) -> actions.CallAnswer:
-        asked_at, started = self.clock(), self.monotonic()
-        failure, retry_after, code, result = None, None, 200, None
-        method = "none"
-        try:
-            method, send = _exchange(self.compute, call)
-            result = send()
-        except ComputeError as error:
-            failure, retry_after, code = error.failure, error.retry_after_seconds, error.code
-        except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # The request may have reached Compute Engine, regardless of the exception.
-            _log.exception("call.crashed", call=call.key)
-            failure, code = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error)), 0
-        kind = failure.kind if failure is not None else None
-        self.metrics.observe_call(method, seconds=self.monotonic() - started, failure=kind, code=code)
-        # For a create, NOT_FOUND is a failure: the request refers to a resource that does not exist.
-        if kind is FailureKind.NOT_FOUND and not isinstance(call, actions.Insert):
-            failure = None
-        return actions.CallAnswer(
-            call=call,
-            asked_at=asked_at,
-            at=self.clock(),
-            result=result,
-            failure=failure,
-            retry_after_seconds=retry_after,
+    def exchange(self, call: actions.Call) -> Exchange:
+        """Return how to make a call."""
+        method, send = _exchange(self.compute, call)
+        proof = call.proof if isinstance(call, actions.Delete) else None
+        return Exchange(
+            method,
+            send,
+            self.executor if proof is None else self.gate_executor,
+            lease_seconds=CALL_SECONDS if call.sort is actions.Sort.CHANGE else None,
+            check=functools.partial(self.gate.pass_through, proof) if proof is not None else None,
+            # The request of a create refers to a resource that does not exist.
+            may_be_absent=not isinstance(call, actions.Insert),
         )
 
-    def _not_called(
-        self, call: actions.Call, why: str, kind: FailureKind = FailureKind.UNAVAILABLE
-    ) -> actions.CallAnswer:
-        failure = Failure(kind=kind, message=why)
-        return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
+    def write(self, write: actions.Write) -> None:
+        """Make a write."""
+        self.writer.write(write)
 
-    def _write(self, write: actions.Write) -> actions.WriteAnswer:
-        failure, message = None, ""
-        if self.lease_seconds() <= WRITE_SECONDS:
-            return self._not_written(write, NO_LEASE)
-        try:
-            self.writer.write(write)
-        except ClusterError as error:
-            failure, message = failure_of(write, error), str(error)
-        except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            _log.exception("write.crashed", write=write.key)
-            failure, message = WriteFailure.UNAVAILABLE, repr(error)
-        return actions.WriteAnswer(write=write, at=self.clock(), failure=failure, message=message)
-
-    def _not_written(self, write: actions.Write, why: str) -> actions.WriteAnswer:
-        return actions.WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+    def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
+        """Return the kind of failure of a failed write."""
+        if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
+            return WriteFailure.NOT_NOW
+        return PlanActor.failure_of(self, write, error)
 
 
 @dataclass(slots=True, kw_only=True)
@@ -144,15 +83,15 @@ class DryActor(Actor):
         for call in plan.calls:
             if call.sort is actions.Sort.CHANGE:
                 self._say(would(call))
-                self.put(self._not_called(call, _DRY, FailureKind.PERMISSION), key=call.key)
+                self.put(self.not_called(call, _DRY, FailureKind.PERMISSION), key=call.key)
         for write in plan.writes:
             if not isinstance(write, actions.PatchStatus):
                 self._say(would(write))
-            refused = actions.WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.REFUSED, message=_DRY)
-            self.put(refused, key=write.key)
+            self.put(self.not_written(write, _DRY, WriteFailure.REFUSED), key=write.key)
 
     def _say(self, action: str) -> None:
-        self._said.fails(action, _DRY, lambda: _log.info("dry_run.would", action=action))
+        if self._said.fails(action, _DRY):
+            _log.info("dry_run.would", action=action)
 
 
 def would(change: actions.Call | actions.Write) -> str:
@@ -166,13 +105,6 @@ def would(change: actions.Call | actions.Write) -> str:
     if isinstance(change, actions.PatchNode):
         verb = "cordon" if change.cordon else "label or taint"
     return f"{verb}: {change.key}"
-
-
-def failure_of(write: actions.Write, error: ClusterError) -> WriteFailure:
-    """Return the kind of failure of a failed write."""
-    if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
-        return WriteFailure.NOT_NOW
-    return errors.failure_of(error)
 
 
 def _exchange(compute: Compute, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:

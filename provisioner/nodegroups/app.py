@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import os
 import time
 from collections.abc import Callable
@@ -10,7 +9,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field, fields
 
 import provisioner
-from provisioner.controller import Addresses, Controller, assemble, make_replica
+from provisioner.controller.loop import LONGEST_PAUSE_SECONDS, RoundLoop
+from provisioner.controller.process import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
@@ -19,14 +19,14 @@ from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.observe import ClusterReader, Watches, make_watches, not_synced, take_snapshot
+from provisioner.nodegroups.planning.actions import Answer
 from provisioner.nodegroups.planning.decide import decide
-from provisioner.nodegroups.planning.memory import Answer, Memory, fold
+from provisioner.nodegroups.planning.memory import Memory, fold
 from provisioner.nodegroups.planning.round import PlanningSettings
 from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
-from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.parallel import Parallel
-from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
@@ -38,15 +38,13 @@ _AT_ONCE = 32
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
-    """Observes, decides and acts, until it is stopped. `memory` and all parts are used only by the loop's thread."""
+    """The loop of node groups. `memory` and all parts are used only by its thread."""
 
     settings: PlanningSettings
     watches: Watches
     cluster: ClusterReader
     actor: Actor
-    reporter: Reporter
     metrics: Metrics
-    is_leader: Callable[[], bool]
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
@@ -55,33 +53,19 @@ class Loop(RoundLoop[Answer]):
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
     def round(self) -> float:
-        """Do one round. Return the maximum pause in seconds before the next."""
-        for name, watch in self.watches.named().items():
-            self.metrics.set_watch(
-                name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
-            )
-        leading = self.is_leader()
-        self.metrics.leader.set(leading)
-        if not leading:
+        """Do one round; return the maximum pause in seconds before the next."""
+        if not self.begin(self.watches.named()):
             return LONGEST_PAUSE_SECONDS
-        # Answers first: their times are of the clock before it was set.
-        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
-        if by := self.follow_clock():
-            self.memory = shifted(self.memory, by)
         if self.cluster.due_in_seconds(self.clock()) <= 0:
             self.cluster.read()
         snapshot = take_snapshot(self.watches, self.cluster, self.actor.live())
-        started = self.monotonic()
-        plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.decide_seconds.observe(self.monotonic() - started)
-        # Set before the plan is executed: if that crashes, calls that the actor does not have count as lost after 60 s.
-        self.memory = plan.memory
-        if not snapshot.not_synced:
-            self.actor.carry_out(plan)
-            self.report(functools.partial(self.reporter.tell, plan, snapshot))
+        with self.metrics.decide_seconds.time():
+            plan = decide(snapshot, self.memory, self.settings, self.clock())
+        self.carry_out(plan, snapshot)
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
-    def _fold(self, answer: Answer) -> None:
+    def fold(self, answer: Answer) -> None:
+        """Record an answer in the memory."""
         self.memory = fold(self.memory, answer)
 
 

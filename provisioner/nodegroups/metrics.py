@@ -6,49 +6,33 @@ from collections import Counter
 from collections.abc import Iterator
 
 from provisioner.google.errors import status_label
-from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.planning.round import Cluster, Snapshot
-from provisioner.runtime.metrics import LoopMetrics, Registry, Shown
+from provisioner.runtime.metrics import ActionMetrics, Registry, RequestMetrics, Shown
 
 PREFIX = "tpu_provisioner_nodegroups_"
 #: States of nodes, as in `status.nodeSummary`.
 NODE_STATES = ("ready", "reconciling", "failed")
 #: Label of a group whose Ready is missing, or has a reason that this controller does not set.
 UNKNOWN = "Unknown"
-DONE = "ok"
-WRITE_RESULTS = (DONE, *(failure.value for failure in WriteFailure))
 #: Reasons that the label may have.
 _REASONS = frozenset(Reason)
-_CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 
 
-class Metrics(LoopMetrics):
+class Metrics(ActionMetrics):
     """Metrics of one process. Thread-safe."""
 
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
         super().__init__(registry)
-        self._seconds = registry.histogram(
-            "compute_request_duration_seconds", "Duration of calls to Compute Engine.", _CALL_BUCKETS, "method"
-        )
-        self._errors = registry.counter(
-            "compute_request_errors", "Calls to Compute Engine that failed, by kind of failure.", "method", "kind"
-        )
-        self._requests = registry.counter(
-            "compute_requests", "Calls to Compute Engine, by method and HTTP status.", "method", "code"
-        )
+        self._compute = RequestMetrics(registry, "compute", "Compute Engine")
         self.kept = registry.counter(
             "deletes_kept", "Deletes of managed instance groups that were not sent because of running pods."
         )
         self.crashed = registry.counter(
             "decisions_crashed", "Decisions that failed because of a mistake in the controller."
-        )
-        self.writes = registry.counter(
-            "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
         )
         self.strays = registry.gauge(
             "orphans",
@@ -56,12 +40,9 @@ class Metrics(LoopMetrics):
         )
         self.show(values_of(Memory(), Snapshot(cluster=Cluster(uid=""))))
 
-    def observe_call(self, method: str, *, seconds: float, failure: FailureKind | None, code: int) -> None:
-        """Count a call to Compute Engine. `code` is the HTTP status, 0 without a response."""
-        self._seconds.labels(method).observe(seconds)
-        self._requests.labels(method, status_label(code)).inc()
-        if failure is not None:
-            self._errors.labels(method, failure.value).inc()
+    def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:
+        """Implement ActionMetrics.observe_call."""
+        self._compute.observe(method, seconds=seconds, error_kind=error_kind, code=status_label(code))
 
 
 def values_of(memory: Memory, snapshot: Snapshot) -> Iterator[Shown]:

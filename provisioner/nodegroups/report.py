@@ -6,16 +6,15 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from provisioner.kube.events import EventRecorder
+from provisioner.controller.report import PlanReporter
 from provisioner.model.capacity import FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredWrite
 from provisioner.nodegroups.compute.records import Manager, Operation
-from provisioner.nodegroups.metrics import DONE, Metrics, values_of
+from provisioner.nodegroups.metrics import Metrics, values_of
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Crashed, Plan
-from provisioner.nodegroups.planning.memory import Answer
 from provisioner.nodegroups.planning.round import Snapshot
-from provisioner.runtime.repeats import Lasting, Repeats, place_of
+from provisioner.runtime.repeats import Repeats, place_of
 
 _log = structlog.get_logger(__name__)
 
@@ -23,15 +22,13 @@ _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXIS
 
 
 @dataclass(slots=True, kw_only=True)
-class Reporter:
-    """Reports decisions and answers. Used only by the loop's thread."""
+class Reporter(PlanReporter):
+    """Reports decisions and answers."""
 
-    recorder: EventRecorder
     metrics: Metrics
     #: Whether changes are not made. Then only the actor reports them.
     dry_run: bool = False
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
-    _lasting: Lasting = field(default_factory=Lasting)
     _repeats: Repeats = field(default_factory=Repeats)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -49,10 +46,8 @@ class Reporter:
             return
         self.metrics.strays.set(len(strays))
         for stray in strays:
-            self._tell_stray(stray.url, stray.description)
-
-    def _tell_stray(self, resource: str, mark: str) -> None:
-        self._lasting.fails(resource, mark, lambda: _log.warning("resource.orphaned", resource=resource, mark=mark))
+            if self._lasting.fails(stray.url, stray.description):
+                _log.warning("resource.orphaned", resource=stray.url, mark=stray.description)
 
     def _tell_events(self, plan: Plan) -> None:
         statuses = {write.record.meta.uid: write.key for write in plan.writes if isinstance(write, actions.PatchStatus)}
@@ -60,7 +55,7 @@ class Reporter:
         for event in plan.events:
             key = statuses.get(event.object.uid)
             if key is None:
-                self._emit(event)
+                self._tell_event(event)
             else:
                 now.setdefault(key, []).append(event)
         open_writes = {key for key, each in plan.memory.writes.items() if each.answered_at is None}
@@ -76,71 +71,54 @@ class Reporter:
         said = {"kind": about.kind, "namespace": about.namespace, "name": about.name}
         _log.error("node_group.decide_crashed", **said, left_out=left_out, exc_info=crashed.error)
 
-    def tell_answer(self, answer: Answer) -> None:
+    def tell_answer(self, answer: actions.Answer) -> None:
         """Report the result of a call or a write."""
-        changes = isinstance(answer, actions.WriteAnswer) or answer.call.sort is actions.Sort.CHANGE
-        if self.dry_run and changes:
-            return
-        if isinstance(answer, actions.WriteAnswer):
-            self._tell_write(answer)
-        elif answer.kept:
-            self.metrics.kept.inc()
-            self._lasting.fails(
-                answer.call.key, answer.kept, lambda: _log.warning("resource.delete_kept", **_of(answer))
-            )
-        elif answer.failure is not None:
-            self._tell_failure(answer, answer.failure.kind)
-        else:
-            self._lasting.ended(answer.call.key)
-            _tell_success(answer)
+        if isinstance(answer, AnsweredWrite):
+            if not self.dry_run:
+                self._tell_write(answer)
+        elif not (self.dry_run and answer.call.sort is actions.Sort.CHANGE):
+            self._tell_call(answer)
 
     def _tell_write(self, answer: actions.WriteAnswer) -> None:
-        key, kind = answer.write.key, _label(answer.write)
-        result = answer.failure.value if answer.failure is not None else DONE
-        self.metrics.writes.labels(kind, result).inc()
-        events = self._held.pop(key, ())
+        events, label = self._held.pop(answer.write.key, ()), _label(answer.write)
+        self._count_write(answer, label)
         if answer.failure is None:
-            self._lasting.ended(key)
             # Debug, because statuses change often, and important changes have an Event.
             log = _log.debug if isinstance(answer.write, actions.PatchStatus) else _log.info
-            log("object.written", write=kind, object=key)
+            log("object.written", write=label, object=answer.write.key)
             for event in events:
-                self._emit(event)
-            return
-        said = {"write": kind, "object": key, "message": answer.message}
-        match answer.failure:
-            case WriteFailure.CONFLICT | WriteFailure.NOT_NOW:
-                _log.info("write.postponed", kind=result, **said)
-            case WriteFailure.REFUSED:
-                self._lasting.fails(key, answer.message, lambda: _log.warning("write.refused", **said))
-            case WriteFailure.UNAVAILABLE:
-                self._lasting.fails(key, answer.message, lambda: _log.warning("write.failed", **said))
+                self._tell_event(event)
 
-    def _tell_failure(self, answer: actions.CallAnswer, kind: FailureKind) -> None:
-        said = {**_of(answer), "kind": kind.value}
-        if kind in _PASSING:
-            _log.info("call.postponed", **said)
-            return
-        key, words = answer.call.key, f"{kind.value} {said['message']}"
-        match answer.call:
-            case actions.Insert():
-                self._lasting.fails(key, words, lambda: _log.warning("resource.create_failed", **said))
-            case actions.Delete():
-                self._lasting.fails(key, words, lambda: _log.warning("resource.delete_failed", **said))
-            case actions.SetMetadata():
-                self._lasting.fails(key, words, lambda: _log.warning("machine.metadata_failed", **said))
-            case _:
-                self._lasting.fails(key, words, lambda: _log.warning("compute.read_failed", **said))
+    def _tell_call(self, answer: actions.CallAnswer) -> None:
+        key, failure, said = answer.call.key, answer.failure, _of(answer)
+        if answer.kept:
+            self.metrics.kept.inc()
+            if self._lasting.fails(key, answer.kept):
+                _log.warning("resource.delete_kept", **said)
+        elif failure is None:
+            self._lasting.ended(key)
+            _tell_success(answer)
+        elif failure.kind in _PASSING:
+            _log.info("call.postponed", **said, kind=failure.kind.value)
+        elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):
+            said["kind"] = failure.kind.value
+            match answer.call:
+                case actions.Insert():
+                    _log.warning("resource.create_failed", **said)
+                case actions.Delete():
+                    _log.warning("resource.delete_failed", **said)
+                case actions.SetMetadata():
+                    _log.warning("machine.metadata_failed", **said)
+                case _:
+                    _log.warning("compute.read_failed", **said)
 
-    def _emit(self, event: actions.Event) -> None:
+    def _tell_event(self, event: actions.Event) -> None:
         said = {"kind": event.object.kind, "namespace": event.object.namespace, "name": event.object.name}
         if event.warning:
             _log.warning("node_group.notice", reason=event.reason, message=event.message, **said)
         else:
             _log.info("node_group.changed", reason=event.reason, message=event.message, **said)
-        self.recorder.emit(
-            event.object, kind="Warning" if event.warning else "Normal", reason=event.reason, message=event.message
-        )
+        self._emit(event.object, event.reason, event.message, warning=event.warning)
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from provisioner import constants
+from provisioner.controller.actor import WRITE_SECONDS
 from provisioner.kube import fields
 from provisioner.kube.errors import Conflict, Invalid, NotFound
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
@@ -20,8 +21,6 @@ from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
-#: Maximum duration of a write in seconds. A write is not begun if the lease is valid for a shorter time.
-WRITE_SECONDS = 10.0
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 #: For each of two requests of one write.
 _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)

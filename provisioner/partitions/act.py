@@ -11,29 +11,20 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import structlog
-
 from provisioner import constants
+from provisioner.controller.actor import WRITE_SECONDS, Exchange, PlanActor
 from provisioner.kube import fields
-from provisioner.kube.errors import ClusterError, Conflict, NotFound, failure_of
-from provisioner.kube.live import KeptError, list_all, why_kept
+from provisioner.kube.errors import Conflict, NotFound
+from provisioner.kube.live import KeptError, list_all
 from provisioner.kube.protocol import Api, Timeouts, collection_path, object_path
-from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
-from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.planning import actions
-from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Ledger, encode
-from provisioner.partitions.vipu.protocol import Reading, Vipu, VipuError
-from provisioner.runtime.actor import NO_LEASE, CallingActor
+from provisioner.partitions.vipu.protocol import Reading, Vipu
 
-_log = structlog.get_logger(__name__)
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
-#: Maximum duration of a write in seconds. A write is not sent if the lease lasts for less time.
-_WRITE_SECONDS = 10.0
-_LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=_WRITE_SECONDS - 3.0)
+_LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
 #: Time-outs of each of the two requests that remove a pod's gate.
 _POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 
@@ -49,8 +40,8 @@ class Line:
 
 
 @dataclass(slots=True, kw_only=True)
-class Actor(CallingActor[actions.Answer]):
-    """Executes plans. The key of a call is the `key` of its `Call` or `Write`."""
+class Actor(PlanActor[actions.Call, actions.Write]):
+    """Executes plans."""
 
     #: V-IPU servers by HOST:PORT.
     servers: Mapping[str, Line]
@@ -59,95 +50,36 @@ class Actor(CallingActor[actions.Answer]):
     namespace: str
     #: Returns the UID of the namespace kube-system; empty while it is unknown.
     cluster_uid: Callable[[], str]
-    write_executor: Executor
-    metrics: Metrics
 
-    def carry_out(self, plan: Plan) -> None:
-        """Submit all calls and writes of a plan without blocking. If one cannot be submitted, the others still are."""
-        for write in plan.writes:
-            self.submit(
-                partial(self._write, write),
-                self.write_executor,
-                key=write.key,
-                not_sent=partial(self._not_written, write),
-            )
-        for call in plan.calls:
-            line = self.servers[call.server]
-            self.submit(
-                partial(self._call, line.vipu, call),
-                line.reads if isinstance(call, actions.ReadServer) else line.changes,
-                key=call.key,
-                not_sent=partial(self._not_called, call),
-            )
+    def exchange(self, call: actions.Call) -> Exchange:
+        """Return how to make a call."""
+        line = self.servers[call.server]
+        match call:
+            case actions.ReadServer():
+                return Exchange(call.name, partial(self._read, line.vipu), line.reads)
+            case actions.CreatePartition():
+                send = partial(line.vipu.create_partition, call.request)
+                return Exchange(call.name, send, line.changes, lease_seconds=0.0)
+            case actions.RemovePartition():
+                check = partial(check_unused, self.api, self.cluster_uid(), call)
+                send = partial(line.vipu.remove_partition, call.id)
+                return Exchange(call.name, send, line.changes, lease_seconds=0.0, check=check)
 
-    # --- V-IPU ---
+    def _read(self, vipu: Vipu) -> Reading:
+        asked_at = self.clock()
+        allocations, partitions = vipu.list_allocations(), vipu.list_partitions()
+        return Reading(asked_at=asked_at, at=self.clock(), allocations=allocations, partitions=partitions)
 
-    def _call(self, vipu: Vipu, call: actions.Call) -> actions.CallAnswer:
-        if not isinstance(call, actions.ReadServer) and self.lease_seconds() <= 0:
-            return self._not_called(call, NO_LEASE)
-        if isinstance(call, actions.RemovePartition):
-            kept = why_kept(partial(check_unused, self.api, self.cluster_uid(), call), call=call.key)
-            if kept is not None:
-                return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
-            # Check the lease again, because the live reads may have taken long.
-            if self.lease_seconds() <= 0:
-                return self._not_called(call, NO_LEASE)
-        return self._send(vipu, call)
-
-    def _send(self, vipu: Vipu, call: actions.Call) -> actions.CallAnswer:
-        asked_at, started = self.clock(), self.monotonic()
-        failure: Failure | None = None
-        reading: Reading | None = None
-        try:
-            match call:
-                case actions.ReadServer():
-                    allocations, partitions = vipu.list_allocations(), vipu.list_partitions()
-                    reading = Reading(
-                        asked_at=asked_at, at=self.clock(), allocations=allocations, partitions=partitions
-                    )
-                case actions.CreatePartition():
-                    vipu.create_partition(call.request)
-                case actions.RemovePartition():
-                    vipu.remove_partition(call.id)
-        except VipuError as error:
-            failure = error.failure
-        except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            # The command may have taken effect before the exception.
-            _log.exception("call.crashed", call=call.key)
-            failure = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=repr(error))
-        self.metrics.call_seconds.labels(call.name).observe(self.monotonic() - started)
-        if failure is not None:
-            self.metrics.call_errors.labels(call.name, failure.kind.value).inc()
-        return actions.CallAnswer(call=call, asked_at=asked_at, at=self.clock(), reading=reading, failure=failure)
-
-    def _not_called(self, call: actions.Call, why: str) -> actions.CallAnswer:
-        failure = Failure(kind=FailureKind.UNAVAILABLE, message=why)
-        return actions.CallAnswer(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
-
-    # --- Kubernetes ---
-
-    def _write(self, write: actions.Write) -> actions.WriteAnswer:
-        if self.lease_seconds() <= _WRITE_SECONDS:
-            return self._not_written(write, NO_LEASE)
-        failure, message = None, ""
-        ledger: Ledger | None = None
-        try:
-            match write:
-                case actions.SaveLedger():
-                    ledger = save_ledger(self.api, self.namespace, write)
-                case actions.OpenGate():
-                    open_gate(self.api, write)
-                case actions.TakeBack():
-                    take_back(self.api, write)
-        except ClusterError as error:
-            failure, message = failure_of(error), str(error)
-        except Exception as error:  # noqa: BLE001 - the answer must not be lost
-            _log.exception("write.crashed", write=write.key)
-            failure, message = WriteFailure.UNAVAILABLE, repr(error)
-        return actions.WriteAnswer(write=write, at=self.clock(), failure=failure, message=message, ledger=ledger)
-
-    def _not_written(self, write: actions.Write, why: str) -> actions.WriteAnswer:
-        return actions.WriteAnswer(write=write, at=self.clock(), failure=WriteFailure.UNAVAILABLE, message=why)
+    def write(self, write: actions.Write) -> Ledger | None:
+        """Make a write; return the new ledger if the write is of the ledger."""
+        match write:
+            case actions.SaveLedger():
+                return save_ledger(self.api, self.namespace, write)
+            case actions.OpenGate():
+                open_gate(self.api, write)
+            case actions.TakeBack():
+                take_back(self.api, write)
+        return None
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:

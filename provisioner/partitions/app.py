@@ -6,12 +6,14 @@ import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
+from datetime import timedelta
 from functools import partial
 
 import provisioner
-from provisioner import controller as controllers
 from provisioner.admission.files import Files
-from provisioner.controller import Controller, assemble, make_replica
+from provisioner.controller import process as controllers
+from provisioner.controller.loop import RoundLoop
+from provisioner.controller.process import Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.kube.watches import Watch, doubt_of
 from provisioner.partitions import names
@@ -27,9 +29,8 @@ from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
 from provisioner.partitions.vipu.protocol import Vipu
-from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.resources import file_pages
-from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings.partitions import PartitionSettings
 
 _WRITES_AT_ONCE = 8
@@ -37,16 +38,14 @@ _WRITES_AT_ONCE = 8
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
-    """Observes, decides, acts and reports in rounds. `memory` and all parts belong to the loop's thread."""
+    """The loop of partitions. `memory` and all parts are used only by its thread."""
 
     settings: PartitionSettings
     pods: Watch[Pod]
     known: Known
     actor: Actor
-    reporter: Reporter
     metrics: Metrics
     board: Board
-    is_leader: Callable[[], bool]
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
@@ -54,40 +53,32 @@ class Loop(RoundLoop[Answer]):
         return self.known.snapshot(self.pods).not_synced if self.is_leader() else ()
 
     def round(self) -> float:
-        """Do one round. Return the maximum pause in seconds before the next round if no event occurs."""
-        self.metrics.set_watch(
-            "pods", synced=self.pods.synced, last_contact=self.pods.last_contact_monotonic, now=self.monotonic()
-        )
-        leading = self.is_leader()
-        self.metrics.leader.set(leading)
-        # Take the answers before the clock is adjusted: their times were taken with the previous clock.
-        self.take_in(self.actor.take_answer, self._fold, self.reporter.tell_answer)
-        if by := self.follow_clock():
-            self.memory = shifted(self.memory, by)
-            self.known.clock_set(by)
+        """Do one round; return the maximum pause in seconds before the next."""
+        leading = self.begin({"pods": self.pods})
         if self.known.due_in_seconds(self.clock(), leading=leading) <= 0:
             self.known.read(leading=leading)
         if not leading:
             self.board.stand_by()
             due = self.known.due_in_seconds(self.clock(), leading=False)
-            return max(0.0, min(LONGEST_PAUSE_SECONDS, due))
+            return self.pause_seconds(None, due_in_seconds=due)
         snapshot = self.known.snapshot(self.pods, self.actor.live())
         # Set here, because the reporter is not called in a round without the ledger.
         self.metrics.ledger_known.set(snapshot.ledger is not None)
-        started = self.monotonic()
-        plan = decide(snapshot, self.memory, self.settings, self.clock())
-        self.metrics.decide_seconds.observe(self.monotonic() - started)
-        # Store the memory before anything is sent: it contains the calls and writes of the plan as open.
-        self.memory = plan.memory
+        with self.metrics.decide_seconds.time():
+            plan = decide(snapshot, self.memory, self.settings, self.clock())
         self.board.publish(plan, snapshot, self.clock())
-        if not snapshot.not_synced:
-            self.actor.carry_out(plan)
-            self.report(partial(self.reporter.tell, plan, snapshot, self.clock()))
+        self.carry_out(plan, snapshot)
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.known.due_in_seconds(self.clock(), leading=True))
 
-    def _fold(self, answer: Answer) -> None:
+    def fold(self, answer: Answer) -> None:
+        """Record an answer in the memory and in the readings."""
         self.known.fold(answer)
         self.memory = fold(self.memory, answer)
+
+    def clock_set(self, by: timedelta) -> None:
+        """Shift also the times of the readings."""
+        RoundLoop.clock_set(self, by)
+        self.known.clock_set(by)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -149,7 +140,7 @@ def build(
         ),
         known=known,
         actor=actor,
-        reporter=Reporter(recorder=replica.recorder, metrics=metrics),
+        reporter=Reporter(recorder=replica.recorder, metrics=metrics, clock=clock),
         metrics=metrics,
         board=Board(release=provisioner.__version__, identity=replica.identity),
         is_leader=replica.is_leader,

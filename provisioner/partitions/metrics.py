@@ -9,17 +9,16 @@ from datetime import UTC, datetime
 from provisioner.partitions.planning.picture import ORPHAN, View
 from provisioner.partitions.planning.round import ServerView
 from provisioner.partitions.planning.standing import Phase
-from provisioner.runtime.metrics import LoopMetrics, Registry, Shown
+from provisioner.runtime.metrics import ActionMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_partitions_"
-DONE = "ok"
 #: Values of the label `phase`, as the status page shows them.
 PHASES = (*(each.value for each in Phase), ORPHAN)
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 
 
-class Metrics(LoopMetrics):
+class Metrics(ActionMetrics):
     """Metrics of one process; any thread may change them."""
 
     def __init__(self, *, version: str) -> None:
@@ -28,24 +27,27 @@ class Metrics(LoopMetrics):
         self.waited = registry.histogram(
             "pod_wait_seconds", "Time from a pod's creation until it could be scheduled.", _WAIT_BUCKETS
         )
-        self.call_seconds = registry.histogram(
+        self._call_seconds = registry.histogram(
             "vipu_call_duration_seconds", "Duration of calls to V-IPU servers.", _CALL_BUCKETS, "call"
         )
-        self.call_errors = registry.counter(
+        self._call_errors = registry.counter(
             "vipu_call_errors", "Calls to V-IPU servers that failed, by kind of failure.", "call", "kind"
         )
         self.kept = registry.counter(
             "removals_kept", "Removals of partitions that were not sent because the pod had not ended."
         )
         self.orphans = registry.counter("orphans_removed", "Removed partitions that no pod had.")
-        self.writes = registry.counter(
-            "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
-        )
         self.faults = registry.counter(
             "decision_faults", "Decisions that failed because of a mistake in the controller."
         )
         self.ledger_known = registry.gauge("ledger_known", "1 when the ledger is known; 0: nothing is changed.")
         self.show(values_of(View(), (), datetime.now(UTC)))
+
+    def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:  # noqa: ARG002
+        """Record one call. Commands have no HTTP status."""
+        self._call_seconds.labels(method).observe(seconds)
+        if error_kind is not None:
+            self._call_errors.labels(method, error_kind).inc()
 
 
 def values_of(view: View, servers: Iterable[ServerView], now: datetime) -> Iterator[Shown]:

@@ -15,9 +15,10 @@ from provisioner.kube.protocol import Api, Timeouts, object_path
 from provisioner.kube.reflector import Collection
 from provisioner.kube.watches import UNFINISHED, ListWatch, Watch, doubt_of
 from provisioner.model.capacity import Failure
+from provisioner.model.writes import AnsweredWrite
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
-from provisioner.partitions.planning.actions import CallAnswer, ReadServer, SaveLedger, WriteAnswer
+from provisioner.partitions.planning.actions import Answer, ReadServer, SaveLedger
 from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
 from provisioner.partitions.planning.round import ServerView, Snapshot
 from provisioner.partitions.vipu.protocol import Reading
@@ -107,18 +108,18 @@ class Known(Rereading):
         except NotFound:
             return Ledger()
 
-    def fold(self, answer: CallAnswer | WriteAnswer) -> None:
+    def fold(self, answer: Answer) -> None:
         """Record the ledger or the server's state from an answer."""
-        if isinstance(answer, WriteAnswer):
+        if isinstance(answer, AnsweredWrite):
             if isinstance(answer.write, SaveLedger):
                 # A failed write may have taken effect, so the ledger has to be read again.
-                self.ledger = answer.ledger if answer.failure is None else None
+                self.ledger = answer.result if answer.failure is None else None
         elif isinstance(answer.call, ReadServer):
             address = answer.call.server
             if answer.failure is not None:
                 self._failing[address] = answer.failure
-            elif answer.reading is not None:
-                self._readings[address] = answer.reading
+            elif answer.result is not None:
+                self._readings[address] = answer.result
                 self._failing.pop(address, None)
 
     def clock_set(self, by: timedelta) -> None:

@@ -2,52 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 
 import structlog
 
-from provisioner.kube.events import EventRecorder
+from provisioner.controller.report import PlanReporter
 from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredWrite, WriteFailure
 from provisioner.partitions.demand import Pod
-from provisioner.partitions.metrics import DONE, Metrics, values_of
+from provisioner.partitions.metrics import Metrics, values_of
 from provisioner.partitions.planning import actions
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.events import FAILED, RELEASED
 from provisioner.partitions.planning.round import Snapshot
-from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
 
 @dataclass(slots=True, kw_only=True)
-class Reporter:
-    """Reports decisions and answers. Used only by the loop's thread."""
+class Reporter(PlanReporter):
+    """Reports decisions and answers."""
 
-    recorder: EventRecorder
     metrics: Metrics
-    _lasting: Lasting = field(default_factory=Lasting)
+    clock: Callable[[], datetime]
 
-    def tell(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
+    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Report the Events and faults of one decision, and set the metrics."""
         for event in plan.events:
-            self._emit(event.pod, event.reason, event.message, warning=event.warning)
+            self._emit(_ref(event.pod), event.reason, event.message, warning=event.warning)
         for fault in plan.faults:
-            self._lasting.fails(
-                fault.subject,
-                fault.error,
-                lambda fault=fault: _log.error("decision.failed", subject=fault.subject, error=fault.error),  # type: ignore[misc]
-            )
+            if self._lasting.fails(fault.subject, fault.error):
+                _log.error("decision.failed", subject=fault.subject, error=fault.error)
         self.metrics.faults.inc(len(plan.faults))
         self.metrics.set_events_dropped(self.recorder.dropped_total)
-        self.metrics.show(values_of(plan.view, snapshot.servers, now))
+        self.metrics.show(values_of(plan.view, snapshot.servers, self.clock()))
 
     def tell_answer(self, answer: actions.Answer) -> None:
         """Report the outcome of a call or a write."""
-        if isinstance(answer, actions.WriteAnswer):
+        if isinstance(answer, AnsweredWrite):
             self._tell_write(answer)
         else:
             self._tell_call(answer)
@@ -63,16 +58,23 @@ class Reporter:
                 said |= {"namespace": call.pod[0], "pod": call.pod[1]}
         if answer.kept:
             self.metrics.kept.inc()
-            self._lasting.fails(key, answer.kept, lambda: _log.warning("partition.kept", **said, reason=answer.kept))
+            if self._lasting.fails(key, answer.kept):
+                _log.warning("partition.kept", **said, reason=answer.kept)
         elif failure is None:
             self._tell_done(call, said, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
             # An earlier create of this controller took effect: no other cluster uses this id.
             self._lasting.ended(key)
             _log.info("partition.exists", **said)
-        else:
+        elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):
             said |= {"kind": failure.kind.value, "message": failure.message}
-            self._lasting.fails(key, f"{failure.kind.value} {failure.message}", lambda: _log_failed(call, said))
+            match call:
+                case actions.ReadServer():
+                    _log.warning("server.not_read", **said)
+                case actions.CreatePartition():
+                    _log.warning("partition.create_failed", **said)
+                case actions.RemovePartition():
+                    _log.warning("partition.remove_failed", **said)
 
     def _tell_done(self, call: actions.Call, said: Mapping[str, object], *, failed_before: bool) -> None:
         match call:
@@ -86,56 +88,29 @@ class Reporter:
                 _log.info("server.read_again", **said)
 
     def _tell_write(self, answer: actions.WriteAnswer) -> None:
-        write, key = answer.write, answer.write.key
-        result = answer.failure.value if answer.failure is not None else DONE
-        self.metrics.writes.labels(write.name, result).inc()
-        said: dict[str, object] = {"write": write.name, "object": key}
+        write, said = answer.write, dict[str, object]()
         if not isinstance(write, actions.SaveLedger):
-            said |= {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
-        match answer.failure:
-            case None:
-                self._lasting.ended(key)
-                if isinstance(write, actions.TakeBack):
-                    _log.info("partition.taken_back", **said)
-                    self._emit(
-                        write.pod,
-                        RELEASED,
-                        f"The scheduler has found no node for it, and others wait for IPUs: partition "
-                        f"{write.partition_id} is given to them. Create the pod again when a node fits it.",
-                    )
-                if isinstance(write, actions.OpenGate):
-                    _log.info("pod.released_to_scheduler", **said)
-                    self.metrics.waited.observe(max(0.0, (answer.at - write.pod.created_at).total_seconds()))
-            case WriteFailure.CONFLICT:
-                _log.info("write.postponed", kind=result, **said, message=answer.message)
-            case WriteFailure.REFUSED:
-                self._lasting.fails(key, answer.message, lambda: self._refused(answer, said))
-            case WriteFailure.UNAVAILABLE:
-                self._lasting.fails(
-                    key, answer.message, lambda: _log.warning("write.failed", **said, message=answer.message)
-                )
-
-    def _refused(self, answer: actions.WriteAnswer, said: Mapping[str, object]) -> None:
-        _log.warning("write.refused", **said, message=answer.message)
-        if isinstance(answer.write, actions.OpenGate):
-            # The pod occupies its IPUs and waits until a user corrects the cause, so an Event is necessary.
-            self._emit(
-                answer.write.pod,
-                FAILED,
-                f"Partition {answer.write.partition_id} is active, but the pod's scheduling gate cannot be removed: "
-                f"{answer.message}",
+            said = {"namespace": write.pod.namespace, "pod": write.pod.name, "partition": write.partition_id}
+        is_new_failure = self._count_write(answer, write.name, **said)
+        said |= {"write": write.name, "object": write.key}
+        if answer.failure is None and isinstance(write, actions.TakeBack):
+            _log.info("partition.taken_back", **said)
+            message = (
+                f"The scheduler has found no node for it, and others wait for IPUs: partition {write.partition_id} is "
+                "given to them. Create the pod again when a node fits it."
             )
+            self._emit(_ref(write.pod), RELEASED, message)
+        elif answer.failure is None and isinstance(write, actions.OpenGate):
+            _log.info("pod.released_to_scheduler", **said)
+            self.metrics.waited.observe(max(0.0, (answer.at - write.pod.created_at).total_seconds()))
+        elif is_new_failure and answer.failure is WriteFailure.REFUSED and isinstance(write, actions.OpenGate):
+            # The pod occupies its IPUs and waits until a user corrects the cause, so an Event is necessary.
+            message = (
+                f"Partition {write.partition_id} is active, but the pod's scheduling gate cannot be removed: "
+                f"{answer.message}"
+            )
+            self._emit(_ref(write.pod), FAILED, message)
 
-    def _emit(self, pod: Pod, reason: str, message: str, *, warning: bool = True) -> None:
-        ref = ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)
-        self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message)
 
-
-def _log_failed(call: actions.Call, said: Mapping[str, object]) -> None:
-    match call:
-        case actions.ReadServer():
-            _log.warning("server.not_read", **said)
-        case actions.CreatePartition():
-            _log.warning("partition.create_failed", **said)
-        case actions.RemovePartition():
-            _log.warning("partition.remove_failed", **said)
+def _ref(pod: Pod) -> ObjectRef:
+    return ObjectRef(kind="Pod", api_version="v1", namespace=pod.namespace, name=pod.name, uid=pod.uid)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple
 
@@ -9,6 +10,8 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import generate_latest
 from prometheus_client.metrics_core import CounterMetricFamily, GaugeMetricFamily
 from prometheus_client.registry import Collector
+
+from provisioner.model.writes import WriteFailure
 
 
 class Shown(NamedTuple):
@@ -76,6 +79,7 @@ class Registry(CollectorRegistry):
 
 ROUND_RESULTS = ("ok", "crashed")
 _ROUND_BUCKETS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0)
+_REQUEST_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 _DECIDE_BUCKETS = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 
 
@@ -126,3 +130,45 @@ class LoopMetrics:
         """Set the number of Events since the start that were not written."""
         text = "Events that were not written: too many, or rejected."
         self.show([Shown("events_dropped", text, total, family=CounterMetricFamily)])
+
+
+class RequestMetrics:
+    """Metrics of the calls to one API of Google."""
+
+    def __init__(self, registry: Registry, prefix: str, api: str) -> None:
+        self._seconds = registry.histogram(
+            f"{prefix}_request_duration_seconds", f"Duration of calls to {api}.", _REQUEST_BUCKETS, "method"
+        )
+        text = f"Calls to {api} that failed, by kind of failure."
+        self._errors = registry.counter(f"{prefix}_request_errors", text, "method", "kind")
+        text = f"Calls to {api}, by method and HTTP status."
+        self._requests = registry.counter(f"{prefix}_requests", text, "method", "code")
+
+    def observe(self, method: str, *, seconds: float, error_kind: str | None, code: str = "200") -> None:
+        """Record one call. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none"."""
+        self._seconds.labels(method).observe(seconds)
+        self._requests.labels(method, code).inc()
+        if error_kind is not None:
+            self._errors.labels(method, error_kind).inc()
+
+
+#: Result of a write that succeeded, and all results.
+WRITTEN = "ok"
+WRITE_RESULTS = (WRITTEN, *(failure.value for failure in WriteFailure))
+
+
+class ActionMetrics(LoopMetrics, ABC):
+    """Metrics of a controller whose plans have calls and writes."""
+
+    #: Deletes that were not sent because of a live check.
+    kept: Counter
+
+    def __init__(self, registry: Registry) -> None:
+        super().__init__(registry)
+        self.writes = registry.counter(
+            "writes", "Writes to Kubernetes, by what is written and result.", "write", "result"
+        )
+
+    @abstractmethod
+    def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:
+        """Record one call. A call that succeeded has no `error_kind`; `code` is the HTTP status, 0 without one."""

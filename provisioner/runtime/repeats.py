@@ -10,14 +10,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 _EVERY_SECONDS = 60.0
-#: Maximum number of kinds of failures that are counted. Beyond it, the kind that was logged first is forgotten.
+#: Maximum number of kinds of failures that are counted, and so of failures that are logged within _EVERY_SECONDS.
 _MAX_KINDS = 64
 #: Maximum number of remembered failures that last.
 _MAX_LASTING = 4096
 
 
 class Repeats:
-    """Counts failures by kind; used from any thread."""
+    """Counts failures by kind, which clients may choose; used from any thread."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -28,7 +28,7 @@ class Repeats:
     def left_out(self, kind: Hashable) -> int | None:
         """Count a failure; return the number of its kind that were suppressed before, None if it is suppressed.
 
-        A failure is suppressed if one of its kind was logged within 60 s.
+        A failure is suppressed if one of its kind, or _MAX_KINDS of all kinds, were logged within 60 s.
         """
         now = self._monotonic()
         with self._lock:
@@ -37,7 +37,12 @@ class Repeats:
                 self._logged[kind] = logged_at, left_out + 1
                 return None
             if kind not in self._logged and len(self._logged) >= _MAX_KINDS:
-                del self._logged[next(iter(self._logged))]
+                oldest, (oldest_at, _) = next(iter(self._logged.items()))
+                if now - oldest_at < _EVERY_SECONDS:
+                    return None
+                del self._logged[oldest]
+            # The kinds are in the order in which they were logged.
+            self._logged.pop(kind, None)
             self._logged[kind] = now, 0
             return left_out
 
@@ -58,14 +63,14 @@ class Lasting:
     #: Last message by key, such as the name of a resource.
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
-    def fails(self, key: str, message: str, tell: Callable[[], None]) -> None:
-        """Record a failure; call `tell` unless it has lasted with the same message."""
-        if self._messages.get(key) != message:
-            tell()
+    def fails(self, key: str, message: str) -> bool:
+        """Record a failure; return whether to log it: it has not lasted with the same message."""
+        is_new = self._messages.get(key) != message
         self._messages[key] = message
         self._messages.move_to_end(key)
         while len(self._messages) > _MAX_LASTING:
             self._messages.popitem(last=False)
+        return is_new
 
     def ended(self, key: str) -> bool:
         """Record a success; return whether the last attempt had failed."""

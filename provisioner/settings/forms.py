@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
+from math import inf
 from typing import TypeVar
 
 from provisioner import tpu
@@ -22,6 +23,8 @@ ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
 #: Google's service accounts, the only ones that nodes can use; "default" is Compute Engine's.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
+#: Name of most resources of Compute Engine.
+RESOURCE_NAME = re.compile(_RESOURCE)
 _NETWORK = re.compile(rf"(projects/{PROJECT.pattern}/global/networks/)?{_RESOURCE}")
 _SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}}/subnetworks/)?{_RESOURCE}")
 NAMESPACE = re.compile(r"[a-z0-9]([-a-z0-9]{0,61}[a-z0-9])?")
@@ -74,12 +77,12 @@ def go_duration_seconds(text: str) -> float:
     return seconds
 
 
-def duration_from(least_seconds: int, reason: str) -> Callable[[str], float]:
-    """Return a reader of durations with a minimum. The reason is the error message for shorter ones."""
+def duration_from(least_seconds: int, reason: str, most_seconds: float = inf) -> Callable[[str], float]:
+    """Return a reader of durations with bounds. The reason is the error message for other durations."""
 
     def read(text: str) -> float:
         seconds = go_duration_seconds(text)
-        if seconds < least_seconds:
+        if not least_seconds <= seconds <= most_seconds:
             raise ValueError(reason)
         return seconds
 
@@ -120,16 +123,24 @@ def matching(pattern: re.Pattern[str], meaning: str) -> Callable[[str], str]:
     return read
 
 
-def list_of(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of comma-separated texts that match a pattern."""
+def list_of(pattern: re.Pattern[str], meaning: str, most: int | None = None) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of at most `most` comma-separated texts that match a pattern."""
 
     def read(text: str) -> tuple[str, ...]:
-        for item in comma_items(text):
+        items = comma_items(text, what="entries", most=most)
+        for item in items:
             if not pattern.fullmatch(item):
-                raise ValueError(f"has {item!r}, which is not {meaning}")
-        return comma_items(text)
+                raise ValueError(f"has {bounds.quoted(item)}, which is not {meaning}")
+        return items
 
     return read
+
+
+def nearest(name: str, names: Iterable[str], cutoff: float = 0.0) -> str:
+    """Return the most similar name with at least this similarity, from 0 to 1; empty if no name has."""
+    import difflib  # noqa: PLC0415 - only for mistakes
+
+    return next(iter(difflib.get_close_matches(name[: bounds.LABEL_KEY], names, n=1, cutoff=cutoff)), "")
 
 
 def whole_number(least: int, most: int) -> Callable[[str], int]:

@@ -52,12 +52,14 @@ def required(group: Group, variable: str, read: Callable[[str], Any], descriptio
     return field(metadata={"option": made})
 
 
-def option(group: Group, variable: str, read: Callable[[str], Any], default: Any, description: str) -> Any:
+def option(
+    group: Group, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any
+) -> Any:
     """Declare a field whose default is a text in the environment's form, or a value that no text represents."""
     text = default if isinstance(default, str) else ""
     value = read(text) if text else default
     made = Option(variable=variable, group=group, read=read, default=text, description=description)
-    return field(default_factory=lambda: value, metadata={"option": made})
+    return field(default_factory=lambda: value, metadata={"option": made, **metadata})
 
 
 def options_of(settings: type) -> tuple[Option, ...]:

@@ -8,10 +8,11 @@ from functools import partial
 
 from provisioner import constants
 from provisioner.model import choices
-from provisioner.model.capacity import ClusterName, Network, Zone
+from provisioner.model.capacity import ClusterName, Zone
 from provisioner.model.choices import CapacityChoice
-from provisioner.settings import forms
+from provisioner.settings import forms, node_forms
 from provisioner.settings.forms import ACCELERATOR, GCE, Prices, check_accelerator, parse_prices
+from provisioner.settings.node_fields import NodeFields
 from provisioner.settings.option import (
     MOST_CONCURRENCY,
     Group,
@@ -24,7 +25,6 @@ from provisioner.settings.option import (
     served_namespaces,
 )
 
-_MAX_PODS = 256
 IMAGE = re.compile(r"[A-Za-z0-9:/._~-]*projects/[A-Za-z0-9:._~-]+/global/images/[A-Za-z0-9/._~-]+")
 _IMAGE_FORM = '"ACCELERATOR=IMAGE" (or "*" for all others), such as "tpu7x=projects/my-project/global/images/my-image"'
 
@@ -46,7 +46,7 @@ _environment = partial(option, Group.ENVIRONMENT)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Settings:
+class Settings(NodeFields):
     """Effective settings. A limit of None means no limit."""
 
     project_id: str = _required(
@@ -214,6 +214,14 @@ class Settings:
         "The same for keys of node labels that a pod sets by selector or copy-labels. Those in "
         "GCP_POD_TO_NODE_LABELS are always allowed.",
     )
+    allowed_node_settings: node_forms.Entries = _limits(
+        "ALLOWED_NODE_SETTINGS",
+        node_forms.allowed_settings,
+        (),
+        "Comma-separated annotations by which workloads may choose node settings, such as "
+        '"node-disk-size=500, node-image-type, node-labels=team=*": a number is a maximum; other values, or each entry '
+        "of a list, must equal the text, or begin with what precedes *. Empty: none.",
+    )
     pause_creation: bool = _limits(
         "PAUSE_CREATION",
         forms.go_bool,
@@ -229,60 +237,11 @@ class Settings:
         "cost is shown.",
     )
 
-    node_service_account: str = _nodes(
-        "GCP_NODE_SERVICE_ACCOUNT",
-        forms.matching(forms.ACCOUNT, "the e-mail address of a service account"),
-        "",
-        "The service account of the nodes. Empty: the project's Compute Engine default.",
-    )
-    node_oauth_scopes: tuple[str, ...] = _nodes(
-        "GCP_NODE_OAUTH_SCOPES",
-        forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
-        f"{forms.SCOPE_PREFIX}cloud-platform",
-        "Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides. Without it and "
-        "without devstorage.read_only, nodes cannot pull private images.",
-    )
-    node_tags: tuple[str, ...] = _nodes(
-        "GCP_NODE_TAGS",
-        forms.list_of(forms.NETWORK_TAG, "a network tag"),
-        (),
-        "Comma-separated network tags of the nodes.",
-    )
     pod_to_node_labels: tuple[str, ...] = _nodes(
         "GCP_POD_TO_NODE_LABELS",
         forms.list_of(forms.LABEL_KEY, "a label key"),
         (),
         "Comma-separated pod labels to copy to the nodes.",
-    )
-    node_secondary_disk: str = _nodes(
-        "GCP_NODE_SECONDARY_DISK",
-        str,
-        "",
-        "The disk image of a secondary boot disk with container images. Empty: none.",
-    )
-    node_secure_boot: bool = _nodes(
-        "GCP_NODE_SECURE_BOOT", forms.go_bool, "true", "Create shielded nodes with secure boot."
-    )
-    node_additional_networks: tuple[Network, ...] = _nodes(
-        "GCP_NODE_ADDITIONAL_NETWORKS",
-        forms.parse_networks,
-        (),
-        'Additional networks of the nodes, "vpc1:subnet1, vpc2:subnet2".',
-    )
-    node_disk_type: str = _nodes(
-        "GCP_NODE_DISK_TYPE",
-        forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"),
-        "",
-        "The boot disk type. Empty: the one that the machine type needs.",
-    )
-    node_confidential_storage: bool = _nodes(
-        "GCP_NODE_CONFIDENTIAL_STORAGE", forms.go_bool, "false", "Use confidential mode for hyperdisks."
-    )
-    node_boot_disk_kms_key: str = _nodes(
-        "GCP_NODE_BOOT_DISK_KMS_KEY",
-        str,
-        "",
-        "The customer-managed encryption key of the boot disks, as a full resource name.",
     )
     #: None if the cluster's release channel decides.
     auto_upgrade: bool | None = _nodes(
@@ -291,19 +250,6 @@ class Settings:
         "auto",
         "auto, on or off. auto: on a cluster with a release channel on, with a maintenance exclusion until the "
         "end of support; elsewhere off. GKE accepts no pool without auto-upgrade on a release channel.",
-    )
-    idle_maintenance_seconds: float = _nodes(
-        "NODEPOOL_IDLE_MAINTENANCE",
-        forms.go_duration_seconds,
-        "0s",
-        "Maintain a host as soon as its node has been idle for this time, with periodic host maintenance (v1beta1 of "
-        "GKE's API). 0: GKE's default, at the scheduled time.",
-    )
-    max_pods_per_node: int = _nodes(
-        "GKE_MAX_PODS_PER_NODE",
-        forms.whole_number(8, _MAX_PODS),
-        "15",
-        "The most pods on a node. It determines the size of its pod address range.",
     )
     single_host_placement: bool = _nodes(
         "SINGLE_HOST_PLACEMENT",

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from provisioner.settings import forms
 from provisioner.settings.forms import (
     GCE,
     GKE,
@@ -13,6 +14,7 @@ from provisioner.settings.forms import (
     is_more_than,
     region_of,
 )
+from provisioner.settings.node_fields import ROWS
 from provisioner.settings.option import MOST_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
@@ -20,18 +22,15 @@ from provisioner.settings.options import OPTIONS, Settings
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Cluster name for clusters without GKE, which is kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: Options that only GKE supports. PROVIDER=gce rejects them, because TPUNodeGroups would ignore them silently.
-_ON_GKE_ALONE = (
-    "node_secondary_disk",
-    "node_additional_networks",
-    "node_confidential_storage",
-    "node_boot_disk_kms_key",
-    "idle_maintenance_seconds",
-)
+#: Fields that only GKE supports. PROVIDER=gce rejects them, because TPUNodeGroups would ignore them silently. All pools
+#: have max_pods_per_node, node_secure_boot and node_resource_labels, whose defaults are not empty.
+_ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
 #: Minimum similarity of an unknown variable to an option: names that differ by one or two letters.
 _NEAR = 0.92
+#: Beginning of names that are reported even if no option is similar.
+_NODE_PREFIX = "GCP_NODE_"
 _NO_SLICES = "Slice resources are not supported"
 #: Variables of the Go provisioner that have no counterpart, by name or prefix.
 _OF_THE_GO_PROVISIONER = {
@@ -60,7 +59,8 @@ def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict
 
 def _impossible_on_gce(values: Mapping[str, Any]) -> Iterator[str]:
     for option in OPTIONS:
-        if option.field in _ON_GKE_ALONE and values.get(option.field):
+        value = values.get(option.field)
+        if option.field in _ON_GKE_ALONE and value and not (option.default and value == option.read(option.default)):
             yield f"{option.variable} is set, and TPUNodeGroups cannot have it: unset it, or set PROVIDER={GKE}."
     if not values.get("node_images"):
         yield f"NODE_GROUP_IMAGES is not set, and PROVIDER={GCE} needs the boot images of machines."
@@ -147,16 +147,9 @@ def _warnings(environment: Mapping[str, str]) -> Iterator[str]:
         known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
         if known:
             yield f"{name} is an option of the Go provisioner and has no effect here: {known}. Remove it."
-        elif near := _nearest(name):
+        elif near := forms.nearest(name, _NAMES, 0.0 if name.startswith(_NODE_PREFIX) else _NEAR):
             yield f"{name} is not an option and has no effect; did you mean {near}?"
 
 
 def _is(name: str, key: str) -> bool:
     return name.startswith(key) if key.endswith("_") else name == key
-
-
-def _nearest(name: str) -> str:
-    """Return the option that is most similar to an unknown name; empty if no option is similar."""
-    import difflib  # noqa: PLC0415 - only for mistakes
-
-    return next(iter(difflib.get_close_matches(name, _NAMES, n=1, cutoff=_NEAR)), "")

@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from provisioner.controller.actor import NO_LEASE, CallingActor
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, Conflict, NotFound
 from provisioner.kube.live import KeptError
@@ -23,7 +24,6 @@ from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.model.waits import doubled_seconds
 from provisioner.model.wording import first_of
 from provisioner.model.workloads import WorkloadName
-from provisioner.runtime.actor import NO_LEASE, CallingActor
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp

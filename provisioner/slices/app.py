@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from datetime import datetime
 
 import provisioner
-from provisioner.controller import Addresses, Controller, assemble, make_replica
+from provisioner.controller.process import Addresses, Controller, assemble, make_replica
 from provisioner.kube.api import KubeApi
 from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import FollowedClock
@@ -83,7 +83,7 @@ def build(
     )
     watches = make_watches(api, settings, replica.wake.set)
     clock = FollowedClock()
-    supplier, proof = choose(settings, api, client, clock, metrics.observe_gke_call)
+    supplier, proof = choose(settings, api, client, clock, metrics.gke.observe)
     actor = Actor(
         supplier=supplier,
         api=api,
@@ -117,6 +117,7 @@ def build(
         reporter=Reporter(
             recorder=replica.recorder,
             metrics=metrics,
+            meter=Meter(settings=settings, metrics=metrics),
             journal=board.journal,
             clock=clock,
             supplier_name=supplier.rules.supplier_name,
@@ -128,7 +129,6 @@ def build(
         clock=clock,
         wake=replica.wake,
         stopping=replica.stopping,
-        meter=Meter(settings=settings, metrics=metrics),
     )
     pages = board_api.pages(board)
     return assemble(replica, loop, actor, watches.named(), addresses, problems=loop.problems, pages=pages)

@@ -24,7 +24,7 @@ from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, Memory
+from provisioner.slices.planning.memory.state import Backoff, Memory, PoolMemory, SliceMemory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -41,12 +41,13 @@ def to_text(memory: Memory) -> dict[str, str]:
     # The back-offs that last longest, because pods name the reservations in the keys: there may be any number of them.
     shared = (item for item in memory.backoffs.items() if item[1].slice_id is None)
     backoffs = sorted(shared, key=lambda item: (item[1].until, item[0]), reverse=True)[: bounds.HINTED_BACKOFFS]
+    pools = memory.pools.items()
     sections: dict[str, list[Any]] = {
         "creates": sorted(memory.created_at, reverse=True),
         "attempts": sorted(_open_attempts(memory).items()),
-        "idle-since": sorted(memory.unneeded_since.items()),
+        "idle-since": sorted((name, pool.unneeded_since) for name, pool in pools if pool.unneeded_since is not None),
         "back-off": [(key, *_backoff_out(each)) for key, each in backoffs],
-        "last-users": sorted(memory.last_users.items()),
+        "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
     left = bounds.HINTS - sum(map(len, sections))
@@ -59,20 +60,25 @@ def to_text(memory: Memory) -> dict[str, str]:
 def from_text(data: Mapping[str, str]) -> Memory:
     """Parse the hints; an invalid section is left out."""
     backoffs = _read(data, "back-off", list[tuple[str, FailureKind, str, int, _Moment, _Moment]])
+    idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
+    last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))
+    attempts = _read(data, "attempts", list[tuple[SliceId, _Attempt]])
     return Memory(
-        unneeded_since=dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]])),
-        last_users=dict(_read(data, "last-users", list[tuple[PoolName, SliceId]])),
+        pools={
+            name: PoolMemory(unneeded_since=idle_since.get(name), last_user=last_users.get(name))
+            for name in {**idle_since, **last_users}
+        },
+        slices={slice_id: SliceMemory(attempt=attempt) for slice_id, attempt in attempts},
         backoffs={
             key: Backoff(failure=Failure(kind=kind, message=message), failures=failures, since=since, until=until)
             for key, kind, message, failures, since, until in backoffs
         },
         created_at=tuple(sorted(_read(data, "creates", list[_Moment]))),
-        attempts=dict(_read(data, "attempts", list[tuple[SliceId, _Attempt]])),
     )
 
 
 def _open_attempts(memory: Memory) -> dict[SliceId, int]:
-    attempts = dict(memory.attempts)
+    attempts = {slice_id: known.attempt for slice_id, known in memory.slices.items() if known.attempt}
     for call in memory.creates.values():
         attempt = int(call.request.labels.get(constants.POOL_ATTEMPT, "0"))
         if attempt > 0:

@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
+from datetime import timedelta
 
 from provisioner import constants
+from provisioner.controller.loop import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.machineconfigs import Listed, extend_catalogue
-from provisioner.model.capacity import NodePool, PoolName
 from provisioner.model.sources import HINTS
 from provisioner.model.workloads import Workloads
-from provisioner.runtime.clock import shifted
-from provisioner.runtime.rounds import LONGEST_PAUSE_SECONDS, RoundLoop
 from provisioner.settings import Settings
 from provisioner.slices import hints
 from provisioner.slices.act import Actor
 from provisioner.slices.board import Board
 from provisioner.slices.demand.slices import all_slices, find_by_workload
-from provisioner.slices.metrics import Meter, Metrics
+from provisioner.slices.metrics import Metrics
 from provisioner.slices.observe import OPTIONAL, PoolList, Watches, not_synced, read_sources, take_snapshot, unknown_in
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
@@ -41,7 +39,7 @@ _STALLED_GAP_SECONDS = 30.0
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[answers.Answer]):
-    """Observes, decides and acts until it is stopped. `memory` and all parts belong to the loop's thread."""
+    """The loop of slices. `memory` and all parts are used only by its thread."""
 
     settings: Settings
     watches: Watches
@@ -53,9 +51,6 @@ class Loop(RoundLoop[answers.Answer]):
     metrics: Metrics
     board: Board
     store: hints.HintsStore
-    is_leader: Callable[[], bool]
-    #: None if rounds are not measured, as in the simulation.
-    meter: Meter | None = None
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
     _hints: dict[str, str] = field(default_factory=dict)
@@ -81,16 +76,7 @@ class Loop(RoundLoop[answers.Answer]):
 
     def round(self) -> float:
         """Do one round; return the maximum pause in seconds before the next one."""
-        for name, watch in self.watches.named().items():
-            if name in OPTIONAL and watch.missing:
-                # The cluster does not have the kind, which is normal.
-                self.metrics.forget_watch(name)
-                continue
-            self.metrics.set_watch(
-                name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
-            )
-        leading = self.is_leader()
-        self.metrics.leader.set(leading)
+        leading = self.begin(self.watches.named(), optional=OPTIONAL)
         unknown = unknown_in(read_sources(self.watches))
         if leading:
             unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
@@ -100,30 +86,20 @@ class Loop(RoundLoop[answers.Answer]):
             self._stalled_since = None
             self.board.leading = False
             return LONGEST_PAUSE_SECONDS
-        # Take in the answers first: their times are from the clock before a correction.
-        fold = functools.partial(self._fold, self.pools.by_name())
-        self.take_in(self.actor.take_answer, fold, self.reporter.tell_answer)
-        self._follow_clock()
         if wait_seconds := self._prepare():
             self.board.leading = True
             self._tell_stalled(take_snapshot(self.watches, self.pools))
             return min(LONGEST_PAUSE_SECONDS, wait_seconds)
         plan, snapshot = self._decide()
-        plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
-        self.memory, self.last_plan = plan.memory, plan
+        plan = self.last_plan = replace(plan, alerts=(*plan.alerts, *self.actor.alerts()))
         self.report(lambda: self.board.publish(snapshot, plan, self._adapted(), self.clock()))
+        self.carry_out(plan, snapshot)
         if snapshot.not_synced:
             self._tell_stalled(snapshot)
         else:
             self._stalled_since = None
-            # First the calls, which the memory records as in progress. If this fails as a whole, calls that are not
-            # live calls of the actor count as calls with an unknown outcome a minute later.
-            self.actor.carry_out(plan)
-            self.report(lambda: self.reporter.tell(plan))
-            if self.meter is not None:
-                self.report(functools.partial(self.meter.look, plan, snapshot, self.clock()))
             self._save_hints()
-        return self._pause(plan)
+        return self.pause_seconds(plan.wake_at, due_in_seconds=self._due_in_seconds())
 
     def _tell_stalled(self, snapshot: Snapshot) -> None:
         now = self.monotonic()
@@ -144,12 +120,13 @@ class Loop(RoundLoop[answers.Answer]):
         )
         self.report(lambda: self.reporter.tell_notices(notices))
 
-    def _follow_clock(self) -> None:
-        """If the clock was set, shift all stored times by the same amount."""
-        by = self.follow_clock()
-        if not by:
-            return
-        self.memory = shifted(self.memory, by)
+    def fold(self, answer: answers.Answer) -> None:
+        """Record an answer in the memory."""
+        self.memory = answers.fold(self.memory, answer, self.pools.by_name())
+
+    def clock_set(self, by: timedelta) -> None:
+        """Shift also the times of the list of pools, the proof and the timeline."""
+        RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
             self.identity.clock_set(by)
@@ -184,12 +161,8 @@ class Loop(RoundLoop[answers.Answer]):
         """Return the settings, adapted to the release channel of the cluster."""
         return self.settings if self.identity is None else self.settings.on_channel(self.identity.release_channel)
 
-    def _fold(self, pools: Mapping[PoolName, NodePool], answer: answers.Answer) -> None:
-        self.memory = answers.fold(self.memory, answer, pools)
-
     def _decide(self) -> tuple[Plan, Snapshot]:
-        every = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
-        due = self.pools.due_in_seconds(self.clock(), every_seconds=every) <= 0
+        due = self._due_in_seconds() <= 0
         if due:
             self.pools.fetch()
         plan, snapshot = self._decide_once()
@@ -210,22 +183,16 @@ class Loop(RoundLoop[answers.Answer]):
         # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
         if self._follow_catalogue():
             snapshot = observe()
-        started = self.monotonic()
-        plan = decide(
-            snapshot,
-            self.memory,
-            self._adapted(),
-            self.pools.supplier.rules,
-            self.clock(),
-            self._derived,
-        )
+        rules = self.pools.supplier.rules
+        with self.metrics.decide_seconds.time():
+            plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._derived)
         self._derived = plan.derived
-        self.metrics.decide_seconds.observe(self.monotonic() - started)
         return plan, snapshot
 
-    def _pause(self, plan: Plan) -> float:
-        due = self.pools.due_in_seconds(self.clock(), every_seconds=plan.poll_seconds)
-        return self.pause_seconds(plan.wake_at, due_in_seconds=due)
+    def _due_in_seconds(self) -> float:
+        """Return the seconds until the node pools must be listed."""
+        every_seconds = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
+        return self.pools.due_in_seconds(self.clock(), every_seconds=every_seconds)
 
     def _save_hints(self, *, force: bool = False) -> None:
         due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS

@@ -24,7 +24,7 @@ from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import FailureKind, NodePool, PoolName
 from provisioner.model.choices import capacity_key
-from provisioner.runtime.metrics import LoopMetrics, Registry, Shown
+from provisioner.runtime.metrics import LoopMetrics, Registry, RequestMetrics, Shown
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import SliceId
@@ -53,7 +53,6 @@ SPLIT = "split"
 #: Phases whose times are measured.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
-_CALL_BUCKETS = (0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 20.0)
 #: Bounds in seconds, from a start on an existing pool to the hours that a stockout takes.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
 #: Kind of failure without a message of GKE: the provisioner gave the pool up, because its nodes did not become ready.
@@ -107,13 +106,7 @@ class Metrics(LoopMetrics):
     def __init__(self, *, version: str) -> None:
         registry = Registry(PREFIX, version=version)
         super().__init__(registry)
-        self._gke_seconds = registry.histogram(
-            "gke_request_duration_seconds", "Duration of calls to GKE.", _CALL_BUCKETS, "method"
-        )
-        text = "Calls to GKE that failed, by kind of failure."
-        self._gke_errors = registry.counter("gke_request_errors", text, "method", "kind")
-        text = "Calls to GKE, by method and HTTP status."
-        self._gke_requests = registry.counter("gke_requests", text, "method", "code")
+        self.gke = RequestMetrics(registry, "gke", "GKE")
         self.list_age = registry.gauge("pool_list_age_seconds", "Age of the list of node pools at the last decision.")
         self.creates = registry.counter("creates", "Creates of node pools, by result.", "result")
         self.deletes = registry.counter("deletes", "Deletes of node pools, by reason and result.", "reason", "result")
@@ -155,13 +148,6 @@ class Metrics(LoopMetrics):
             "then. An API that the cluster does not have is not unknown."
         )
         self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
-
-    def observe_gke_call(self, method: str, *, seconds: float, error_kind: str | None, code: str = "200") -> None:
-        """Record one call to GKE. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none"."""
-        self._gke_seconds.labels(method).observe(seconds)
-        self._gke_requests.labels(method, code).inc()
-        if error_kind is not None:
-            self._gke_errors.labels(method, error_kind).inc()
 
 
 _STAGES = {
@@ -356,7 +342,8 @@ def values_of(
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
     # Pools of workloads that are not watched are never overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
-    since = min((at for name, at in memory.unneeded_since.items() if name not in undecided), default=now)
+    moments = (known.unneeded_since for name, known in memory.pools.items() if name not in undecided)
+    since = min(filter(None, moments), default=now)
     text = "The longest time beyond NODEPOOL_DELETION_DELAY that an unneeded node pool has existed."
     overdue = (now - since).total_seconds() - deletion_delay_seconds
     yield Shown("unneeded_overdue_seconds", text, max(0.0, overdue))
@@ -414,7 +401,7 @@ def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str
         yield from ((cause, ref.uid) for cause in causes for ref in notice.objects)
     # The slice that tries whether there is capacity again has no notice, but waits for the same cause.
     memory = plan.memory
-    requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
+    requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: each.pool for name, each in supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():
         if state.leader is not None and state.name in pools and state.phase in _TRYING:

@@ -18,10 +18,11 @@ from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
-from provisioner.slices.metrics import TIMED_PHASES, Metrics
+from provisioner.slices.metrics import TIMED_PHASES, Meter, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.view.reasons import WHY_DELETED
 from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
@@ -51,6 +52,8 @@ class Reporter:
 
     recorder: EventRecorder
     metrics: Metrics
+    #: None if rounds are not measured, as in the simulation.
+    meter: Meter | None = None
     supplier_name: str = "GKE"
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
@@ -72,7 +75,7 @@ class Reporter:
     _standing: set[_Identity] = field(default_factory=set)
     _told: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
 
-    def tell(self, plan: Plan) -> None:
+    def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Report the result of one decision."""
         states = plan.states
         self._creates |= {create.request.name: create for create in plan.creates}
@@ -86,6 +89,8 @@ class Reporter:
         self.tell_notices(plan.notices)
         self._tell_alerts(plan.alerts)
         self.metrics.set_events_dropped(self.recorder.dropped_total)
+        if self.meter is not None:
+            self.meter.look(plan, snapshot, self.clock())
 
     def tell_answer(self, answer: Answer) -> None:
         """Report the result of a call."""

@@ -25,7 +25,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from provisioner import tpu
-from provisioner.model.capacity import Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
+from provisioner.model.capacity import CallError, Failure, NodePool, NodePoolRequest, Operation, OperationName, PoolName
 from provisioner.model.fit import NodeView
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice
@@ -34,14 +34,8 @@ from provisioner.slices.demand import Slice
 Blocked = Callable[[], Failure | None]
 
 
-class SupplierError(Exception):
+class SupplierError(CallError):
     """The only exception of a supplier."""
-
-    def __init__(self, failure: Failure, subject: str = "") -> None:
-        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
-        self.failure = failure
-        #: The object and the call, such as "create of node pool 'a'".
-        self.subject = subject
 
 
 class UnmeetableError(ValueError):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import platform
 import ssl
 import threading
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -27,7 +28,8 @@ from provisioner.kube import errors, fields
 from provisioner.kube.events import EventRecorder
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, Listed, extend_catalogue, parse_machine_config
 from provisioner.kube.protocol import Api, Timeouts
-from provisioner.kube.watches import ListWatch
+from provisioner.kube.watches import ListWatch, knowledge_of
+from provisioner.model.sources import Knowledge
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions.admission import review_pod as review_pod_with_ipus
 from provisioner.runtime import process
@@ -63,6 +65,8 @@ _DRAIN_SECONDS = 8.0
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
 #: Maximum number of remembered Events, with 9 KB each: names of owners of unstored pods are arbitrary.
 _EVENTS = 2048
+#: Maximum wait in seconds for the first list of MachineConfigs, such as without the right to list, and its interval.
+_CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
 #: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in a lane.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
 _STOPPED = "the thread that keeps the certificates has ended"
@@ -125,6 +129,10 @@ class WebhookServer:
         self.machine_configs.start()
         # Until there is a certificate, no review can be answered, and /readyz reports it.
         self.certificates.start()
+        # Pods of generations that only MachineConfigs list would get no variables, or be rejected.
+        deadline = time.monotonic() + _CATALOGUE_SECONDS
+        while knowledge_of(self.machine_configs) is Knowledge.UNKNOWN and time.monotonic() < deadline:
+            time.sleep(_CATALOGUE_PAUSE_SECONDS)
         self.server.start()
 
     def stop(self, *, drain: Callable[[float], object]) -> None:
@@ -178,7 +186,9 @@ def build(
     certificates = CertificateLoop(_certificates(settings, api, files, context), tell)
 
     def problems() -> Sequence[str]:
-        return ("the webhook server is ending",) if certificates.stopping.is_set() else certificates.problems()
+        if certificates.stopping.is_set():
+            return ("the webhook server is ending",)
+        return certificates.problems() if server.ports else ("the webhook server is starting",)
 
     status = make_status_server(
         NAME,
@@ -227,7 +237,8 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Report a notice as an Event on its object and in the log."""
     about = notice.about
     recorder.emit(about, kind="Warning", reason=constants.INCOMPLETE_ENVIRONMENT, message=notice.message)
-    left_out = repeats.left_out(notice)
+    # The Events have the others: a user of the namespace could fill the log with the names of owners.
+    left_out = repeats.left_out(about.namespace)
     if left_out is not None:
         owner = f"{about.kind} {about.namespace}/{about.name}"
         _log.warning("environment.problem", owner=owner, problem=notice.message, left_out=left_out)

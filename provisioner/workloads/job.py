@@ -87,5 +87,6 @@ PLAIN_JOB = Kind(
     claim_of=claim_of,
     optional=True,
     # A cluster may have very many Jobs.
+    on_request="SERVE_JOBS",
     served=lambda settings: settings.serve_jobs,
 )

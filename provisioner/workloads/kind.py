@@ -64,6 +64,8 @@ class Kind:
     selector: str = ""
     #: Whether other kinds are served if the API server does not know this one, or does not allow reading it.
     optional: bool = False
+    #: Setting that must be true for the kind to be served; empty if the kind is always served.
+    on_request: str = ""
     served: Callable[[Settings], bool] = lambda _settings: True
 
     @property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import sys
+
 import click
 
 from provisioner.cli.frame import Command
 from provisioner.cli.output import ExitCode
+from rehearsal.commands.progress import ProgressLine
 from rehearsal.localcluster import KUBERAY, KUEUE, LWS, LocalClusterError, resolve_binaries
 
 
@@ -18,18 +21,17 @@ def command(*, lws: bool, kueue: bool, kuberay: bool) -> int:
 
     The first build takes about ten minutes.
     """
+    # Standard output contains only the paths, for scripts.
+    line = ProgressLine(sys.stderr)
     try:
         choices = ((LWS, lws), (KUEUE, kueue), (KUBERAY, kuberay))
         optional = [operator.name for operator, wanted in choices if wanted]
-        binaries = resolve_binaries(optional=optional, progress=progress)
+        binaries = resolve_binaries(optional=optional, progress=line.show)
     except LocalClusterError as error:
-        progress(f"error: {error}")
+        line.show(f"error: {error}")
         return ExitCode.ERROR
+    finally:
+        line.close()
     for name, path in binaries.programs.items():
         click.echo(f"{name} {path}")
     return ExitCode.OK
-
-
-def progress(text: str, /) -> None:
-    """Print progress on standard error: standard output contains only the paths, for scripts."""
-    click.echo(text, err=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -15,6 +16,7 @@ import click
 import provisioner
 from provisioner.cli import output
 from provisioner.cli.output import ExitCode
+from rehearsal.commands.progress import ProgressLine
 from rehearsal.demos.world import RehearsalError, RehearsedCluster, Times
 from rehearsal.localcluster import LocalClusterError
 
@@ -45,6 +47,7 @@ class Demo:
         # A plain flag, no threading.Event: a signal handler that runs while its own thread holds the Event's lock would
         # deadlock.
         self._interrupted = False
+        self._line = ProgressLine(sys.stdout)
         self.exit_code = ExitCode.OK
 
     def __enter__(self) -> Self:
@@ -61,6 +64,7 @@ class Demo:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> bool:
+        self._line.close()
         if isinstance(error, RehearsalError | LocalClusterError):
             refuse(f"\nThe demo failed: {error}")
             self.exit_code = ExitCode.ERROR
@@ -70,7 +74,7 @@ class Demo:
 
     def tell(self, text: str) -> None:
         """Print a line with the time since the start."""
-        click.echo(f"{time.monotonic() - self._started:7.1f} s  {text}")
+        self._line.show(text, prefix=f"{time.monotonic() - self._started:7.1f} s  ")
 
     def watch(
         self,

@@ -88,7 +88,7 @@ def command(
     cluster: str | None,
     gke: SimulatorSettings,
 ) -> int:
-    """Run only the simulated GKE, until SIGINT or SIGTERM. docs/simulator.md describes it."""
+    """Run only the simulated GKE, until SIGINT or SIGTERM. docs/develop/simulator.md describes it."""
     from rehearsal.simulators.gke import app  # noqa: PLC0415 - a server: not for the help
 
     settings = replace(gke, project=project, location=location, cluster=cluster)

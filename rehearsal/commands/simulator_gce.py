@@ -25,7 +25,7 @@ from rehearsal.simulators.http.settings import SettingsError
 @click.option("--join/--no-join", default=True, show_default=True, help="VMs join clusters by their metadata")
 @click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="a setting of the simulator; repeatable")
 def command(*, port: int, host: str, project: str | None, join: bool, changes: tuple[str, ...]) -> int:
-    """Run only the simulated Compute Engine, until SIGINT or SIGTERM. docs/simulator.md describes it.
+    """Run only the simulated Compute Engine, until SIGINT or SIGTERM. docs/develop/simulator.md describes it.
 
     VALUE is JSON, or else a text.
     """

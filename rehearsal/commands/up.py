@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import signal
+import sys
 import time
 from pathlib import Path
 
@@ -10,7 +11,7 @@ import click
 
 from provisioner.cli.frame import Command
 from provisioner.cli.output import ExitCode
-from rehearsal.commands.build import progress
+from rehearsal.commands.progress import ProgressLine
 from rehearsal.localcluster import LocalClusterError, start
 
 _CHECK_SECONDS = 1.0
@@ -26,6 +27,8 @@ def command(*, directory: Path | None, jobset: bool, lws: bool, kueue: bool, kub
     """Start a Kubernetes control plane on this machine, print its KUBECONFIG, and run it until Ctrl-C."""
     # Handle SIGTERM like Ctrl-C, so that a service manager can stop the cluster in order at any point of the start.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    # Standard output contains only the address, for scripts.
+    progress = ProgressLine(sys.stderr).show
     try:
         with start(directory, progress=progress, jobset=jobset, lws=lws, kueue=kueue, kuberay=kuberay) as cluster:
             click.echo(f"export KUBECONFIG={cluster.kubeconfig}")

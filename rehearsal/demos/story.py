@@ -26,6 +26,12 @@ _PHASE_WORDS = {
     "failed": "node pool {node_pool} failed: {note}",
     "gone": "node pool {node_pool} is gone",
 }
+#: Webhook of JobSet whose rejections look like failures in the Events of Jobs, and their meaning.
+_JOBSET_WEBHOOK = "vpod.kb.io"
+_REJECTION_IS_NORMAL = (
+    "JobSet creates the other pods of a slice when the leader pod has a node; until then, Events of the Jobs contain "
+    f'`admission webhook "{_JOBSET_WEBHOOK}" denied the request`, which is no failure'
+)
 #: Changes that are not shown: a pool is ready again between the end of its pods and the end of its JobSet.
 _RETURNS = {("in_use", "ready")}
 
@@ -46,6 +52,7 @@ class WorkloadStory:
         self._rehearsal = rehearsal
         self._jobset_states: dict[str, str] = {}
         self._pod_states: dict[str, str] = {}
+        self._rejection_explained = False
 
     @property
     def unfinished(self) -> list[str]:
@@ -71,6 +78,7 @@ class WorkloadStory:
         """Check for changes; yield a line for each."""
         yield from self._jobsets()
         yield from self._pods()
+        yield from self._rejections()
 
     def _changes(
         self, known: dict[str, str], now: Mapping[str, str], line: Callable[[str, str], str | None]
@@ -99,6 +107,15 @@ class WorkloadStory:
             if metadata["labels"].get(constants.COMPLETION_INDEX) == "0":
                 states[f"{metadata['namespace']}/{metadata['name']}"] = _pod_state(raw)
         yield from self._changes(self._pod_states, states, _pod_line)
+
+    def _rejections(self) -> Iterator[str]:
+        """Explain once that JobSet's webhook rejects pods, as soon as an Event reports it."""
+        if self._rejection_explained:
+            return
+        events = self._rehearsal.objects("/api/v1/events", fieldSelector="reason=FailedCreate")
+        if any(_JOBSET_WEBHOOK in str(event.get("message")) for event in events):
+            self._rejection_explained = True
+            yield _REJECTION_IS_NORMAL
 
 
 class Story(WorkloadStory):

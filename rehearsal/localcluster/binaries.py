@@ -364,8 +364,8 @@ def resolve_binaries(
     wanted = [
         _wanted(recipe, root, modules, recipes) for recipe in recipes if not recipe.optional or recipe.name in optional
     ]
-    for name, path in given.items():
-        progress(f"{name}: {path} (${ASSETS_VARIABLE})")
+    if given:
+        progress(f"{', '.join(given)}: from {env[ASSETS_VARIABLE]} (${ASSETS_VARIABLE})")
     to_build = [one for one in wanted if one.recipe.name not in given]
     if any(one.missing for one in to_build):
         with _locked(root, progress=progress, heartbeat_seconds=heartbeat_seconds):
@@ -430,14 +430,15 @@ def _build(
     # Delete the files of a killed build. This process holds the lock, so no other build uses them.
     for leftover in root.glob(f"{_SCRATCH_PREFIX}*"):
         shutil.rmtree(leftover, ignore_errors=True)
-    toolchain = find_toolchain(root, environment=environment, progress=progress)
-    runner = GoRunner(toolchain, progress=progress, heartbeat_seconds=heartbeat_seconds)
     programs = [one for one in missing if not one.program.exists()]
     if programs:
+        names = ", ".join(one.recipe.name for one in programs)
         progress(
-            f"building {len(programs)} programs with Go {toolchain.version} into {root}; "
-            "the first time takes 5 to 15 minutes"
+            f"building {len(programs)} programs from source, once: {names}. It takes 5 to 15 minutes, and 6 GB on disk "
+            f"for Go's caches; the programs are kept in {root}"
         )
+    toolchain = find_toolchain(root, environment=environment, progress=progress)
+    runner = GoRunner(toolchain, progress=progress, heartbeat_seconds=heartbeat_seconds)
     # Below the root, so that finished programs are renamed, not copied.
     with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=root) as scratch:
         for index, one in enumerate(programs, start=1):

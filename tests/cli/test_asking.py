@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from provisioner.cli import gc, main, status
-from provisioner.cli.explain import explanations, lines
+from provisioner.cli.explain import explanations, lines, nothing_found
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import clock
 from provisioner.partitions import board as partitions_board
@@ -78,6 +78,26 @@ def test_explain_accepts_names_of_workload_slice_pod_and_pool(name: str) -> None
     (pool,) = world.pools
     (found,) = explanations(document_of(world), name.format(pool=pool), "")
     assert "running" in found.headline or f"runs on node pool {pool}" in found.headline
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        ("tarin", "Did you mean jobset/train?"),
+        ("pod/train-slice-1-0-abcde", "Did you mean slice/train-slice-0?"),
+        ("jobste/train", "kind 'jobste' is unknown; did you mean jobset?"),
+        ("deployment/x", "kind 'deployment' is unknown; use jobset, lws, raycluster, job, slice, pod or pool"),
+        ("other", "it does not exist: see `kubectl get"),
+    ],
+)
+def test_unknown_name_or_kind_is_reported_with_the_nearest_one(name: str, words: str) -> None:
+    world = World(make_jobset("train"))
+    world.live(3)
+    document = document_of(world)
+    assert explanations(document, name, "") == []
+    answer = "\n".join(nothing_found(document, name, ""))
+    assert words in answer
+    assert ("unknown" in answer) == ("unknown" in words)
 
 
 def test_name_in_two_namespaces_is_explained_for_both_unless_one_is_given() -> None:

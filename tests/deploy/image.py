@@ -71,12 +71,8 @@ def build(stage: Stage, context: Path, scratch: Path) -> None:
     source = scratch / "src"
     source.mkdir(parents=True)
     python = _base_python(scratch)
-    environment = {"PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin", "HOME": str(scratch)}
-    # If this machine reaches the index by special settings, the build needs them as well.
-    for name in ("PIP_INDEX_URL", "PIP_CONFIG_FILE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE"):
-        if value := os.environ.get(name):
-            environment[name] = value
-    wheels = " ".join(str(_fetched(context / lock, python, environment)) for lock in _LOCKS)
+    environment = clean_environment(python, scratch)
+    wheels = " ".join(map(str, locked_wheels(context, python, environment)))
     environment |= {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": wheels}
     for name, arguments in stage.instructions:
         if name == "ENV":
@@ -97,6 +93,21 @@ def build(stage: Stage, context: Path, scratch: Path) -> None:
                 timeout=240,
             )
             assert done.returncode == 0, f"RUN {command}\n{done.stdout[-2000:]}{done.stderr[-4000:]}"
+
+
+def clean_environment(python: Path, home: Path) -> dict[str, str]:
+    """Return an environment with only a search path, a home, and this machine's settings for the package index."""
+    names = ("PIP_INDEX_URL", "PIP_CONFIG_FILE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+    return {
+        "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
+        "HOME": str(home),
+        **{name: value for name in names if (value := os.environ.get(name))},
+    }
+
+
+def locked_wheels(context: Path, python: Path, environment: Mapping[str, str]) -> list[Path]:
+    """Return folders with the wheels of the lock files of the image and of its build."""
+    return [_fetched(context / lock, python, environment) for lock in _LOCKS]
 
 
 def _fetched(lock: Path, python: Path, environment: Mapping[str, str]) -> Path:

@@ -403,17 +403,22 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
-    """The index of the runbooks lists all of them."""
-    folder = _ROOT / RUNBOOKS
-    pages = {path.stem: path.read_text(encoding="utf-8") for path in folder.glob("*.md")}
-    index = pages.pop("README")
-    assert set(pages) == {rule.runbook for rule in alerts.RULES}
-    assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+)\.md\)$", index)) == sorted(pages)
-    for name, page in pages.items():
-        rules = [rule for rule in alerts.RULES if rule.runbook == name]
-        assert page.startswith(f"# {', '.join(rule.name for rule in rules)}\n\n**Fires** when ")
-        assert all(f"Severity: {rule.severity}." in page for rule in rules)
-        assert re.findall(r"(?m)^## (.+)$", page) == ["Find the cause", "What to do"]
+    """The first paragraph of a section names its alerts and their severity; the index lists the pages."""
+    pages = {path.name: path.read_text(encoding="utf-8") for path in (_ROOT / RUNBOOKS).glob("*.md")}
+    index = pages.pop("README.md")
+    assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+\.md)\)", index)) == sorted(pages)
+    sections = {
+        f"{name}#{title.lower().replace(' ', '-')}": text
+        for name, page in pages.items()
+        for title, text in re.findall(r"(?ms)^## ([^\n]+)\n\n(.+?)(?=^## |\Z)", page)
+    }
+    assert set(sections) == {rule.runbook for rule in alerts.RULES}
+    for runbook, text in sections.items():
+        rules = [rule for rule in alerts.RULES if rule.runbook == runbook]
+        assert re.match(rf"\*\*{', '.join(rule.name for rule in rules)}\*\* fires? ", text), runbook
+        assert all(f"Severity: {rule.severity}." in text for rule in rules), runbook
+        assert "**Find the cause" in text.partition("**What to do")[0], runbook
+        assert "**What to do" in text, runbook
 
 
 def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
@@ -423,9 +428,9 @@ def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
         (group,) = _chart_rules(**({"runbooks": runbooks} if runbooks else {}))["spec"]["groups"]
         assert group["rules"] == [rule.json(runbooks) for rule in alerts.RULES]
         links = {rule["annotations"].get("runbook_url") for rule in group["rules"]}
-        assert links == ({f"{address}/{rule.runbook}.md" for rule in alerts.RULES} if runbooks else {None})
+        assert links == ({f"{address}/{rule.runbook}" for rule in alerts.RULES} if runbooks else {None})
     for rule in alerts.RULES:
-        assert f"{RUNBOOKS}/{rule.runbook}.md" in rule.json()["annotations"]["description"]
+        assert f"{RUNBOOKS}/{rule.runbook} in" in rule.json()["annotations"]["description"]
 
 
 # --- where they are installed

@@ -214,13 +214,14 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert more == {"namespaces", "jobs"}
 
 
-def test_variables_of_env_from_are_those_of_every_deployment() -> None:
+def test_variables_of_extra_env_and_env_from_are_those_of_every_deployment() -> None:
     """The webhook server reads the controller's settings, so it needs those of a ConfigMap as well."""
     documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})
     deployments = [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"]
     assert len(deployments) == 3
     for name in deployments:
         assert container_of(documents, name)["envFrom"] == _FULL["envFrom"], name
+        assert _FULL["extraEnv"][0] in container_of(documents, name)["env"], name
 
 
 @pytest.mark.parametrize(

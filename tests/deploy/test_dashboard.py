@@ -127,7 +127,7 @@ def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard)
     assert len({each["title"] for each in panels}) == len(panels)
     for each in _panels(board):
         assert each["description"].endswith(".")
-        assert each["datasource"]["uid"] == "${datasource}"
+        assert each["datasource"]["uid"] == "$datasource"
         assert len({target["refId"] for target in each["targets"]}) == len(each["targets"])
     assert set(re.findall(r"\$\{?(\w+)", board.content())) == _VARIABLES
     assert {each["name"] for each in everything["templating"]["list"]} == _VARIABLES - {"__rate_interval", "__all"}

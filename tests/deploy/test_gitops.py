@@ -7,6 +7,7 @@ with the live object; so does `_drift`.
 from __future__ import annotations
 
 import json
+import subprocess
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -120,6 +121,11 @@ def test_no_field_is_without_a_value(rendered: tuple[list[Json], list[Json]]) ->
     assert [(key_of(each), path) for each in rendered[0] for path in _without_value(each)] == []
 
 
+def test_no_text_has_a_variable_of_flux(rendered: tuple[list[Json], list[Json]]) -> None:
+    """With postBuild of a Kustomization, Flux replaces the variable; an unknown one becomes an empty text."""
+    assert [key_of(each) for each in rendered[0] if "${" in json.dumps(each)] == []
+
+
 @pytest.fixture(name="locations", scope="module")
 def _locations(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the location of the schemas of the API server."""
@@ -173,9 +179,9 @@ def _synced(
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-f", "-", stdin=yaml.safe_dump_all(installed))
 
 
-def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str) -> list[Json]:
-    """Send a server-side apply; return the objects of the response."""
-    command = ("apply", "--server-side", "--force-conflicts", "-f", "-", "-o", "json")
+def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str, force: bool = True) -> list[Json]:
+    """Send a server-side apply; return the objects of the response. Without `force`, conflicts raise."""
+    command = ("apply", "--server-side", "-f", "-", "-o", "json", *(("--force-conflicts",) if force else ()))
     answer = json.loads(rehearsal.kubectl(*command, *flags, stdin=yaml.safe_dump_all(documents)))
     items: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
     return items
@@ -204,11 +210,16 @@ def _comparable(raw: Json) -> Json:
     return {**{key: value for key, value in raw.items() if key != "status"}, "metadata": metadata}
 
 
+def _live(rehearsal: Rehearsal, documents: list[Json]) -> list[Json]:
+    """Return the live objects of a rendering, in its order."""
+    answer = json.loads(rehearsal.kubectl("get", "-o", "json", "-f", "-", stdin=yaml.safe_dump_all(documents)))
+    live: list[Json] = answer["items"] if answer["kind"] == "List" else [answer]
+    return live
+
+
 def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json]]:
     """Return live objects that another sync would change, with the result."""
-    command = ("get", "-o", "json", "-f", "-")
-    answer = json.loads(rehearsal.kubectl(*command, stdin=yaml.safe_dump_all(documents)))
-    live = answer["items"] if answer["kind"] == "List" else [answer]
+    live = _live(rehearsal, documents)
     planned = _apply(rehearsal, documents, "--dry-run=server")
     assert [key_of(each) for each in live] == [key_of(each) for each in planned] == [key_of(each) for each in documents]
     pairs = [(_comparable(before), _comparable(after)) for before, after in zip(live, planned, strict=True)]
@@ -218,6 +229,25 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
 def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
     """A sync also leaves the fields unchanged that the controllers write."""
     assert _drift(rehearsal, synced) == []
+
+
+def test_second_sync_conflicts_with_no_other_manager(rehearsal: Rehearsal, synced: list[Json]) -> None:
+    """A manifest with a field that a controller writes would take the field away from the controller."""
+    assert len(_apply(rehearsal, synced, "--dry-run=server", force=False)) == len(synced)
+
+
+def test_argo_cd_and_flux_find_no_drift_and_no_unhealthy_object(rehearsal: Rehearsal, synced: list[Json]) -> None:
+    """Argo CD compares with the live objects itself; Flux may replace variables such as ${A} in all manifests."""
+    program = tools.built_before("gitops")
+    if program is None:
+        pytest.skip("build the libraries of Argo CD and Flux first: python -m tests.deploy.tools gitops")
+    pairs = [{"config": each, "live": live} for each, live in zip(synced, _live(rehearsal, synced), strict=True)]
+    done = subprocess.run([program], input=json.dumps(pairs), capture_output=True, text=True, check=True, timeout=60)
+    results = json.loads(done.stdout)
+    assert [(each["live"], each["predicted"]) for each in results if each["modified"]] == []
+    # No controller of Deployments runs here, so that these make no progress.
+    assert [each["message"] for each in results if each["health"] not in ("", "Healthy", "Progressing")] == []
+    assert [each["substituted"] for each in results] == synced
 
 
 def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) -> None:

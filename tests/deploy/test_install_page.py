@@ -218,6 +218,8 @@ def test_pages_install_and_uninstall_everything_with_pools_in_use(
     printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
 
     assert 'deployment "tpu-provisioner" successfully rolled out' in printed
+    # The recording in the README shows this line of kubectl.
+    assert "jobset.jobset.x-k8s.io/tpu-demo created" in printed
     assert "jobset.jobset.x-k8s.io/tpu-demo condition met" in printed
     assert "NodePoolCreationSucceeded" in printed
     # The nodes of both slices are assigned.

@@ -127,7 +127,7 @@ def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
     """Helm refuses to install objects that another client has applied; the page shows both ways."""
-    blocks = read_blocks(REPOSITORY / "docs" / "node-groups.md")
+    blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
     (text,) = [each.text.rstrip() for each in blocks if each.text.startswith("helm ")]
     environment = {
         "PATH": "/usr/bin:/bin",

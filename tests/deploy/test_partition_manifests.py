@@ -148,7 +148,7 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
 def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
     """The example for IPUs has a webhook configuration of the same name, which would replace that of the overlay."""
     overlay = make_overlay(copy_of_deploy(tmp_path), VALUES)
-    page = (DEPLOY.parent / "docs" / "partitions.md").read_text(encoding="utf-8")
+    page = (DEPLOY.parent / "docs" / "partitions" / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```$", page)
     path = overlay / "kustomization.yaml"
     kustomization = yaml.safe_load(path.read_text(encoding="utf-8")) | yaml.safe_load(textwrap.dedent(block))

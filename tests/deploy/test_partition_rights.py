@@ -15,7 +15,6 @@ from provisioner.kube.lease import LeaseElector
 from provisioner.model.workloads import ObjectRef
 from provisioner.partitions import names
 from provisioner.partitions.observe import make_ledger_watch, make_pod_watch
-from provisioner.partitions.report import Reporter
 from provisioner.slices.preflight.in_kubernetes import Right
 from tests.deploy.kit import DEPLOY, NAMESPACE, granted_by, only, right_of, rights
 from tests.support.kube import Call, FakeKube
@@ -66,7 +65,7 @@ def _serve_a_pod(controller: Controller) -> None:
     seconds = 0.0
     recorder = EventRecorder(controller.kube, instance="trial", clock=lambda: seconds)
     recorder.start()
-    controller.loop.reporter = Reporter(recorder=recorder, metrics=controller.metrics)
+    controller.loop.reporter = replace(controller.loop.reporter, recorder=recorder)
     made = controller.create_pod("train")
     controller.rounds(12)
     assert not controller.is_gated("train")

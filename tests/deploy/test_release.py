@@ -246,6 +246,35 @@ def test_everything_published_is_attested() -> None:
     assert subjects == {"${{ steps.facts.outputs.name }}", "${{ steps.facts.outputs.chart }}", "dist/*"}
 
 
+def test_everything_published_is_signed() -> None:
+    """Image and chart by digest, and each file; statements on vulnerabilities are attached to the image."""
+    jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
+    image, publish = (_commands(jobs[name]) for name in ("image", "publish"))
+    assert '"${cosign}" sign --yes --recursive "${IMAGE}"' in image
+    assert '"${cosign}" sign --yes "${CHART}"' in image
+    assert '"${cosign}" attest --yes --type=openvex --predicate=shipped/vex.openvex.json "${IMAGE}"' in image
+    assert publish.index("generators.artifacts krew") < publish.index("sign-blob") < publish.index("gh release create")
+    # Signatures of all files are created before the upload, so the upload contains them.
+    assert "for file in dist/*" in publish
+    for name in ("image", "publish"):
+        assert jobs[name]["permissions"]["id-token"] == "write"
+
+
+def test_commands_of_the_release_workflow_exist() -> None:
+    """Generators are run with the arguments that they take."""
+    jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
+    commands = "\n".join(map(_commands, jobs.values())).replace("\\\n", " ")
+    used = {line.split("generators.artifacts ")[1].split()[0] for line in commands.splitlines() if "artifacts" in line}
+    assert used == {"krew", "vex", "artifacthub"}
+    tools_used = set(re.findall(r"go install \"\$\{(\w+)\}\"", commands))
+    pins = _read(REPOSITORY / ".github/workflows/release.yml")["env"]
+    assert all(re.fullmatch(r"[\w./-]+@v\d+\.\d+\.\d+", pins[name]) for name in tools_used)
+
+
+def _commands(job: dict[str, Any]) -> str:
+    return "\n".join(step.get("run", "") for step in job["steps"])
+
+
 def test_dependabot_updates_every_pin() -> None:
     """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
@@ -307,7 +336,7 @@ _MODULES = pytest.mark.parametrize(
         pytest.param(_TERRAFORM, _PAGES, _ROLES, id="the provisioner"),
         pytest.param(
             DEPLOY / "terraform" / "nodegroups" / "main.tf",
-            [REPOSITORY / "docs" / "node-groups.md"],
+            [REPOSITORY / "docs" / "node-groups" / "install.md"],
             _OF_NODE_GROUPS,
             id="node groups",
         ),
@@ -384,3 +413,23 @@ def test_no_predefined_role_except_workload_identity_user_is_granted(paths: list
 @pytest.mark.e2e
 def test_terraform_is_formatted_by_hclfmt() -> None:
     tools.run("hclfmt", "-require-no-change", *map(str, (DEPLOY / "terraform").rglob("main.tf")))
+
+
+_TEXTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPOSITORY / "deploy").rglob("*.md")]
+
+
+def test_pages_name_no_registry_but_the_placeholder() -> None:
+    """One replacement changes all of them."""
+    named = {(path.name, word) for path in _TEXTS for word in re.findall(r"ghcr\.io/[\w-]+", path.read_text("utf-8"))}
+    assert len(named) > 3
+    assert {word for _, word in named} == {release.REGISTRY}
+    words = r"\bOWNER\b|REGISTRY/|YOUR[_-]ORG"
+    assert [path.name for path in _TEXTS if re.search(words, path.read_text("utf-8"))] == []
+
+
+def test_no_placeholder_reaches_the_chart_of_a_release(tmp_path: Path) -> None:
+    folder = tmp_path / "tpu-provisioner"
+    release.make_chart(REPOSITORY, _RELEASED, _SOURCE, folder)
+    texts = [path.read_text("utf-8") for path in folder.rglob("*") if path.is_file()]
+    assert [text for text in texts if release.PLACEHOLDER in text] == []
+    assert "oci://ghcr.io/owner/charts/tpu-provisioner" in (folder / "README.md").read_text("utf-8")

@@ -9,6 +9,7 @@ import json
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -22,10 +23,13 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
+    # The source is in the folder of its module. Needs Go 1.27, and minutes to build: only `built_before` returns it.
+    "gitops": ".",
     "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",
     "kubeconform": "github.com/yannh/kubeconform/cmd/kubeconform",
     "kustomize": "sigs.k8s.io/kustomize/kustomize/v5",
+    "validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
 #: Build tags by program; that of promtool excludes service discovery, for some thirty clouds.
@@ -37,17 +41,27 @@ MUTATING_POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 def tool(name: str) -> Path:
     """Return the path of a tool; the first call on a machine builds it, which takes up to some minutes."""
-    module = _MODULES / name
-    digest = hashlib.sha256(b"".join((module / file).read_bytes() for file in ("go.mod", "go.sum"))).hexdigest()
-    root = cache_root(os.environ)
-    program = root / "test-tools" / f"{name}-{digest[:16]}"
+    program = _program(name)
     program.parent.mkdir(parents=True, exist_ok=True)
     with (program.parent / f"{name}.lock").open("w", encoding="ascii") as lock:
         # Two concurrent test runs build once; the kernel releases the lock when this process ends.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
-            _build(module, _PACKAGES[name], program, root, tags=_TAGS.get(name, ""))
+            _build(_MODULES / name, _PACKAGES[name], program, cache_root(os.environ), tags=_TAGS.get(name, ""))
     return program
+
+
+def built_before(name: str) -> Path | None:
+    """Return the path of a tool; None if it has not been built (by `python -m tests.deploy.tools NAME`)."""
+    program = _program(name)
+    return program if program.exists() else None
+
+
+def _program(name: str) -> Path:
+    """Return the path of a tool, which need not exist; it depends on the sources and pins."""
+    sources = sorted(each for each in (_MODULES / name).iterdir() if each.suffix in (".go", ".mod", ".sum"))
+    digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
+    return cache_root(os.environ) / "test-tools" / f"{name}-{digest[:16]}"
 
 
 def run(name: str, *arguments: str, cwd: Path | None = None) -> str:
@@ -129,3 +143,8 @@ def _build(module: Path, package: str, program: Path, root: Path, *, tags: str) 
     )
     assert done.returncode == 0, done.stderr
     made.rename(program)
+
+
+if __name__ == "__main__":
+    for wanted in sys.argv[1:]:
+        tool(wanted)

@@ -11,7 +11,14 @@ from pathlib import Path
 from markdown_it import MarkdownIt
 
 ROOT = Path(__file__).parents[2]
-PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *(ROOT / "deploy" / "charts").rglob("*.md")])
+PAGES = sorted(
+    [
+        *ROOT.glob("*.md"),
+        *(ROOT / "docs").rglob("*.md"),
+        *(ROOT / "deploy" / "charts").rglob("*.md"),
+        ROOT / "examples" / "README.md",
+    ]
+)
 #: Programs whose commands are checked in the text as well.
 _INLINE = re.compile(r"(kubectl|make|tpu-(provisioner|rehearsal)|(\S+/)?bin/(tpu-\w+|python)|python -m) \S")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")

@@ -106,3 +106,9 @@ def test_numbers_of_the_page_are_those_of_the_code() -> None:
     assert f"`NODEPOOL_DELETION_DELAY` ({settings().deletion_delay_seconds:.0f} seconds)" in text
     shortest, longest = (each.total_seconds() / 60 for each in (gangs._MIN_PAUSE, gangs._MAX_PAUSE))
     assert f"a pause of {shortest:.0f} to {longest:.0f} minutes follows" in text
+
+
+def test_example_of_allowed_node_settings_is_read() -> None:
+    line = _PAGE.partition("<!-- node settings -->\n```\n")[2].partition("\n")[0]
+    variable, _, value = line.partition("=")
+    assert len(written({variable: value}).allowed_node_settings) == 4

@@ -120,7 +120,7 @@ def test_every_command_has_a_section_with_an_example() -> None:
 
 def test_page_on_rehearsals_names_every_command() -> None:
     """The table has a row for each command."""
-    text = (ROOT / "docs" / "simulator.md").read_text(encoding="utf-8")
+    text = (ROOT / "docs" / "develop" / "simulator.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (.+?) \|", text)
     named = {name for row in rows for name in re.findall(r"(?:make|tpu-rehearsal) ([a-z-]+)", row)}
     assert named == {*REHEARSAL_COMMANDS}

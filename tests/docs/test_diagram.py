@@ -12,11 +12,16 @@ _PACKAGE = _ROOT / "provisioner"
 
 def test_every_path_in_the_picture_exists() -> None:
     """The picture of the architecture must not contain moved files."""
-    words = " ".join(ET.parse(_ROOT / "docs" / "architecture.svg").getroot().itertext())
+    words = " ".join(ET.parse(_ROOT / "docs" / "develop" / "architecture.svg").getroot().itertext())
     named = re.findall(r"[a-z_]+/(?:[a-z_]+(?:/|\.py))?", words)
     assert len(named) >= 10
     for name in named:
-        assert (_PACKAGE / name).exists() or (_PACKAGE / "slices" / name).exists(), name
+        assert _has_code(_PACKAGE / name) or _has_code(_PACKAGE / "slices" / name), name
+
+
+def _has_code(path: Path) -> bool:
+    """A folder that only has a cache of compiled modules counts as missing, as in a new checkout."""
+    return path.is_file() or any(path.glob("*.py"))
 
 
 def test_phases_in_the_picture_are_those_of_the_code() -> None:

@@ -15,8 +15,16 @@ _CODE = "".join(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".yaml", ".mk", ".sh")
 )
-#: Names of V-IPU, of GKE, and of a shell on a page.
-_FOREIGN = {"PS_ACTIVE", "TPU_CHIPS_PER_HOST_BOUNDS", "TPU_TOPOLOGY_ALT", "TPU_TOPOLOGY_WRAP", "NEW_TAG"}
+#: Names of V-IPU, of GKE, of the release workflow, and of a shell on a page.
+_FOREIGN = {
+    "ARTIFACTHUB_REPOSITORY_ID",
+    "PS_ACTIVE",
+    "TPU_CHIPS_PER_HOST_BOUNDS",
+    "TPU_TOPOLOGY_ALT",
+    "TPU_TOPOLOGY_WRAP",
+    "NEW_TAG",
+    "SERVE_PODS",
+}
 _SLICES = ROOT / "provisioner" / "slices"
 _FOLDERS = (ROOT, ROOT / "provisioner", _SLICES)
 _PATH = re.compile(r"`((?:[a-z_]+/)+[\w.-]*)`")

@@ -14,7 +14,8 @@ from provisioner.nodegroups.planning import memory
 
 _ROOT = Path(__file__).parents[2]
 _PAGE, _TROUBLESHOOTING = (
-    (_ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8") for name in ("node-groups", "troubleshooting")
+    (_ROOT / "docs" / f"{name}.md").read_text(encoding="utf-8")
+    for name in ("node-groups/README", "node-groups/troubleshooting")
 )
 _SECTION = _TROUBLESHOOTING.partition("## A TPUNodeGroup is not Ready")[2].partition("\n## ")[0]
 

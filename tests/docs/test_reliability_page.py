@@ -1,11 +1,11 @@
-"""docs/reality.md and docs/partitions.md name a test for each assumption, docs/reliability.md every test of a fault."""
+"""docs/develop/reality.md names a test for each assumption, docs/reliability.md every end-to-end test of a fault."""
 
 import re
 from pathlib import Path
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
-_REALITY = (_ROOT / "docs" / "reality.md").read_text(encoding="utf-8")
+_REALITY = (_ROOT / "docs" / "develop" / "reality.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
 #: Tests of faults of GKE, of Kubernetes and of the provisioner, end to end.

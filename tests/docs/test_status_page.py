@@ -1,4 +1,4 @@
-"""docs/status-page.md shows the pictures of `make screenshots`; the glossary names the states as the page does."""
+"""docs/status-page.md shows the pictures of `make screenshots`; docs/concepts.md names the states as the page does."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from tests.page.screenshots import LARGE, MOST_BYTES, PICTURES
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "status-page.md").read_text("utf-8")
-_GLOSSARY = (_ROOT / "docs" / "glossary.md").read_text("utf-8")
+_CONCEPTS = (_ROOT / "docs" / "concepts.md").read_text("utf-8")
 _FOLDER = _ROOT / "docs" / "pictures"
 
 
@@ -32,7 +32,7 @@ def test_states_have_the_same_text_on_both_pages() -> None:
         for part in script.split("export const STATE")[1:3]
     )
     assert set(words) == set(helps) == {state.value for state in State}
-    table = re.findall(r"^\| ([A-Z][a-z ]+) \|([^|]*)\|[^|]*\| ([^|]+) \|$", _GLOSSARY, re.MULTILINE)
+    table = re.findall(r"^\| ([A-Z][a-z ]+) \|([^|]*)\|[^|]*\| ([^|]+) \|$", _CONCEPTS, re.MULTILINE)
     rows = {word: meaning for word, _, meaning in table}
     explained = {words[state]: (helps[state][0].lower() + helps[state][1:]).partition(":")[0] for state in words}
     assert list(rows) == list(explained)

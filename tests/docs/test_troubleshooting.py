@@ -18,19 +18,26 @@ _DOCS = Path(__file__).parents[2] / "docs"
 _ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
 #: States of pods, in the terms of Kubernetes.
 _OF_KUBERNETES = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "OOMKilled"})
-_EVENTS, _SYMPTOMS = "events.md", "troubleshooting.md"
+#: Pages of all products: node pools, node groups and partitions.
+_EVENTS = ("events.md", "node-groups/events.md", "partitions/events.md")
+_SYMPTOMS = ("troubleshooting.md", "node-groups/troubleshooting.md", "partitions/troubleshooting.md")
 _READINESS, _LOG = "## `/readyz` fails", "## Warnings and errors in the log"
 
 
 def _entries() -> dict[str, str]:
-    found = _ENTRY.findall((_DOCS / _EVENTS).read_text("utf-8"))
+    found = [entry for page in _EVENTS for entry in _ENTRY.findall((_DOCS / page).read_text("utf-8"))]
     assert len(dict(found)) == len(found), "an entry is there twice"
     return dict(found)
 
 
+def _section(page: str, title: str) -> str:
+    """Return the text below a heading of a page."""
+    return (_DOCS / page).read_text("utf-8").partition(f"{title}\n")[2].partition("\n## ")[0]
+
+
 def _rows(section: str) -> dict[str, str]:
-    """Return the names in the first column of a section's tables, with the rest of the row."""
-    text = (_DOCS / _SYMPTOMS).read_text("utf-8").partition(f"{section}\n")[2].partition("\n## ")[0]
+    """Return the names in the first column of a section's tables on all pages, with the rest of the row."""
+    text = "\n".join(_section(page, section) for page in _SYMPTOMS)
     rows = re.findall(r"(?m)^\| (`.+?`) \| (.+) \|$", text)
     found = [(name, rest) for names, rest in rows for name in re.findall(r"`([^`]+)`", names) if name != "event"]
     assert found
@@ -57,7 +64,7 @@ def test_each_entry_has_cause_and_remedy() -> None:
 def test_each_reason_of_an_event_has_an_entry() -> None:
     """An entry must not be about a reason that no longer exists."""
     assert vocabulary.literal_reasons() == set()
-    table = (_DOCS / _EVENTS).read_text("utf-8").partition("## Events that need no action")[2].partition("\n## ")[0]
+    table = "\n".join(_section(page, "## Events that need no action") for page in _EVENTS)
     rows = re.findall(r"`([A-Z]\w+)`", " ".join(re.findall(r"(?m)^\| (.+?) \| ", table)))
     assert {*_entries(), *rows} == vocabulary.event_reasons()
 
@@ -89,7 +96,7 @@ def test_each_line_of_readyz_and_healthz_is_in_the_code() -> None:
     assert [name for name in _rows(_READINESS) if _unsaid(name)] == []
 
 
-@pytest.mark.parametrize("page", [_EVENTS, _SYMPTOMS])
+@pytest.mark.parametrize("page", [_EVENTS[0], _SYMPTOMS[0]])
 def test_each_quotation_is_in_the_code(page: str) -> None:
     """Quotations are at the start of items and rows; three dots and words in capitals are placeholders."""
     text = (_DOCS / page).read_text("utf-8").partition(_READINESS)[0]

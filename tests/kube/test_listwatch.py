@@ -21,7 +21,7 @@ from provisioner.kube.protocol import PAGE_SIZE
 from provisioner.kube.reflector import Collection, WatchOptions
 from provisioner.kube.watches import ListWatch
 from provisioner.model.workloads import WorkloadKind
-from provisioner.slices.observe import make_watches
+from provisioner.slices.observe import OPTIONAL, make_watches
 from provisioner.workloads import JOBSET, LEADER_WORKER_SET, Kind
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
@@ -519,8 +519,11 @@ def test_missing_kind_keeps_its_records_and_is_not_synced() -> None:
     assert (parts.synced, parts.problem, parts.missing) == (True, None, False)
 
 
-@pytest.mark.parametrize(("kind", "level"), [(JOBSET, "warning"), (LEADER_WORKER_SET, "info")])
-def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: str) -> None:
+@pytest.mark.parametrize(
+    ("kind", "level", "name"),
+    [(JOBSET, "warning", "watch.failed"), (LEADER_WORKER_SET, "info", "watch.not_installed")],
+)
+def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: str, name: str) -> None:
     """Users without objects of the kind have nothing to do."""
     kube = FakeKube()
     kube.uninstall(f"{kind.root}/{kind.resource}")
@@ -529,8 +532,23 @@ def test_missing_optional_kind_is_logged_without_a_warning(kind: Kind, level: st
     with capture_logs() as logs:
         for _ in range(3):
             watch.step()
-    assert [(line["log_level"], line["event"]) for line in logs] == [(level, "watch.failed")]
+    assert [(line["log_level"], line["event"]) for line in logs] == [(level, name)]
     assert f"the {kind.kind} CRD is not installed" in logs[0]["problem"]
+
+
+def test_start_without_the_optional_apis_logs_no_warning() -> None:
+    """A new cluster has JobSet and Kubernetes' own APIs, and no other kind that the provisioner reads."""
+    kube = FakeKube()
+    watches = make_watches(kube, settings(), lambda: None).named()
+    # Kubernetes serves PodTemplates in each cluster.
+    optional = [watch for name, watch in watches.items() if name in OPTIONAL - {"podtemplates"}]
+    parts = [part for watch in optional for part in getattr(watch, "parts", (watch,))]
+    for part in parts:
+        kube.uninstall(part.path)
+    with capture_logs() as logs:
+        for part in parts:
+            part.step()
+    assert [(line["log_level"], line["event"]) for line in logs] == [("info", "watch.not_installed")] * len(parts)
 
 
 def test_missing_permission_is_reported_with_verb_and_resource(harness: Harness) -> None:

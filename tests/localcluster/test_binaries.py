@@ -48,6 +48,9 @@ def test_assets_have_priority_and_missing_programs_are_built(go_home: GoHome, tm
     assert go_home.builds() == ["kube-controller-manager", "kube-scheduler", "kwok", "jobset"]
     assert binaries["etcd"] == assets / "etcd"
     assert binaries["kwok"].is_relative_to(go_home.cache)
+    assert go_home.said[0] == f"etcd, kube-apiserver, kubectl: from {assets} ($KUBEBUILDER_ASSETS)"
+    assert "building 4 programs from source, once: kube-controller-manager, kube-sch" in go_home.said[1]
+    assert "It takes 5 to 15 minutes" in go_home.said[1]
     go_home.resolve()
     assert go_home.builds()[4:] == ["etcd", "kube-apiserver", "kubectl"]
 

@@ -13,7 +13,7 @@ import pytest
 from provisioner.kube.errors import Conflict, Forbidden, TooManyRequests, Unavailable
 from provisioner.kube.protocol import object_path
 from provisioner.model.capacity import Failure, FailureKind, OperationName
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure
 from provisioner.nodegroups.act import CALL_SECONDS, Actor
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
@@ -21,6 +21,7 @@ from provisioner.nodegroups.compute.records import ComputeError, Manager, Operat
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.nodegroups.planning.actions import (
+    Answer,
     Call,
     CallAnswer,
     Delete,
@@ -36,7 +37,7 @@ from provisioner.nodegroups.planning.actions import (
     WriteAnswer,
 )
 from provisioner.nodegroups.planning.decide import Plan
-from provisioner.nodegroups.planning.memory import Answer, Memory
+from provisioner.nodegroups.planning.memory import Memory
 from provisioner.nodegroups.writing import WRITE_SECONDS, Writer
 from tests.support.clock import FakeClock
 from tests.support.kube import FakeKube
@@ -132,13 +133,13 @@ class World:
     def answer(self, call: Call) -> CallAnswer:
         """Execute one call; return its answer."""
         (answer,) = self.answers(call)
-        assert isinstance(answer, CallAnswer)
+        assert isinstance(answer, AnsweredCall)
         return answer
 
     def written(self, write: Write) -> WriteAnswer:
         """Execute one write; return its answer."""
         (answer,) = self.answers(writes=(write,))
-        assert isinstance(answer, WriteAnswer)
+        assert isinstance(answer, AnsweredWrite)
         return answer
 
 
@@ -320,7 +321,7 @@ def test_failed_write_has_the_kind_of_failure_and_the_message(
 
 
 def test_successful_write_has_an_answer_without_a_failure(world: World) -> None:
-    assert world.written(REMOVE) == WriteAnswer(write=REMOVE, at=world.clock.now())
+    assert world.written(REMOVE) == AnsweredWrite(write=REMOVE, at=world.clock.now())
 
 
 # --- threads ---
@@ -338,9 +339,9 @@ def test_call_that_cannot_be_submitted_is_answered_and_others_are_sent(world: Wo
     """A failure to submit writes does not affect calls, and vice versa."""
     world.actor.write_executor = Exhausted()  # type: ignore[assignment]
     written, read = world.answers(POLL, writes=(REMOVE,))
-    assert isinstance(written, WriteAnswer)
+    assert isinstance(written, AnsweredWrite)
     assert written.failure is WriteFailure.UNAVAILABLE
-    assert isinstance(read, CallAnswer)
+    assert isinstance(read, AnsweredCall)
     assert read.failure is None
     world.actor.executor = Exhausted()  # type: ignore[assignment]
     failure = world.answer(POLL).failure
@@ -364,7 +365,7 @@ def test_slow_compute_engine_does_not_delay_writes(world: World) -> None:
     for threads in world.threads[1:]:
         threads.submit(lambda: None).result(timeout=10)
     first, second = world.actor.take_answer(), world.actor.take_answer()
-    assert {type(first), type(second)} == {WriteAnswer, CallAnswer}
+    assert {type(first), type(second)} == {AnsweredWrite, AnsweredCall}
     assert not world.actor.drain(timeout_seconds=0.01)
     release.set()
     assert world.actor.drain(timeout_seconds=10)

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from provisioner.controller import Addresses, Controller
+from provisioner.controller.process import Addresses, Controller
 from provisioner.nodegroups import app
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.api.types import Kind

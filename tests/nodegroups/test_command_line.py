@@ -9,7 +9,7 @@ import pytest
 
 from provisioner.cli.main import main
 from provisioner.cli.output import ExitCode
-from provisioner.controller import Addresses
+from provisioner.controller.process import Addresses
 from provisioner.nodegroups import app
 from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.runtime.http import ServerError

@@ -67,7 +67,7 @@ def test_answer_whose_processing_raises_does_not_affect_others(world: World, mon
         world.run(lambda: any(name.startswith("template") for name in world.resources()), seconds=300)
         world.run(lambda: world.clock.seconds > 1600, seconds=900)
     crashed = [line for line in logs if line["event"] == "answer.crashed"]
-    assert all(line["answer"].startswith("CallAnswer(call=Read(") for line in crashed)
+    assert all(line["answer"].startswith("AnsweredCall(call=Read(") for line in crashed)
     assert 5 <= len(crashed) <= 12
     assert not [line for line in logs if line["event"] == "round.crashed"]
     monkeypatch.undo()

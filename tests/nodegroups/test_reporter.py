@@ -9,8 +9,9 @@ import pytest
 from structlog.testing import capture_logs
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.model.waits import Backoff
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import OpenWrite, WriteFailure
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, OpenWrite, WriteFailure
 from provisioner.nodegroups.act import would
 from provisioner.nodegroups.api.specs import TpuNodeGroupSpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, OperationType, TpuNodeGroupStatus
@@ -36,7 +37,7 @@ from provisioner.nodegroups.planning.actions import (
     WriteAnswer,
 )
 from provisioner.nodegroups.planning.decide import Crashed, Plan
-from provisioner.nodegroups.planning.memory import Backoff, Memory, ResourceMemory
+from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.nodegroups.planning.round import Cluster, Snapshot
 from provisioner.nodegroups.report import Reporter
 from tests.support.clock import NOW
@@ -81,7 +82,7 @@ def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str
 
 def answered(call: Call, **parts: Any) -> CallAnswer:
     """Return an answer to a call."""
-    return CallAnswer(call=call, asked_at=NOW, at=NOW, **parts)
+    return AnsweredCall(call=call, asked_at=NOW, at=NOW, **parts)
 
 
 def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> CallAnswer:
@@ -96,7 +97,7 @@ def operation(*, done: bool = False, failure: Failure | None = None) -> Operatio
 
 def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAnswer:
     """Return the answer to a write that failed."""
-    return WriteAnswer(write=write, at=NOW, failure=failure, message=message)
+    return AnsweredWrite(write=write, at=NOW, failure=failure, message=message)
 
 
 def test_managed_instance_group_without_an_object_is_reported_once(reporter: Reporter) -> None:
@@ -141,8 +142,8 @@ _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")
             failed(METADATA, FailureKind.OPERATION_IN_THE_WAY), ("info", "call.postponed"), id="metadata of another"
         ),
         pytest.param(failed(READ), ("warning", "compute.read_failed"), id="a read"),
-        pytest.param(WriteAnswer(write=REMOVE, at=NOW), ("info", "object.written"), id="a write"),
-        pytest.param(WriteAnswer(write=STATUS, at=NOW), ("debug", "object.written"), id="a status"),
+        pytest.param(AnsweredWrite(write=REMOVE, at=NOW), ("info", "object.written"), id="a write"),
+        pytest.param(AnsweredWrite(write=STATUS, at=NOW), ("debug", "object.written"), id="a status"),
         pytest.param(refused(REMOVE, WriteFailure.CONFLICT), ("info", "write.postponed"), id="an object that changed"),
         pytest.param(refused(REMOVE, WriteFailure.NOT_NOW), ("info", "write.postponed"), id="a disruption budget"),
         pytest.param(refused(REMOVE, WriteFailure.REFUSED), ("warning", "write.refused"), id="a right that lacks"),
@@ -170,7 +171,7 @@ def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
         pytest.param(failed(READ), answered(READ), id="a read"),
         pytest.param(failed(INSERT), answered(INSERT, result=operation()), id="a create"),
         pytest.param(answered(DELETE, kept="work"), answered(DELETE), id="a delete that is kept"),
-        pytest.param(refused(REMOVE, WriteFailure.REFUSED), WriteAnswer(write=REMOVE, at=NOW), id="a write"),
+        pytest.param(refused(REMOVE, WriteFailure.REFUSED), AnsweredWrite(write=REMOVE, at=NOW), id="a write"),
     ],
 )
 def test_problem_that_lasts_is_logged_once(
@@ -179,7 +180,7 @@ def test_problem_that_lasts_is_logged_once(
     """A problem is logged again if its message changes, or after it had ended."""
     assert len(told(reporter, bad)) == 1
     assert told(reporter, bad) == []
-    if isinstance(bad, WriteAnswer):
+    if isinstance(bad, AnsweredWrite):
         other: CallAnswer | WriteAnswer = replace(bad, message="other words")
     elif bad.kept:
         other = replace(bad, kept="other work")
@@ -216,9 +217,9 @@ def test_event_of_a_status_is_recorded_after_the_status_is_written(reporter: Rep
     """The status may be written over several rounds."""
     assert tell(reporter, EVENT, writes=(STATUS,)) == []
     assert tell(reporter, open_writes=(STATUS,)) == []
-    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == ["Provisioned"]
-    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == ["Provisioned"]
 
 
@@ -226,7 +227,7 @@ def test_event_of_a_rejected_status_is_dropped(reporter: Reporter) -> None:
     """The next status write has the Event again."""
     tell(reporter, EVENT, writes=(STATUS,))
     reporter.tell_answer(refused(STATUS, WriteFailure.CONFLICT))
-    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == []
 
 
@@ -234,7 +235,7 @@ def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
     """Whether the status was written remains unknown."""
     tell(reporter, EVENT, writes=(STATUS,))
     tell(reporter)
-    reporter.tell_answer(WriteAnswer(write=STATUS, at=NOW))
+    reporter.tell_answer(AnsweredWrite(write=STATUS, at=NOW))
     assert reasons(reporter) == []
 
 

@@ -9,7 +9,7 @@ from typing import cast
 
 import pytest
 
-from provisioner.runtime.actor import CallingActor
+from provisioner.controller.actor import CallingActor
 from provisioner.runtime.clock import wall_clock
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
 
-from provisioner.model.capacity import Failure, FailureKind, PoolName
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.runtime.clock import shifted
-from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, Memory
+from provisioner.slices.planning.memory.state import Backoff, CallState, DeleteCall, Memory, PoolMemory
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)
 BACK = timedelta(hours=-2)
@@ -17,12 +17,18 @@ def test_nested_times_are_shifted() -> None:
     """Times in mappings, in dataclasses, and in dataclasses in mappings are shifted."""
     failure = Failure(kind=FailureKind.STOCKOUT, message="none left")
     before = Memory(
-        unneeded_since={POOL: NOW},
-        deletes={POOL: DeleteCall(state=CallState.POSTPONED, since=NOW, retry_at=NOW + timedelta(seconds=5))},
+        pools={
+            POOL: PoolMemory(
+                unneeded_since=NOW,
+                delete=DeleteCall(state=CallState.POSTPONED, since=NOW, retry_at=NOW + timedelta(seconds=5)),
+                passing=(PoolStatus.STOPPING, NOW),
+            )
+        },
         backoffs={"a": Backoff(failure=failure, failures=2, since=NOW, until=NOW + timedelta(seconds=60))},
     )
     after = shifted(before, BACK)
-    assert after.unneeded_since == {POOL: NOW + BACK}
+    assert after.pool(POOL).unneeded_since == NOW + BACK
+    assert after.pool(POOL).passing == (PoolStatus.STOPPING, NOW + BACK)
     assert after.deletes[POOL].since == NOW + BACK
     assert after.deletes[POOL].retry_at == NOW + BACK + timedelta(seconds=5)
     assert after.backoffs["a"].until == NOW + BACK + timedelta(seconds=60)
@@ -32,4 +38,4 @@ def test_nested_times_are_shifted() -> None:
 def test_time_that_means_never_is_not_shifted() -> None:
     """The minimum of datetime cannot be shifted back."""
     never = datetime.min.replace(tzinfo=UTC)
-    assert shifted(Memory(unneeded_since={POOL: never}), BACK).unneeded_since == {POOL: never}
+    assert shifted(Memory(pools={POOL: PoolMemory(unneeded_since=never)}), BACK).pool(POOL).unneeded_since == never

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from provisioner.runtime.rounds import Wake
+from provisioner.controller.loop import Wake
 from tests.support.clock import FakeClock
 
 

@@ -26,14 +26,14 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import assignment, pipeline, request_status
+from provisioner.slices.planning import assignment, request_status
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.contention import limits, operations, usage
 from provisioner.slices.planning.contention import line as planning_line
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.create import gangs, options
-from provisioner.slices.planning.delete import room, unneeded
+from provisioner.slices.planning.delete import failing, room, unneeded
 from provisioner.slices.planning.memory import answers, backoff
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.planning.spec import capacity, specification
@@ -73,6 +73,14 @@ def _unless_no_jobset_is_named(original: Any) -> Any:
     return lambda self, delete: original(self, delete) if delete.workload_name else None
 
 
+def _without_creates(original: Any) -> Any:
+    def find(snapshot: Any, memory: Any, *rest: Any) -> Any:
+        pools = {name: replace(known, create=None) for name, known in memory.pools.items()}
+        return original(snapshot, replace(memory, pools=pools), *rest)
+
+    return find
+
+
 def _without_claims(original: Any) -> Any:
     def find(round_: Any, matching: Any, *rest: Any) -> Any:
         return original(round_, replace(matching, claimed={}), *rest)
@@ -84,12 +92,12 @@ def _new_name_after_unknown_outcome(original: Any) -> Any:
     """Continues with another name although the outcome of the first create is unknown."""
 
     def created(memory: Any, answer: Any) -> Any:
-        call = memory.creates.get(answer.name)
+        call = memory.pool(answer.name).create
         if call is None or answer.failure is None or answer.failure.kind is not FailureKind.UNKNOWN_OUTCOME:
             return original(memory, answer)
-        creates = {name: each for name, each in memory.creates.items() if name != answer.name}
-        attempts = {**memory.attempts, call.slice_id: memory.attempts.get(call.slice_id, 0) + 1}
-        return replace(memory, creates=creates, attempts=attempts)
+        known = memory.slice(call.slice_id)
+        slices = {**memory.slices, call.slice_id: replace(known, attempt=known.attempt + 1)}
+        return replace(memory.with_pool(answer.name, create=None), slices=slices)
 
     return created
 
@@ -109,7 +117,8 @@ def _never_idle_for_long(original: Any) -> Any:
     """Restarts the deletion delay in every round."""
 
     def find(round_: Any, *rest: Any) -> Any:
-        return original(replace(round_, memory=replace(round_.memory, unneeded_since={})), *rest)
+        pools = {name: replace(known, unneeded_since=None) for name, known in round_.memory.pools.items()}
+        return original(replace(round_, memory=replace(round_.memory, pools=pools)), *rest)
 
     return find
 
@@ -213,6 +222,16 @@ def _ahead_of_the_list(original: Any) -> Any:
 def _asking(**changes: Any) -> Callable[[Any], Any]:
     """Requests another pool from GKE than was specified."""
     return lambda original: lambda path, request: original(path, replace(request, **changes))
+
+
+def _without_scopes(original: Any) -> Any:
+    """Requests nodes without OAuth scopes."""
+
+    def create_request_json(path: str, request: Any) -> Any:
+        node = {name: value for name, value in request.node.items() if name != "node_oauth_scopes"}
+        return original(path, replace(request, node=node))
+
+    return create_request_json
 
 
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
@@ -384,7 +403,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=8,
     ),
     Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
-    Bug(name="hanging-pools-are-no-alert", at=(pipeline, "find_hanging"), mutate=always({}), search_from=272),
+    Bug(name="hanging-pools-are-no-alert", at=(failing, "find_hanging"), mutate=always({}), search_from=272),
     Bug(
         name="arrivals-are-not-awaited",
         at=(unneeded, "_selected_by_pending_leaders"),
@@ -442,7 +461,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="creates-under-way-are-forgotten",
         at=(rounds, "find_supply"),
-        mutate=lambda original: lambda _all, memory, *rest: original(_all, replace(memory, creates={}), *rest),
+        mutate=_without_creates,
     ),
     Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=4),
     Bug(name="refused-for-good", at=(backoff, "_with"), mutate=_refused_for_good, search_from=76),
@@ -459,7 +478,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=21,
     ),
     # The Go provisioner: no OAuth scopes are sent, so that nodes cannot pull private images.
-    Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_asking(oauth_scopes=())),
+    Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_without_scopes),
     Bug(
         name="late-capacity-is-held-by-any-taint",
         at=(specification, "HELD_LATE_TAINT"),

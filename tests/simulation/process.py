@@ -14,6 +14,7 @@ from datetime import datetime
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 from provisioner import constants
+from provisioner.controller.loop import Wake
 from provisioner.kube import errors
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, Api, JsonObject, Page, Request, Stream, Timeouts
@@ -22,7 +23,6 @@ from provisioner.kube.watches import CombinedWatch, ListWatch, Watch
 from provisioner.model.capacity import ClusterName, PoolName
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.rounds import Wake
 from provisioner.settings import Settings
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate

@@ -14,7 +14,7 @@ from provisioner.model.capacity import Zone
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.metrics import Metrics
-from provisioner.workloads import KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
+from provisioner.workloads import JOBSET, KINDS, LEADER_WORKER_SET, PLAIN_JOB, RAY_CLUSTER, Kind
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.simulation import checks
 from tests.simulation.admission import Admission
@@ -207,14 +207,16 @@ class Simulation:
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
         """Kinds of workloads that the controllers serve in this run."""
+        # Other kinds are not served, so that a new kind changes no history.
         there = {
+            JOBSET.kind: True,
             LEADER_WORKER_SET.kind: self.team.present,
             PLAIN_JOB.kind: self.job_team.present,
             REQUEST: self.kueue.present,
             BUFFER: self.buffer_team.present or self.hostile.rivals.has_buffer,
             RAY_CLUSTER.kind: self.ray_team.present,
         }
-        return {kind: each for kind, each in KINDS.items() if there.get(kind, True)}
+        return {kind: each for kind, each in KINDS.items() if there.get(kind)}
 
     def _restock(self) -> None:
         """Add the lasting faults again."""

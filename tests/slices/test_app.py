@@ -8,8 +8,9 @@ from typing import Any
 
 import pytest
 
-from provisioner import constants, controller
-from provisioner.controller import Addresses, Controller
+from provisioner import constants
+from provisioner.controller import process as processes
+from provisioner.controller.process import Addresses, Controller
 from provisioner.kube import errors
 from provisioner.model.capacity import PoolName
 from provisioner.slices import app
@@ -145,8 +146,8 @@ def test_hanging_renewal_does_not_delay_the_exit(process: Process) -> None:
 def test_hanging_log_does_not_delay_the_exit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
     """If the reader of the output has stopped, writing the last line blocks; the process waits at most 1 s for it."""
     release = threading.Event()
-    monkeypatch.setattr(controller, "_say_lease_lost", lambda: release.wait(10))
-    monkeypatch.setattr(controller, "_LAST_WORDS_SECONDS", 0.01)
+    monkeypatch.setattr(processes, "_say_lease_lost", lambda: release.wait(10))
+    monkeypatch.setattr(processes, "_LAST_WORDS_SECONDS", 0.01)
     elector = process.controller.replica.elector
     assert elector is not None
     elector.step()
@@ -176,7 +177,7 @@ def test_hanging_call_at_shutdown_prevents_the_release_but_not_the_exit(
     process: Process, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A call in flight may still take effect, so no other process may lead before the Lease has expired."""
-    monkeypatch.setattr(controller, "_DRAIN_SECONDS", 0.01)
+    monkeypatch.setattr(processes, "_DRAIN_SECONDS", 0.01)
     hanging, entered = threading.Event(), threading.Event()
 
     def hang(_: PoolName) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -139,10 +140,27 @@ def test_all_invalid_settings_are_reported_in_one_message() -> None:
     wrong = {"GCP_ZONE": "us-east1-b", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10", "KUBECONFIG": "/nowhere/config"}
     done = command("run", "--metrics-bind-address=8080", **(COMPLETE | wrong))
     assert done.returncode == 1
-    assert done.stderr.count("missing or invalid") == 1
+    assert re.search(r"cannot start; [5-9] problems:", done.stderr)
     assert all(name in done.stderr for name in ("GCP_ZONE", "CONCURRENCY", "NODE_MIN_LIFESPAN"))
     assert all(name in done.stderr for name in ("/nowhere/config", "'8080'"))
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("environment", "words"),
+    [
+        ({"KUBECONFIG": "/nowhere/config"}, "cannot start; 1 problem:\n  - there is no kubeconfig at /nowhere/config"),
+        ({"CONCURRENCY": "0"}, "1 setting is missing or invalid:\n  - CONCURRENCY"),
+    ],
+    ids=["a kubeconfig", "a setting"],
+)
+def test_only_problems_of_settings_are_reported_as_settings(
+    environment: dict[str, str], words: str, tmp_path: Path
+) -> None:
+    kubeconfig = write_kubeconfig(tmp_path / "config", "https://127.0.0.1:9")
+    done = command("run", **(COMPLETE | {"KUBECONFIG": str(kubeconfig)} | environment))
+    assert words in done.stderr
+    assert done.returncode == 1
 
 
 def test_program_named_manager_runs_without_a_command(

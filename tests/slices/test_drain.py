@@ -13,6 +13,7 @@ from provisioner.kube import errors
 from provisioner.kube.fields import format_micro_time
 from provisioner.kube.protocol import LEASES_ROOT, object_path
 from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStatus
+from provisioner.nodegroups.reading import API_ROOT
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from tests.support.controller import CERTIFICATE, NAMESPACE, OTHER_CERTIFICATE, World, jobset_of, jobset_path
@@ -262,6 +263,36 @@ def test_pool_of_a_recreated_jobset_is_needed_only_while_its_pods_are_on_it(worl
     assert f"{pool}  JobSet {NAMESPACE}/train needs it" in Person(_paused(world))().text
     world.remove_leader()
     assert f"{pool}  not needed (it was created for JobSet {NAMESPACE}/train)" in Person(_paused(world))().text
+
+
+def _install_node_groups(world: World, *places: str) -> None:
+    """Install the kind TPUNodeGroup, with groups at "NAMESPACE/NAME"."""
+    world.kube.put_object(API_ROOT, {})
+    for place in places:
+        namespace, name = place.split("/")
+        path = object_path("tpunodegroups", name, namespace=namespace, root=API_ROOT)
+        world.kube.put_object(path, {"metadata": {"namespace": namespace, "name": name}})
+
+
+def test_drain_with_a_node_group_exits_with_1_and_names_the_group(world: World) -> None:
+    """If a user then uninstalled the controller of node groups, no process would delete the machines."""
+    _install_node_groups(_paused(world), "research/big")
+    done = Person(world)()
+    assert done.code == 1
+    assert "TPUNodeGroups are left, and their machines cost money: research/big. Delete them" in done.text
+
+
+def test_drain_waits_until_the_last_node_group_is_deleted(world: World) -> None:
+    _install_node_groups(_paused(world), "research/big")
+    path = object_path("tpunodegroups", "big", namespace="research", root=API_ROOT)
+    assert Person(world, [lambda: world.kube.delete(path)])(patience_seconds=1800).code == 0
+
+
+def test_drain_exits_with_1_if_node_groups_cannot_be_listed(world: World) -> None:
+    _install_node_groups(_paused(world))
+    world.kube.fail("GET", "tpunodegroups", errors.Forbidden("no right", status=403), times=9)
+    done = Person(world)()
+    assert (done.code, "TPUNodeGroups cannot be listed: no right" in done.text) == (1, True)
 
 
 def test_invalid_duration_exits_with_code_2(capsys: pytest.CaptureFixture[str]) -> None:

@@ -18,7 +18,7 @@ from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand import SliceId
 from provisioner.slices.hints import HintsStore
-from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory
+from provisioner.slices.planning.memory.state import Backoff, CallState, CreateCall, Memory, PoolMemory, SliceMemory
 from tests.support.clock import NOW, after
 from tests.support.kube import FakeKube
 from tests.support.models import make_jobset, make_request
@@ -30,23 +30,24 @@ SLICE = SliceId(workload_uid=WorkloadUid("uid"), group_key=GroupKey("a" * 40))
 
 def test_hints_are_read_back_unchanged() -> None:
     memory = Memory(
-        unneeded_since={PoolName("p"): NOW},
-        last_users={PoolName("p"): SLICE},
+        pools={PoolName("p"): PoolMemory(unneeded_since=NOW, last_user=SLICE)},
         backoffs={
             "key": Backoff(failure=failure(FailureKind.STOCKOUT, 'it says "ö"'), failures=3, since=NOW, until=after(9))
         },
-        attempts={SLICE: 2},
+        slices={SLICE: SliceMemory(attempt=2)},
     )
     assert hints.from_text(hints.to_text(memory)) == memory
 
 
-@pytest.mark.parametrize(("attempt", "kept"), [(0, {}), (2, {SLICE: 2})], ids=["the first", "a later one"])
-def test_attempt_of_an_unconfirmed_create_is_kept(attempt: int, kept: dict[SliceId, int]) -> None:
+@pytest.mark.parametrize(
+    ("attempt", "kept"), [(0, {}), (2, {SLICE: SliceMemory(attempt=2)})], ids=["the first", "a later one"]
+)
+def test_attempt_of_an_unconfirmed_create_is_kept(attempt: int, kept: dict[SliceId, SliceMemory]) -> None:
     """After a crash the create is repeated with the same name, even if the failed pool before it has been deleted."""
     request = make_request(make_jobset(), attempt=attempt)
     call = CreateCall(slice_id=SLICE, request=request, state=CallState.UNKNOWN, since=NOW)
-    text = hints.to_text(Memory(creates={request.name: call}))
-    assert hints.from_text(text) == Memory(attempts=kept)
+    text = hints.to_text(Memory(pools={request.name: PoolMemory(create=call)}))
+    assert hints.from_text(text) == Memory(slices=kept)
 
 
 def test_hints_of_3000_back_offs_keep_the_500_that_end_last() -> None:
@@ -69,22 +70,26 @@ def test_hints_of_10000_slices_fit_into_a_configmap() -> None:
     slices = [SliceId(WorkloadUid(f"{index:036}"), GroupKey(f"{index:040}")) for index in range(10_000)]
     pools = [PoolName(f"training-run-{index:05}-0123456789") for index in range(10_000)]
     memory = Memory(
-        last_users=dict(zip(pools, slices, strict=True)),
+        pools={
+            name: PoolMemory(last_user=slice_id, unneeded_since=NOW if place < 500 else None)
+            for place, (name, slice_id) in enumerate(zip(pools, slices, strict=True))
+        },
         created_at=tuple(NOW + timedelta(microseconds=place) for place in range(len(pools))),
-        unneeded_since=dict.fromkeys(pools[:500], NOW),
-        attempts=dict.fromkeys(slices[:500], 7),
+        slices=dict.fromkeys(slices[:500], SliceMemory(attempt=7)),
     )
     text = hints.to_text(memory)
     assert _bytes(text) <= bounds.HINTS
     kept = hints.from_text(text)
-    assert len(kept.last_users) > 2000
-    assert kept.last_users.items() <= memory.last_users.items()
+    assert len(kept.pools) > 2000
+    assert kept.pools.items() <= memory.pools.items()
     assert kept.created_at == memory.created_at
-    assert (kept.unneeded_since, kept.attempts) == (memory.unneeded_since, memory.attempts)
+    assert sum(known.unneeded_since is not None for known in kept.pools.values()) == 500
+    assert kept.slices == memory.slices
 
 
 def test_hints_of_40000_creates_keep_the_latest_that_fit() -> None:
-    memory = Memory(created_at=tuple(after(index) for index in range(40_000)), unneeded_since={PoolName("p"): NOW})
+    idle = {PoolName("p"): PoolMemory(unneeded_since=NOW)}
+    memory = Memory(created_at=tuple(after(index) for index in range(40_000)), pools=idle)
     text = hints.to_text(memory)
     # A ConfigMap can hold 1 MiB.
     assert _bytes(text) <= bounds.HINTS < 1024 * 1024
@@ -98,8 +103,8 @@ def _bytes(text: dict[str, str]) -> int:
 
 
 def test_equal_memories_give_equal_hints() -> None:
-    one = Memory(unneeded_since={PoolName("a"): NOW, PoolName("b"): NOW})
-    other = replace(one, unneeded_since=dict(reversed(list(one.unneeded_since.items()))))
+    one = Memory(pools={PoolName(name): PoolMemory(unneeded_since=NOW) for name in "ab"})
+    other = replace(one, pools=dict(reversed(list(one.pools.items()))))
     assert hints.to_text(one) == hints.to_text(other)
 
 
@@ -124,7 +129,7 @@ def test_equal_memories_give_equal_hints() -> None:
 )
 def test_invalid_section_of_hints_is_ignored_and_logged(key: str, text: str) -> None:
     """Losing hints is safe, but a crash at each start would stop the provisioner."""
-    good = hints.to_text(Memory(unneeded_since={PoolName("p"): NOW}, last_users={PoolName("p"): SLICE}))
+    good = hints.to_text(Memory(pools={PoolName("p"): PoolMemory(unneeded_since=NOW, last_user=SLICE)}))
     with structlog.testing.capture_logs() as logs:
         read = hints.from_text({**good, key: text})
     assert [(line["event"], line["section"]) for line in logs] == [("hints.section_lost", key)]

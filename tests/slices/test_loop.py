@@ -75,7 +75,7 @@ def test_unreliable_watch_prevents_decisions_and_is_reported(
     world.rounds(10, every_seconds=15)
     assert len(world.gke.names_of("create_node_pool")) == 1
     assert world.gke.names_of("delete_node_pool") == []
-    assert world.loop.memory.phases == memory.phases
+    assert world.loop.memory.pools == memory.pools
     assert any(want in problem for problem in world.loop.problems())
     # The page shows the same problem above the last decision.
     document = world.board.document()
@@ -171,7 +171,7 @@ def test_crash_on_one_answer_does_not_affect_other_answers(world: World, monkeyp
     assert {line["answer"][:100] for line in logs if line["event"] == "answer.crashed"} == {refused[:100]}
     assert not [line for line in logs if line["event"] == "round.crashed"]
     assert len(world.gke.names_of("create_node_pool")) == 2
-    assert len(world.loop.memory.in_making) == 2
+    assert len(world.loop.memory.coming_up) == 2
 
 
 def gke_is_away() -> World:

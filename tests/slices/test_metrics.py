@@ -14,9 +14,9 @@ _ACCOUNT_LABELS = {"workload_namespace": "default", "accelerator": "tpu7x", "cap
 
 def test_calls_to_gke_are_counted_with_duration_and_error() -> None:
     metrics = Metrics(version="1")
-    metrics.observe_gke_call("list_node_pools", seconds=0.2, error_kind=None)
+    metrics.gke.observe("list_node_pools", seconds=0.2, error_kind=None)
     assert b"gke_request_errors_total{" not in metrics.exposition()
-    metrics.observe_gke_call("create_node_pool", seconds=0.3, error_kind="quota", code="429")
+    metrics.gke.observe("create_node_pool", seconds=0.3, error_kind="quota", code="429")
     found = metrics.registry.get_sample_value
     assert found(P + "gke_request_duration_seconds_sum", {"method": "list_node_pools"}) == 0.2
     assert found(P + "gke_request_errors_total", {"method": "create_node_pool", "kind": "quota"}) == 1

@@ -16,12 +16,15 @@ from provisioner.model.workloads import ObjectRef
 from provisioner.slices.metrics import Metrics, values_of
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Alert, Notice, Plan
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.report import Reporter
 from tests.support.clock import NOW, FakeClock
 from tests.support.controller import NAMESPACE, FakeRecorder, World, jobset_of, jobset_path, leader_of
 from tests.support.models import make_jobset, make_node, make_pod, make_pool
 from tests.support.objects import raw_foreign_pod
 from tests.support.world import World as DecisionWorld
+
+SNAPSHOT = Snapshot(pools_listed_at=NOW)
 
 
 @pytest.fixture
@@ -253,7 +256,7 @@ def test_alert_of_each_pool_is_logged(world: World) -> None:
     first, second = (Alert(kind="pool_stuck", pool=PoolName(name), message=f"{name} hangs") for name in ("a", "b"))
     with structlog.testing.capture_logs() as logs:
         for alerts in ((first,), (first, second), (second,), ()):
-            world.loop.reporter.tell(Plan(memory=Memory(), alerts=alerts))
+            world.loop.reporter.tell(Plan(memory=Memory(), alerts=alerts), SNAPSHOT)
     told = [(line["event"], line.get("problem", line.get("node_pool"))) for line in logs]
     assert told == [("alert.began", "a hangs"), ("alert.began", "b hangs"), ("alert.ended", "a"), ("alert.ended", "b")]
 
@@ -317,12 +320,12 @@ def test_repeated_notice_is_emitted_at_most_every_310_s() -> None:
     reporter = Reporter(recorder=recorder, metrics=Metrics(version="test"), monotonic=clock)
     with structlog.testing.capture_logs() as logs:
         for second in range(300):
-            reporter.tell(waiting(3 if second % 2 else 2, second))
+            reporter.tell(waiting(3 if second % 2 else 2, second), SNAPSHOT)
             clock.advance(1)
     assert len(recorder.told) == 6
     assert len(logs) == 2 + 30
     clock.advance(10)
-    reporter.tell(waiting(3, 310))
+    reporter.tell(waiting(3, 310), SNAPSHOT)
     assert [each.message for each in recorder.told[6:]][-1].endswith("next try in 310 s")
 
 
@@ -332,7 +335,7 @@ def test_equal_notices_of_two_slices_are_emitted_once() -> None:
     same = Notice(objects=(ref("JobSet", 0),), reason="R", message="m")
     with structlog.testing.capture_logs() as logs:
         for _ in range(5):
-            reporter.tell(Plan(memory=Memory(), notices=(same, same)))
+            reporter.tell(Plan(memory=Memory(), notices=(same, same)), SNAPSHOT)
     assert (len(recorder.told), len(logs)) == (1, 1)
 
 
@@ -342,7 +345,7 @@ def test_past_notices_are_forgotten_beyond_a_limit() -> None:
     with structlog.testing.capture_logs():
         for number in range(4200):
             notice = Notice(objects=(ref("JobSet", 0),), reason="R", message=str(number))
-            reporter.tell(Plan(memory=Memory(), notices=(notice,)))
+            reporter.tell(Plan(memory=Memory(), notices=(notice,)), SNAPSHOT)
     assert (len(reporter._told), len(reporter._standing)) == (4097, 1)
 
 

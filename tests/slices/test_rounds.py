@@ -149,8 +149,9 @@ def test_pause_ends_when_the_earliest_event_is_due() -> None:
     now = world.time()
     for seconds, want in ((None, 15.0), (70.0, 15.0), (4.0, 4.0), (-3.0, 0.0)):
         wake_at = now + timedelta(seconds=seconds) if seconds is not None else None
-        assert world.loop._pause(replace(plan, wake_at=wake_at)) == pytest.approx(want)
-    assert world.loop._pause(replace(plan, poll_seconds=2.0)) == pytest.approx(2.0)
+        assert world.loop.pause_seconds(wake_at, due_in_seconds=world.loop._due_in_seconds()) == pytest.approx(want)
+    world.loop.last_plan = replace(plan, poll_seconds=2.0)
+    assert world.loop._due_in_seconds() == pytest.approx(2.0)
 
 
 def test_hints_are_written_at_most_every_2_s() -> None:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 from typing import Any, Generic, Literal, TypeVar
 
 from provisioner import constants
+from provisioner.controller.loop import Wake
 from provisioner.kube.fields import format_time
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, parse_machine_config
 from provisioner.kube.protocol import collection_path, object_path
@@ -18,7 +19,6 @@ from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import CapacityKind, NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.rounds import Wake
 from provisioner.slices.act import Actor
 from provisioner.slices.gate import Gate
 from provisioner.slices.hints import HintsStore
@@ -174,6 +174,7 @@ class World:
             reporter=Reporter(
                 recorder=self.recorder,
                 metrics=self.metrics,
+                meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock),
                 journal=self.board.journal,
                 clock=self.time,
                 monotonic=self.clock,
@@ -185,7 +186,6 @@ class World:
             clock=self.time,
             wake=self.wake,
             stopping=self.stopping,
-            meter=Meter(settings=self.settings, metrics=self.metrics, monotonic=self.clock),
             monotonic=self.clock,
         )
         return self.loop

@@ -36,7 +36,7 @@ SLICE = NodePoolRequest(
     hosts=4,
     topology="4x4",
     placement_topology="4x4",
-    disk_type="hyperdisk-balanced",
+    node={"node_disk_type": "hyperdisk-balanced"},
     # The cluster's release channel decides.
     auto_upgrade=True,
     labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},

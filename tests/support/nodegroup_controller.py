@@ -15,6 +15,7 @@ from datetime import timedelta
 from typing import Any
 
 from provisioner import constants
+from provisioner.controller.loop import Wake
 from provisioner.kube import errors
 from provisioner.kube.fields import format_time
 from provisioner.kube.protocol import JsonObject, collection_path, object_path
@@ -43,7 +44,6 @@ from provisioner.nodegroups.report import Reporter
 from provisioner.nodegroups.writing import Writer
 from provisioner.runtime.authority import Authority
 from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.rounds import Wake
 from rehearsal.simulators.compute.model import World as ComputeWorld
 from rehearsal.simulators.compute.settings import ComputeSettings
 from tests.support.clock import FakeClock

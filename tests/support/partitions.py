@@ -8,6 +8,7 @@ from concurrent.futures import Executor, Future
 from dataclasses import replace
 from typing import Any
 
+from provisioner.controller.loop import Wake
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions import names
@@ -20,7 +21,6 @@ from provisioner.partitions.observe import Known
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from provisioner.runtime.clock import FollowedClock
-from provisioner.runtime.rounds import Wake
 from provisioner.settings.partitions import PartitionSettings, Server
 from tests.support.clock import FakeClock
 from tests.support.controller import FakeRecorder, FakeWatch
@@ -144,7 +144,7 @@ class Controller:
             pods=FakeWatch(self._unfinished),
             known=known,
             actor=self.actor,
-            reporter=Reporter(recorder=self.recorder, metrics=self.metrics),
+            reporter=Reporter(recorder=self.recorder, metrics=self.metrics, clock=time),
             metrics=self.metrics,
             board=Board(release="test", identity="test", now=self.clock.now),
             is_leader=lambda: True,

@@ -27,10 +27,13 @@ from provisioner.admission import hooks
 from provisioner.admission import review as review_module
 from provisioner.admission.files import Files
 from provisioner.admission.keeper import make_keys
+from provisioner.admission.review import Notice
+from provisioner.kube import errors
 from provisioner.kube.api import connect
 from provisioner.kube.protocol import Timeouts
 from provisioner.model.workloads import ObjectRef
 from provisioner.runtime import http as http_server
+from provisioner.runtime.repeats import Repeats
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook import app
 from provisioner.webhook.app import Addresses, WebhookServer, build
@@ -69,9 +72,9 @@ def webhook(kube: FakeKube) -> Iterator[WebhookServer]:
 
 
 @contextlib.contextmanager
-def running(kube: FakeKube) -> Iterator[WebhookServer]:
+def running(kube: FakeKube, webhook: WebhookServer | None = None) -> Iterator[WebhookServer]:
     """Run a server until the block ends."""
-    built = build(WebhookSettings(), ANYWHERE, kube, None)
+    built = webhook or build(WebhookSettings(), ANYWHERE, kube, None)
     built.start()
     try:
         yield built
@@ -151,6 +154,33 @@ def test_pod_of_a_generation_from_a_machine_config_gets_variables(kube: FakeKube
     assert (answers[1].get("warnings"), b"TPU_WORKER_ID" in base64.b64decode(answers[1]["patch"])) == (None, True)
 
 
+@pytest.mark.usefixtures("catalogue")
+def test_review_waits_after_a_start_until_machine_configs_are_read(kube: FakeKube):
+    """Otherwise a pod of a generation that only MachineConfigs list would run without variables, or be rejected."""
+    kube.put_object(machine_config_path(), raw_machine_config())
+    kube.fail("GET", "machineconfigs", errors.Unavailable("busy", status=503))
+    with running(kube):
+        assert "tpu9x" in tpu.ACCELERATORS
+
+
+def test_server_without_the_right_to_machine_configs_answers_after_a_time(
+    kube: FakeKube, monkeypatch: pytest.MonkeyPatch
+):
+    """Until then the server is not ready, so that no review is sent to it."""
+    ready = []
+
+    def pause(_seconds: float) -> None:
+        ready.append(get(status_port(webhook, "/readyz"), "/readyz"))
+
+    monkeypatch.setattr(app.time, "sleep", pause)
+    monkeypatch.setattr(app, "_CATALOGUE_SECONDS", 0.2)
+    kube.fail("GET", "machineconfigs", errors.Forbidden("no right", status=403), times=1000)
+    webhook = build(WebhookSettings(), ANYWHERE, kube, None)
+    with running(kube, webhook):
+        assert ready[0] == (503, "the webhook server is starting\n")
+        assert post(webhook, bundle(kube), review(**ASKING))[0] == 200
+
+
 def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, kube: FakeKube):
     """Dry runs create no Event."""
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
@@ -166,6 +196,17 @@ def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, k
     assert "has no spec.serviceName" in event["message"]
     [line] = [each for each in lines if each["event"] == "environment.problem"]
     assert line["owner"] == "StatefulSet ml/train"
+
+
+def test_problems_of_many_owners_of_a_namespace_are_logged_once_a_minute():
+    """A pod that a quota rejects costs nothing, names any owner, and would add a line for each create."""
+    recorder = build(WebhookSettings(), ANYWHERE, installed(FakeKube()), None).recorder
+    counted = Repeats()
+    with structlog.testing.capture_logs() as lines:
+        for number in range(100):
+            owner = ObjectRef(kind="Job", api_version="batch/v1", namespace="ml", name=f"job-{number}", uid="u")
+            app._tell(recorder, counted, Notice(about=owner, message="Job could not be read"))
+    assert [line["owner"] for line in lines] == ["Job ml/job-0"]
 
 
 def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
@@ -277,6 +318,7 @@ def test_server_stops_while_the_api_server_hangs(
 ):
     """Reads in progress do not delay the end; they end by their own time-out."""
     monkeypatch.setattr(app, "_READ_TIMEOUTS", Timeouts(read_seconds=4.0))
+    monkeypatch.setattr(app, "_CATALOGUE_SECONDS", 0.0)
     keys = make_keys([HOST], now=datetime.now(UTC), valid=timedelta(days=1))
     files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     files.certificate.write_text(keys.certificate_pem)

@@ -14,10 +14,11 @@ from provisioner.kube.fields import MalformedObject, mapping
 from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import templates_of
-from provisioner.workloads import KINDS, PLAIN_JOB, Kind
+from provisioner.workloads import KINDS, PLAIN_JOB, Kind, kinds_served
 from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.pods import claim_of
 from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset, raw_raycluster, raw_request
+from tests.support.settings import settings
 from tests.workloads.test_leaderworkerset import recorded
 
 #: Values of each JSON type that Kubernetes would not accept.
@@ -28,6 +29,12 @@ def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
     """Plain Jobs come last, because pods of other kinds may also belong to a Job. Kind POD is read from pods only."""
     assert KINDS.keys() == {*WorkloadKind} - {WorkloadKind.POD}
     assert [*KINDS.values()][-1] is PLAIN_JOB
+
+
+def test_kinds_on_request_are_not_served_by_default_settings() -> None:
+    """The manifests grant the rights to the others always."""
+    not_served = KINDS.keys() - kinds_served(settings()).keys()
+    assert {kind for kind, each in KINDS.items() if each.on_request} == not_served
 
 
 def test_templates_of_every_kind_are_found() -> None:

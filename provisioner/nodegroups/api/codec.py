@@ -35,7 +35,7 @@ class Text(_Form):
     most: int = bounds.OBJECT_NAME
     #: Regular expression for the whole string, without anchors, in syntax common to Go and Python; empty allows any.
     pattern: str = ""
-    #: Noun phrase for a string of that pattern, for error messages and docs/node-group-fields.md.
+    #: Noun phrase for a string of that pattern, for error messages and docs/node-groups/fields.md.
     meaning: str = ""
     #: The only valid strings; empty if any string is valid.
     choices: tuple[str, ...] = ()

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeVar
 
-from provisioner.model.capacity import HIGH_THROUGHPUT, Failure, OperationName
+from provisioner.model.capacity import HIGH_THROUGHPUT, CallError, Failure, OperationName
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api.specs import InstanceConfig
 
@@ -249,20 +249,8 @@ def address_problem(scope: Scope, name: str, *, operation: bool = False) -> str:
 R = TypeVar("R", bound=Resource)
 
 
-class ComputeError(Exception):
+class ComputeError(CallError):
     """The only exception that calls of Compute Engine raise."""
-
-    def __init__(
-        self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
-    ) -> None:
-        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
-        self.failure = failure
-        #: Call and object, such as "delete of instance group manager 'a'".
-        self.subject = subject
-        #: Pause in seconds that Google asked for, None if it did not.
-        self.retry_after_seconds = retry_after_seconds
-        #: HTTP status of the response, 0 without a response.
-        self.code = code
 
 
 class Compute(Protocol):

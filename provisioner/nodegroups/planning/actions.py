@@ -12,11 +12,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import StrEnum
-from typing import Any, ClassVar
+from typing import ClassVar
 
 from provisioner.model.capacity import OperationName
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import Answered, AnsweredCall
+from provisioner.model.writes import AnsweredCall, AnsweredWrite
 from provisioner.nodegroups.api.statuses import OperationType, ResourceStatus, TpuNodeGroupStatus
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, Record, WorkloadPolicy
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource, Scope
@@ -182,13 +182,8 @@ Call = Read | ListManagers | ListMachines | Insert | Delete | Poll | ReadMachine
 Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallAnswer(AnsweredCall[Call]):
-    """Outcome of a call. The resource does not exist (NOT_FOUND) if it has neither `result` nor `failure`."""
-
-    result: Any = None
-    #: Pause in seconds that Google asked for, None if it did not.
-    retry_after_seconds: float | None = None
+#: Outcome of a call. The resource does not exist (NOT_FOUND) if it has neither `result` nor `failure`.
+CallAnswer = AnsweredCall[Call]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,6 +336,9 @@ Write = (
     | ApplyDevicePlugin
     | DeleteDevicePlugin
 )
+#: Outcome of a write.
+WriteAnswer = AnsweredWrite[Write]
+Answer = CallAnswer | WriteAnswer
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -351,8 +349,3 @@ class Event:
     reason: str
     message: str
     warning: bool = False
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteAnswer(Answered[Write]):
-    """Outcome of a write."""

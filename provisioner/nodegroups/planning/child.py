@@ -282,7 +282,7 @@ def _being_made(child: Child) -> Condition:
     return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is being created")
 
 
-def _failing(child: Child, wait: memory.Backoff, verb: str) -> Condition:
+def _failing(child: Child, wait: waits.Backoff, verb: str) -> Condition:
     if wait.failure.kind in _PASSING:
         return not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is not {verb} yet: {wait.failure.message}")
     reason = Reason.OPERATION_FAILED if wait.accepted else Reason.REQUEST_REJECTED

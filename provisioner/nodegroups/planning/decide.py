@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.workloads import ObjectRef
-from provisioner.model.writes import OpenCall, blocked_until, opened, still_open
+from provisioner.model.writes import choose_writes, with_open, without_lost
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of, not_ready
 from provisioner.nodegroups.api.types import Child, Record, TpuNodeGroup
@@ -30,7 +30,7 @@ from provisioner.nodegroups.planning.memory import (
     Memory,
     Pace,
     ResourceMemory,
-    give_up_lost_calls,
+    fold,
 )
 from provisioner.nodegroups.planning.nodes import is_of_earlier
 from provisioner.nodegroups.planning.round import (
@@ -81,8 +81,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         return Plan(memory=replace(memory, lost={}))
     if memory.began_at == LONG_AGO:
         memory = replace(memory, began_at=now)
-    memory = give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
+    memory = without_lost(memory, snapshot.live, now, fold)
     round_ = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
         round_ = replace(round_, machines_before=machines_before(round_))
@@ -92,16 +91,13 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     resources |= {target.uid: known for target, known in projects.items()}
     shared = (_apply_device_plugin(round_), joining.approvals(round_), strays.look(projects, round_))
     step = merged((*shared, *(each.step for each in concluded.values())))
-    proposed, later = _choose(step.writes, snapshot, memory, now)
+    chosen, later = choose_writes(step.writes, memory.writes, now)
+    proposed = _with_few_tokens(chosen, snapshot, memory)
     memory = replace(
-        memory,
+        with_open(memory, now, writes=proposed),
         resources=resources,
         machines=_machines_of(resources.values(), round_),
         lost={key: each.lost for key, each in concluded.items() if each.lost},
-        writes={
-            **memory.writes,
-            **{each.write.key: opened(memory.writes, each.write, each.seen, now) for each in proposed},
-        },
     )
     paced = pace(step.calls, memory, settings, now)
     moments = (*step.moments, *later, *((paced.wake_at,) if paced.wake_at is not None else ()))
@@ -193,24 +189,6 @@ def _apply_device_plugin(round_: Round) -> Step:
     return to_write(actions.ApplyDevicePlugin(version=version), found)
 
 
-def _choose(
-    proposals: Iterable[Proposed], snapshot: Snapshot, memory: Memory, now: datetime
-) -> tuple[list[Proposed], list[datetime]]:
-    """Choose one write for each object that may be written now; return them, and when other objects may be."""
-    chosen: dict[str, Proposed] = {}
-    later = []
-    for each in proposals:
-        key = each.write.key
-        if key in chosen:
-            continue
-        until = blocked_until(memory.writes.get(key), each.seen, now, each.pause_seconds)
-        if until is None:
-            chosen[key] = each
-        else:
-            later.append(until)
-    return _with_few_tokens(list(chosen.values()), snapshot, memory), later
-
-
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
     """Leave out creates of tokens beyond the maximum. Namespaces take turns, and so do the groups in each of them."""
     creating = sum(
@@ -278,8 +256,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
         chosen.append(each.call)
     return Paced(
         memory=replace(
-            memory,
-            calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in chosen}},
+            with_open(memory, now, calls=chosen),
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),

@@ -12,26 +12,14 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
+from provisioner.model.waits import Backoff
+from provisioner.model.writes import AnsweredWrite, OpenActions, answered
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
 #: Earlier than any event; a time that can still be shifted when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """Result of failed attempts: the call is not repeated before `until`."""
-
-    failure: Failure
-    failures: int
-    #: Time of the last failure.
-    at: datetime
-    until: datetime
-    #: Whether the request of a change was accepted and its operation failed.
-    accepted: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +98,7 @@ class Pace:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(OpenActions[actions.Call, actions.Write]):
     """All state that is remembered between rounds. Decisions and answers replace it as a whole."""
 
     #: Time of the first decision, LONG_AGO before it. Calls of earlier processes are unknown.
@@ -118,8 +106,6 @@ class Memory:
     #: Memory of resources, by the UID of the object (`Target.uid`).
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
-    calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
-    writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
     #: Lost machines, by the UID of the group and their names. "" represents all machines that do not exist.
@@ -136,23 +122,12 @@ INSERT = OperationType.CREATE.value
 DELETE = OperationType.DELETE.value
 
 
-Answer = actions.CallAnswer | actions.WriteAnswer
-
-
 #: First and longest wait in seconds after a failed call, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
-    FailureKind.STOCKOUT: (30, 600),
-    FailureKind.QUOTA: (60, 900),
-    FailureKind.OPERATION_IN_THE_WAY: (2, 30),
-    FailureKind.TOO_MANY_OPERATIONS: (1, 30),
-    FailureKind.UNKNOWN_OUTCOME: (1, 60),
+    **waits.DELAYS,
     # The resource is read immediately, to see its owner. This wait is for a resource that no reading shows.
     FailureKind.ALREADY_EXISTS: (2, 60),
-    FailureKind.UNAVAILABLE: (1, 60),
-    # A user may remove the cause at any time, and the controller is not notified of it.
     FailureKind.INVALID: (60, 600),
-    FailureKind.PERMISSION: (30, 600),
-    FailureKind.NOT_FOUND: (10, 600),
 }
 #: Maximum pause in seconds that is observed when Google asks for one.
 LONGEST_WISH_SECONDS = 600.0
@@ -162,24 +137,20 @@ def failed(
     before: Backoff | None, failure: Failure, key: str, now: datetime, wish_seconds: float | None = None
 ) -> Backoff:
     """Return the back-off after one more failure; `wish_seconds` is the pause that Google asked for."""
-    failures = before.failures + 1 if before is not None else 1
-    wait = waits.doubled_seconds(*DELAYS[failure.kind], failures, key)
-    if wish_seconds is not None:
-        wait = max(wait, min(wish_seconds, LONGEST_WISH_SECONDS))
-    return Backoff(failure=failure, failures=failures, at=now, until=now + timedelta(seconds=wait))
+    least = min(wish_seconds or 0.0, LONGEST_WISH_SECONDS)
+    return waits.backed_off(before, failure, key, now, DELAYS[failure.kind], min_seconds=least)
 
 
-def fold(memory: Memory, answer: Answer) -> Memory:
+def fold(memory: Memory, answer: actions.Answer) -> Memory:
     """Return the memory after an answer."""
-    if isinstance(answer, actions.WriteAnswer):
-        return replace(memory, writes=with_answer(memory.writes, answer))
+    if isinstance(answer, AnsweredWrite):
+        return answered(memory, answer)
     call = answer.call
     if answer.asked_at > answer.at:
         # The clock was set back during the call, and all remembered times were shifted.
         under_way = memory.calls.get(call.key)
         answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
-    known = {key: each for key, each in memory.calls.items() if key != call.key}
-    memory = _paused(replace(memory, calls=known), answer)
+    memory = _paused(answered(memory, answer), answer)
     if isinstance(call, actions.ReadMachines | actions.SetMetadata):
         return replace(memory, machines={**memory.machines, **_of_machines(memory, call, answer)})
     resource = memory.resources.get(call.target.uid)
@@ -187,16 +158,6 @@ def fold(memory: Memory, answer: Answer) -> Memory:
         # The object was deleted, so there is nothing left to call for.
         return memory
     return replace(memory, resources={**memory.resources, call.target.uid: _of_resource(resource, call, answer)})
-
-
-def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
-    """Treat open calls that are not in progress after 60 s as failures with an unknown outcome."""
-    for key, each in lost_calls(memory.calls, live, now).items():
-        try:
-            memory = fold(memory, actions.CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
-        except Exception:  # noqa: BLE001 - one call must not prevent the others
-            memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
-    return memory
 
 
 def _paused(memory: Memory, answer: actions.CallAnswer) -> Memory:

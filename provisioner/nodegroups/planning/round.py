@@ -9,6 +9,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from provisioner.model import waits
+from provisioner.model import writes as open_writes
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.statuses import STARTING_OR_RUNNING, ConditionType, Reason, condition_of, is_true
@@ -167,16 +168,11 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Proposed:
+class Proposed(open_writes.Proposed[Write]):
     """A write that a step proposes."""
 
-    write: Write
-    #: State of the object that the write is based on, such as its resource version. Another state shows its effect.
-    seen: str
     #: Events to record if the write is made.
     events: tuple[Event, ...] = ()
-    #: Minimum interval in seconds after the last write of the object.
-    pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

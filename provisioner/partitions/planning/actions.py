@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, NamedTuple
 
-from provisioner.model.writes import Answered, AnsweredCall
+from provisioner.model.writes import AnsweredCall, AnsweredWrite
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.vipu.protocol import PartitionRequest, Reading
+from provisioner.partitions.vipu.protocol import PartitionRequest
 from provisioner.settings.partitions import Server
 
 #: Key of writes of the ledger.
@@ -31,7 +31,7 @@ def pod_key(pod: Pod) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadServer:
-    """List the allocations and partitions of a server. The answer has a Reading."""
+    """List the allocations and partitions of a server. The result is a Reading."""
 
     name: ClassVar = "read"
     server: str
@@ -134,19 +134,8 @@ class Wanted(NamedTuple):
     due_at: datetime
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CallAnswer(AnsweredCall[Call]):
-    """Outcome of a call."""
-
-    reading: Reading | None = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WriteAnswer(Answered[Write]):
-    """Outcome of a write."""
-
-    #: The ledger as it is now, after a successful SaveLedger; otherwise None.
-    ledger: Ledger | None = None
-
-
+#: Outcome of a call. The result of ReadServer is a Reading.
+CallAnswer = AnsweredCall[Call]
+#: Outcome of a write. The result of SaveLedger is the Ledger as it is now.
+WriteAnswer = AnsweredWrite[Write]
 Answer = CallAnswer | WriteAnswer

@@ -12,13 +12,13 @@ from datetime import datetime, timedelta
 from functools import partial
 
 from provisioner.model import bounds
-from provisioner.model.writes import OpenCall, WriteFailure, blocked_until, opened, still_open
+from provisioner.model.writes import Proposed, WriteFailure, choose_writes, with_open, without_lost
 from provisioner.partitions import names
 from provisioner.partitions.planning import actions, events, making
 from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.making import Step, Stray
-from provisioner.partitions.planning.memory import Memory, PartitionMemory, give_up_lost_calls
+from provisioner.partitions.planning.memory import Memory, PartitionMemory, fold
 from provisioner.partitions.planning.picture import Picture, View, look, view_of
 from provisioner.partitions.planning.queue import Wait
 from provisioner.partitions.planning.round import Fault, Guard, Round, Snapshot, begin_round
@@ -51,8 +51,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     """Return the plan of a round. Without a trusted snapshot, ledger and cluster, it is empty and keeps the memory."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
-    memory = give_up_lost_calls(memory, snapshot.live, now)
-    memory = replace(memory, writes=still_open(memory.writes, snapshot.live, now))
+    memory = without_lost(memory, snapshot.live, now, fold)
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     steps = tuple(_steps(picture, round_, guard))
@@ -75,7 +74,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     return Plan(
         memory=replace(_remembered(picture, round_, calls, writes), told=known),
         calls=calls,
-        writes=writes,
+        writes=tuple(each.write for each in writes),
         events=tuple(told),
         view=guard.run("view", partial(view_of, picture, unrecorded, round_), View()),
         faults=tuple(guard.faults),
@@ -229,35 +228,22 @@ def _as_listed(standing: Standing) -> Entry:
 
 def _writes(
     entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], round_: Round
-) -> tuple[tuple[actions.Write, ...], list[datetime]]:
+) -> tuple[list[Proposed[actions.Write]], list[datetime]]:
     """Return the writes to send now, and the times at which the others may be sent."""
-    proposals: list[actions.Write] = [*of_pods]
-    if entries != round_.ledger.entries:
-        proposals.insert(0, actions.SaveLedger(before=round_.ledger, entries=entries))
-    chosen, later, keys = [], [], set[str]()
-    for write in proposals:
-        if write.key in keys:
-            continue
-        keys.add(write.key)
-        until = blocked_until(round_.memory.writes.get(write.key), _seen_by(write), round_.now)
-        if until is None:
-            chosen.append(write)
-        else:
-            later.append(until)
-    return tuple(chosen), later
+    of_ledger = [actions.SaveLedger(before=round_.ledger, entries=entries)] if entries != round_.ledger.entries else []
+    proposals = (Proposed(write=each, seen=_seen_by(each)) for each in (*of_ledger, *of_pods))
+    return choose_writes(proposals, round_.memory.writes, round_.now)
 
 
 def _remembered(
-    picture: Picture, round_: Round, calls: Iterable[actions.Call], writes: Iterable[actions.Write]
+    picture: Picture, round_: Round, calls: Iterable[actions.Call], writes: Iterable[Proposed[actions.Write]]
 ) -> Memory:
     memory, now = round_.memory, round_.now
     return replace(
-        memory,
+        with_open(memory, now, calls=calls, writes=writes),
         partitions={each.entry.id: _known(each, now) for each in picture.standings.values()},
         servers={address: each for address, each in memory.servers.items() if address in round_.servers},
         strays={(each.server, each.partition.id): each.known for each in picture.strays},
-        calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
-        writes={**memory.writes, **{write.key: opened(memory.writes, write, _seen_by(write), now) for write in writes}},
     )
 
 

@@ -12,23 +12,13 @@ from datetime import datetime
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import LOST, OpenCall, OpenWrite, lost_calls, with_answer
+from provisioner.model.waits import Backoff
+from provisioner.model.writes import AnsweredWrite, OpenActions, answered
 from provisioner.partitions.planning import actions
 
 #: Server (HOST:PORT) and name of an allocation on it: a possible place of a partition.
 Site = tuple[str, str]
 _MOST_IN_VAIN = 3
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Backoff:
-    """Pause after failures: the operation is not retried before `until`."""
-
-    failure: Failure
-    failures: int
-    #: Time of the last failure.
-    at: datetime
-    until: datetime
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,7 +62,7 @@ class Refusal:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Memory:
+class Memory(OpenActions[actions.Call, actions.Write]):
     """Memory of the loop. Each decision and each answer replaces it as a whole."""
 
     #: Entries by id.
@@ -85,8 +75,6 @@ class Memory:
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
     #: Time at which a deletion was first seen, by UID and deletionTimestamp, which is from another clock.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    calls: Mapping[str, OpenCall[actions.Call]] = field(default_factory=dict)
-    writes: Mapping[str, OpenWrite[actions.Write]] = field(default_factory=dict)
     #: Topics of the Events that were emitted, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
 
@@ -96,17 +84,9 @@ class Memory:
 
 #: First and maximum wait in seconds after a failure of a call to a V-IPU server.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
+    **waits.DELAYS,
     # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
-    FailureKind.OPERATION_IN_THE_WAY: (2, 30),
-    FailureKind.TOO_MANY_OPERATIONS: (1, 30),
-    FailureKind.UNKNOWN_OUTCOME: (1, 60),
-    FailureKind.ALREADY_EXISTS: (1, 60),
-    FailureKind.UNAVAILABLE: (1, 60),
-    # A user may correct the cause at any time, and no event reports it.
-    FailureKind.INVALID: (30, 600),
-    FailureKind.PERMISSION: (30, 600),
-    FailureKind.NOT_FOUND: (10, 600),
 }
 #: Waits in seconds for an allocation in which creates have failed for long: another server may create the partition.
 IN_VAIN = (300, 600)
@@ -118,9 +98,7 @@ def failed(
     before: Backoff | None, failure: Failure, key: str, now: datetime, delay: tuple[float, float] | None = None
 ) -> Backoff:
     """Return the back-off after one more failure. `delay` replaces the waits of the kind of failure."""
-    failures = before.failures + 1 if before is not None else 1
-    until = waits.after(now, waits.doubled_seconds(*(delay or DELAYS[failure.kind]), failures, key))
-    return Backoff(failure=failure, failures=failures, at=now, until=until)
+    return waits.backed_off(before, failure, key, now, delay or DELAYS[failure.kind])
 
 
 # --- answers ---
@@ -136,9 +114,9 @@ _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, Fa
 
 def fold(memory: Memory, answer: actions.Answer) -> Memory:
     """Return the memory after an answer."""
-    if isinstance(answer, actions.WriteAnswer):
-        return replace(memory, writes=with_answer(memory.writes, answer))
-    memory = replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+    memory = answered(memory, answer)
+    if isinstance(answer, AnsweredWrite):
+        return memory
     match answer.call:
         case actions.ReadServer():
             return _read(memory, answer.call, answer)
@@ -146,16 +124,6 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
             return _created(memory, answer.call, answer)
         case actions.RemovePartition():
             return _removed(memory, answer.call, answer)
-
-
-def give_up_lost_calls(memory: Memory, live: frozenset[str], now: datetime) -> Memory:
-    """Replace open calls that no thread executes by answers with an unknown outcome."""
-    for key, each in lost_calls(memory.calls, live, now).items():
-        try:
-            memory = fold(memory, actions.CallAnswer(call=each.call, asked_at=each.since, at=now, failure=LOST))
-        except Exception:  # noqa: BLE001 - one call must not affect the others
-            memory = replace(memory, calls={other: call for other, call in memory.calls.items() if other != key})
-    return memory
 
 
 def _read(memory: Memory, call: actions.ReadServer, answer: actions.CallAnswer) -> Memory:

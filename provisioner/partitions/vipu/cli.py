@@ -1,6 +1,6 @@
 """A V-IPU server, called with the `vipu` command line, the only published interface of V-IPU.
 
-This module, `tables.py` and `errors.py` assume the details that are not published; docs/partitions.md lists them.
+This module, `tables.py` and `errors.py` assume the details that are not published; docs/partitions lists them.
 """
 
 from __future__ import annotations

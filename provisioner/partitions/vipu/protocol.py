@@ -16,7 +16,7 @@ from datetime import datetime
 from enum import Enum
 from typing import Protocol
 
-from provisioner.model.capacity import Failure
+from provisioner.model.capacity import CallError
 
 
 class PartitionState(Enum):
@@ -76,12 +76,8 @@ class PartitionRequest:
     reconfigurable: bool = True
 
 
-class VipuError(Exception):
+class VipuError(CallError):
     """The only exception of this interface."""
-
-    def __init__(self, failure: Failure, subject: str = "") -> None:
-        super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
-        self.failure = failure
 
 
 class Vipu(Protocol):

@@ -11,8 +11,9 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from provisioner import constants
+from provisioner.model import bounds
 from provisioner.model.capacity import Network
-from provisioner.model.choices import reservation_parts
+from provisioner.model.choices import comma_items, reservation_parts
 from provisioner.model.workloads import Requirements, Workload
 from provisioner.settings import Settings
 
@@ -119,6 +120,17 @@ def network_problem(networks: Iterable[Network], settings: Settings) -> str:
     allowed = settings.allowed_networks
     found = (_problem(f"network {each[1]}", "ALLOWED_NETWORKS", allowed, *each, remedy="remove it") for each in named)
     return next(filter(None, found), "")
+
+
+def node_setting_problem(name: str, text: str, settings: Settings) -> str:
+    """Return why a workload may not choose the value of a node setting; empty if it may."""
+    patterns = [pattern for allowed, pattern in settings.allowed_node_settings if allowed == name]
+    most = max((int(each) for each in patterns if each.isdecimal()), default=-1)
+    if text.isdecimal() and int(text) <= most:
+        return ""
+    named, remedy = ((item, f"{name}={bounds.cut(item)}") for item in comma_items(text)), "remove it"
+    what = (_problem(each, "ALLOWED_NODE_SETTINGS", patterns, item, remedy=remedy) for item, each in named)
+    return next(filter(None, what), "")
 
 
 def label_problem(keys: Iterable[str], settings: Settings) -> str:

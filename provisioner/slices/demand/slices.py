@@ -398,6 +398,10 @@ def _slice(
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
         requirements = with_host_chips(requirements)
+    if workload.annotations:
+        inherited = {key: text for key, text in workload.annotations.items() if key in constants.NODE_SETTING_KEYS}
+        if inherited:
+            requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
     # A pod that was created before the admission policy was installed has no mark; later pods of the group have one.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     shape: tpu.Shape | None = None

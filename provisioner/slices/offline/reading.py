@@ -18,6 +18,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OBJECT_NAME
+from provisioner.slices.offline import mistakes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, made_up_uid, templates_of
 from provisioner.workloads.asks import parse_pod_template
@@ -195,7 +196,13 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         reading.remark(document, (), "", message)
         return
     accepted = True
-    for path, message in islice(chain(_wrong(workload, document), _unquoted(document.value)), MOST_KEYS):
+    wrong = (
+        mistakes.unknown_version(workload, document),
+        _wrong(workload, document),
+        _unquoted(document.value),
+        mistakes.misspelled_resources(document),
+    )
+    for path, message in islice(chain(*wrong), MOST_KEYS):
         reading.remark(document, path, "", f"{named}: {message}")
         accepted = False
     if not metadata["name"]:
@@ -238,7 +245,8 @@ def _read_workload(
         _tell_of_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
     # The slices of ProvisioningRequests and CapacityBuffers are added after all files have been read.
-    if not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
+    # An object with an error is not reported as ignored as well.
+    if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
         message = "is suspended; this is what it gets when it is resumed"
@@ -317,7 +325,11 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
     """Report an object of another kind that requests chips."""
     path = _find_chips(document)
     if path is None:
-        reading.ignore(document, bounds.cut(kind))
+        misspelled = list(islice(mistakes.misspelled_resources(document), MOST_KEYS))
+        for found, message in misspelled:
+            reading.remark(document, found, named, message)
+        if not misspelled:
+            reading.ignore(document, bounds.cut(kind))
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:

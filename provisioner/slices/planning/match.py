@@ -14,10 +14,12 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import TypeVar
 
+from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.fits import Fits
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import WorkloadKind, WorkloadUid
+from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
@@ -25,6 +27,7 @@ from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.round import Round, Supply, grows_for, right_size, serves
 from provisioner.slices.planning.spec.capacity import wants_one_zone
+from provisioner.slices.planning.spec.specification import read_ownership
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
@@ -58,7 +61,7 @@ class Matching:
     spare: tuple[Slice, ...]
     #: Zone of each workload that has pools, all of which must be in one zone.
     zones: Mapping[WorkloadUid, Zone]
-    #: Claims to remember (`Memory.claims`).
+    #: Claims to remember.
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
@@ -81,7 +84,8 @@ def match(
     A claim must be within the limits of its slice, and counts there. `line` has the slices that want a pool. Workloads
     in `sidelined` take no pool. `refuse` is called for each slice that finds no pool, in the order of the line.
     """
-    slices, supply, owned, last_users = round_.slices, round_.supply, round_.owned, round_.memory.last_users
+    slices, supply, owned = round_.slices, round_.supply, round_.owned
+    last_users = {name: known.last_user for name, known in round_.memory.pools.items() if known.last_user is not None}
     holders, occupants, held, elsewhere = _use(round_)
     one_zone = {each.workload.uid for each in slices.values() if wants_one_zone(each, round_.settings)}
     last_held = {user: name for name, user in sorted(last_users.items(), reverse=True)}
@@ -140,7 +144,7 @@ def match(
 
     def counted_on(slice_: Slice) -> PoolName:
         """Return the pool that a slice with pods counted on in the last round; empty if it is no longer lendable."""
-        before = round_.memory.claims.get(slice_.id)
+        before = round_.memory.slice(slice_.id).claim
         if before is None or not (before.has_pods and slice_.pods and before.pool in supply):
             return PoolName("")
         return before.pool if supply[before.pool].lendable else PoolName("")
@@ -245,7 +249,7 @@ def _expired(slice_: Slice, round_: Round) -> bool:
     """Whether a slice has ended, or has counted for too long on a pool to which none of its pods was bound."""
     if slice_.ended:
         return True
-    claim = round_.memory.claims.get(slice_.id)
+    claim = round_.memory.slice(slice_.id).claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
     return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
@@ -253,7 +257,7 @@ def _expired(slice_: Slice, round_: Round) -> bool:
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     """Return the claim of a slice on a pool; an expired claim is not renewed."""
-    before, has_pods = round_.memory.claims.get(slice_.id), bool(slice_.pods)
+    before, has_pods = round_.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, round_) else None
     # The time of slices that wait on purpose is not measured.
@@ -288,13 +292,16 @@ class _Free:
         if budget.counts:
             whose = slice_.workload.uid if budget.settings.max_pools_per_jobset is not None else unit.namespace
         # Equal slices have the same shape object.
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host
-        found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget)), None)
+        own = own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
+        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host, own
+        found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget, own)), None)
         if found is not None:
             self._taken.add(found.name)
         return found
 
-    def _search(self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget) -> Iterator[Supply]:
+    def _search(
+        self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget, own: str
+    ) -> Iterator[Supply]:
         """Yield the pools whose existing nodes fit, of those whose specification fits."""
         for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
             pool, start, nodes = self._pools[place]
@@ -302,6 +309,7 @@ class _Free:
                 # Hosts without a node are expected to match the specification.
                 (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
                 and pool.name not in self._taken
+                and _has_settings(pool, own)
                 and zone in (None, *pool.pool.zones)
                 and right_size(pool, slice_)
                 and grows_for(pool, slice_)
@@ -309,6 +317,11 @@ class _Free:
                 and budget.allows_claim(slice_, unit, pool)
             ):
                 yield pool
+
+
+def _has_settings(pool: Supply, own: str) -> bool:
+    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
+    return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -18,13 +18,29 @@ from provisioner.slices.supplier import PoolRules
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return the notice that a slice has more hosts than its job has pods."""
-    if not slice_.served or slice_.shape is None or not slice_.shape.multi_host or slice_.parallelism >= slice_.nodes:
+    """Return the notice that the pods of a slice do not request all of its chips, with a smaller machine if any."""
+    shape = slice_.shape
+    if not slice_.served or shape is None:
         return ()
-    message = (
-        f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {slice_.shape.topology} "
-        f"has {slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
-    )
+    machine, used = shape.machine_type, slice_.parallelism * shape.chips_per_pod
+    unused = slice_.nodes * machine.chips - used
+    if unused <= 0:
+        return ()
+    if shape.multi_host:
+        message = (
+            f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {shape.topology} has "
+            f"{slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
+        )
+    else:
+        smaller = [
+            f"; {each.name} (topology {each.single_host_topology}) has {each.chips}"
+            for each in sorted(shape.accelerator.machine_types, key=lambda each: each.chips)
+            if shape.chips_per_pod <= each.chips < machine.chips and each.single_host_topology
+        ]
+        message = (
+            f"{slice_.title} requests {used} of the {used + unused} chips of its {machine.name}: {unused} of them are "
+            f"paid for but not used{smaller[0] if smaller else ''}"
+        )
     return (notice(slice_, constants.UNDERUSED, message),)
 
 

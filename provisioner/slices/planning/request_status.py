@@ -189,7 +189,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
     if waits := facts.wait(slices):
         return f"{words}. {waits}"
     coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
-    phases = (round_.memory.phases[name] for name in coming if name in round_.memory.phases)
+    phases = filter(None, (round_.memory.pool(name).phase for name in coming))
     usual = round_.memory.usual_creation or _USUAL
     eta = max((each.since + usual for each in phases if each.phase is Phase.PROVISIONING), default=None)
     return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words

@@ -6,7 +6,7 @@ from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 from functools import cached_property
 from types import MappingProxyType
 
@@ -22,13 +22,24 @@ from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
-from provisioner.slices.planning.memory.state import CallState, Memory
+from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemory
 from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules
 
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
+#: Maximum time that a pool may have each status that should not last. GKE ends a create without capacity within 35 min,
+#: Compute Engine as `failing.find_hanging` computes. Flex-start pools wait for capacity with status RUNNING.
+MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
+    {
+        PoolStatus.PROVISIONING: timedelta(minutes=60),
+        PoolStatus.STOPPING: timedelta(minutes=30),
+        # A repair, or a change by another client.
+        PoolStatus.RECONCILING: timedelta(minutes=30),
+        PoolStatus.UNKNOWN: timedelta(minutes=10),
+    }
+)
 #: Maximum time in seconds that a slice waits for nodes of a pool that was created for another slice and is up.
 _PATIENCE_SECONDS = 120.0
 
@@ -124,8 +135,15 @@ def begin_round(
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
     supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
-    if not memory.phases:
-        memory = replace(memory, last_users={**_users_by_labels(supply.values(), workloads), **memory.last_users})
+    if not any(known.phase is not None for known in memory.pools.values()):
+        users = _users_by_labels(supply.values(), workloads)
+        memory = memory.with_pools(
+            {
+                name: replace(memory.pool(name), last_user=user)
+                for name, user in users.items()
+                if memory.pool(name).last_user is None
+            }
+        )
     found = find_by_workload(
         workloads,
         snapshot.pods,
@@ -179,6 +197,8 @@ class Supply:
     unready_seconds: float
     #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None if not so.
     late_since: datetime | None
+    #: Status that should not last, and the time since which the pool has had it; None for other statuses.
+    passing: tuple[PoolStatus, datetime] | None
     #: Whether the pool was unready for too long, is given up, and will be replaced.
     lost: bool
     #: Whether the reservation of the pool ends soon, and whether it has ended.
@@ -306,16 +326,18 @@ def find_supply(
     supply = {}
     unlisted = (expected_pool(call.request) for name, call in memory.creates.items() if name not in listed)
     for pool in (*listed.values(), *unlisted):
-        delete = memory.deletes.get(pool.name)
+        known = memory.pool(pool.name)
+        delete = known.delete
         here = tuple(nodes_of.get(pool.name, ()))
         before = last.get(pool.name)
         if (
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # No field of the pool depends on the time.
+            # No field of the pool depends on the time of this round.
             and before.unready_since is None
             and before.late_since is None
+            and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
             and pool.ends_at is None
             and (before.pool, before.nodes, before.listed) == (pool, here, pool.name in listed)
             and before.rules is rules
@@ -330,9 +352,10 @@ def find_supply(
         ready_nodes = sum(node.ready and node.allocatable_chips >= chips for node in here)
         unready_since = late_since = None
         if pool.status in _UP and pool.capacity is CapacityKind.FLEX_START and not (here or pool.made):
-            late_since = min(now, memory.late_since.get(pool.name, now))
+            late_since = min(now, known.late_since or now)
         elif pool.status in _UP and ready_nodes < max(1, pool.hosts):
-            unready_since = min(now, memory.unready_since.get(pool.name, now))
+            unready_since = min(now, known.unready_since or now)
+        leaving = delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
         supply[pool.name] = Supply(
             name=pool.name,
             pool=pool,
@@ -340,18 +363,30 @@ def find_supply(
             ownership=ownership,
             nodes=here,
             listed=pool.name in listed,
-            leaving=delete is not None and delete.state in (CallState.UNDER_WAY, CallState.ACCEPTED),
-            half_deleted=delete is not None and delete.state not in (CallState.UNDER_WAY, CallState.ACCEPTED),
+            leaving=leaving,
+            half_deleted=delete is not None and not leaving,
             ready_nodes=ready_nodes,
             unready_since=unready_since,
             unready_seconds=(now - unready_since).total_seconds() if unready_since is not None else 0.0,
             late_since=late_since,
-            lost=pool.name in memory.given_up and unready_since is not None,
+            passing=_passing(pool, known, now, listed=pool.name in listed, leaving=leaving),
+            lost=known.given_up and unready_since is not None,
             ends_soon=pool.ends_at is not None and pool.ends_at - now <= LAST_OF_RESERVATION,
             ended=pool.ends_at is not None and pool.ends_at <= now,
             unwatched=_is_unwatched(ownership, snapshot, settings),
         )
     return supply
+
+
+def _passing(
+    pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
+) -> tuple[PoolStatus, datetime] | None:
+    """Return a status that should not last, corrected by calls that the list does not show yet, and its beginning."""
+    status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
+    if status not in MAX_DURATIONS:
+        return None
+    before, since = known.passing or (status, now)
+    return status, min(now, since) if before is status else now
 
 
 def _chips_of_node(pool: NodePool) -> int:
@@ -391,7 +426,9 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """Return the slices that pools or the memory refer to, with the name of the child Job if a pool has it."""
     refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
-    found = dict.fromkeys((*memory.attempts, *memory.last_users.values(), *refused), "")
+    tried = (slice_id for slice_id, known in memory.slices.items() if known.attempt)
+    users = (known.last_user for known in memory.pools.values() if known.last_user is not None)
+    found = dict.fromkeys((*tried, *users, *refused), "")
     for each in supply:
         workload, uid, key, group_name = each.ownership
         if uid:

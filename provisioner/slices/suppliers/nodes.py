@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from typing import Any
 
 from provisioner import constants, tpu
 from provisioner.model import bounds
@@ -11,7 +12,8 @@ from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, 
 from provisioner.model.choices import reservation_parts
 from provisioner.model.fit import NodeView
 from provisioner.model.placement import job_labels
-from provisioner.settings import Settings, forms
+from provisioner.settings import OPTIONS, Settings, forms
+from provisioner.settings.node_fields import GVISOR, ROWS, own_settings
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
@@ -19,6 +21,8 @@ from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
+#: Taint that GKE puts on nodes of GKE Sandbox.
+SANDBOX_TAINT = Taint(key=constants.SANDBOX, value=GVISOR)
 #: Labels that GKE puts on nodes, by their kind of capacity.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
@@ -33,23 +37,84 @@ RESERVATION_LABELS = (
     constants.RESERVATION_BLOCK,
     constants.RESERVATION_SUB_BLOCK,
 )
+_VARIABLES = {option.field: option.variable for option in OPTIONS}
+_READERS = {option.field: option.read for option in OPTIONS}
 _GIB = 1024**3
 
 
-def complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Add the labels and the taint of the capacity, and the disk, identity and tags that all suppliers set."""
-    labels, seconds = request.labels, slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
-    if request.capacity is CapacityKind.FLEX_START and seconds is not None:
-        labels = {**labels, constants.MAX_RUN_SECONDS: seconds}
-    return replace(
-        request,
-        labels=labels,
-        taints=(*_spot_taints(request.capacity), *request.taints),
-        disk_type=_disk_type(shape, settings),
-        service_account=_service_account(slice_, settings),
-        oauth_scopes=settings.node_oauth_scopes,
-        tags=settings.node_tags,
-    )
+def complete(
+    request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
+) -> NodePoolRequest:
+    """Add the labels and the taint of the capacity, and the node settings. Raises UnmeetableError."""
+    asked, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
+    labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
+    selected = asked.node_selector.get(constants.MAX_RUN_SECONDS)
+    if selected is not None and (gke or request.capacity is CapacityKind.FLEX_START):
+        # `Candidates.choices` has checked the number.
+        labels[constants.MAX_RUN_SECONDS], seconds = selected, int(selected)
+    seconds = seconds or int(values.get("node_max_run_seconds", 0))
+    if request.capacity is CapacityKind.FLEX_START:
+        seconds = min(seconds, forms.LONGEST_RUN_SECONDS)
+    if own := own_settings(asked.annotations, asked.node_selector):
+        labels[constants.POOL_OWN_SETTINGS] = own
+    taints = (*_spot_taints(request.capacity), *request.taints, *values.get("node_taints", ()))
+    return replace(request, labels=labels, taints=tuple(dict.fromkeys(taints)), max_run_seconds=seconds, node=values)
+
+
+def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool) -> dict[str, Any]:
+    """Return the values of the node settings for a slice by field. Raises UnmeetableError."""
+    found = {}
+    for name, row in ROWS.items():
+        value, source = getattr(settings, name), _VARIABLES[name]
+        theirs = _wish(slice_, name, settings, gke=gke)
+        if theirs is not None:
+            value, source = _added(theirs, value) if row.adds else theirs, row.annotation
+        if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
+            # Google chooses the disk if the machine accepts Google's default.
+            value = shape.machine_type.disk_types[0]
+        # Only private nodes have a default of the cluster, which the value false changes.
+        if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
+            continue
+        if problem := row.problem(value, shape):
+            raise UnmeetableError(f"{source} is {bounds.cut(str(value))}, but {problem}; change or remove it")
+        found[name] = value
+    return found
+
+
+def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
+    """Return the value of a node setting that the pods of a slice choose, None if none. Raises UnmeetableError."""
+    asked, row, ours = slice_.requirements, ROWS[name], getattr(settings, name)
+    key = row.annotation if asked.annotations.get(row.annotation) else row.selector
+    text = (asked.annotations.get(key) or asked.node_selector.get(key, "")) if key else ""
+    if not text or text == ours:
+        return text or None
+    if not (gke or row.on_gce):
+        raise UnmeetableError(f"{key} chooses what a TPUNodeGroup (PROVIDER=gce) cannot have; remove it")
+    try:
+        value = (row.reads or _READERS[name])(text)
+    except ValueError as error:
+        raise ImpossibleError(f"{key}={bounds.quoted(text)} {error}") from error
+    match name:
+        case "node_service_account":
+            problem = allowlists.service_account_problem(value, settings)
+        case "node_additional_networks":
+            problem = allowlists.network_problem(value, settings)
+        case _:
+            setting = row.annotation.rpartition("/")[2]
+            problem = "" if value == ours else allowlists.node_setting_problem(setting, text, settings)
+    if problem:
+        raise UnmeetableError(problem)
+    return value
+
+
+def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
+    """Return all entries; an entry of the administrator replaces those of the same name."""
+    names = set(map(_name_of, ours))
+    return (*ours, *(each for each in theirs if _name_of(each) not in names))
+
+
+def _name_of(entry: Any) -> str:
+    return str(entry[0] if isinstance(entry, tuple) else getattr(entry, "key", entry))
 
 
 def expected_node(
@@ -64,9 +129,10 @@ def expected_node(
         return NodeView(labels=pool.labels, taints=pool.taints, chips=0, cpu_millicores=0, memory_bytes=0)
     accelerator, machine = known
     taints = tuple(taint for taint in pool.taints if taint.key not in constants.HELD_KEYS)
+    sandboxed = (SANDBOX_TAINT,) if "node_sandbox" in pool.node else ()
     return NodeView(
         labels={**labels(pool, accelerator, machine), **job_labels(pool.labels, pool.taints)},
-        taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *_spot_taints(pool.capacity)))),
+        taints=tuple(dict.fromkeys((*taints, CHIP_TAINT, *_spot_taints(pool.capacity), *sandboxed))),
         predicted=True,
         chips=machine.chips,
         cpu_millicores=machine.vcpus * 1000,
@@ -101,33 +167,3 @@ def reservation_labels(pool: NodePool) -> dict[str, str]:
         return {}
     parts = zip(RESERVATION_LABELS, reservation_parts(pool.reservation), strict=True)
     return {label: name for label, name in parts if name}
-
-
-def _disk_type(shape: tpu.Shape, settings: Settings) -> str:
-    """Return the boot disk's type, empty for Google's default; raise UnmeetableError if the machine lacks it."""
-    allowed = shape.machine_type.disk_types
-    if settings.node_disk_type:
-        if settings.node_disk_type not in allowed:
-            raise UnmeetableError(
-                f"GCP_NODE_DISK_TYPE is {settings.node_disk_type}, but {shape.machine_type.name} boots only from "
-                f"{', '.join(allowed)}; the administrator has to change it or leave it empty"
-            )
-        return settings.node_disk_type
-    # Google chooses the disk if the machine accepts Google's default.
-    return "" if "pd-standard" in allowed else allowed[0]
-
-
-def _service_account(slice_: Slice, settings: Settings) -> str:
-    """Return the service account, empty for Compute Engine's default; raise UnmeetableError if not allowed."""
-    account = slice_.requirements.annotations.get(constants.NODE_SERVICE_ACCOUNT, "")
-    if not account:
-        return settings.node_service_account
-    if account != settings.node_service_account and not forms.SERVICE_ACCOUNT.fullmatch(account):
-        raise ImpossibleError(
-            f"annotation {constants.NODE_SERVICE_ACCOUNT}={bounds.quoted(account)} is not the e-mail address of a "
-            f"Google service account, such as NAME@PROJECT.iam.gserviceaccount.com"
-        )
-    problem = allowlists.service_account_problem(account, settings)
-    if problem:
-        raise UnmeetableError(problem)
-    return account

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -103,6 +104,28 @@ def explain(
     if kind == "pod" or (kind == "" and not found):
         found += [_slice(view, each, now, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
     return found
+
+
+def unknown_kind(name: str) -> str:
+    """Return the kind in KIND/NAME if `explain` does not know it, otherwise ""."""
+    kind, separator, rest = name.partition("/")
+    return kind if separator and "/" not in rest and _parts(name)[0] == "" else ""
+
+
+def nearest_kind(kind: str) -> str:
+    """Return the kind that is most similar to an unknown kind, "" if none is similar."""
+    return next(iter(difflib.get_close_matches(kind.lower().partition(".")[0], _KINDS, n=1)), "")
+
+
+def nearest_names(view: View, name: str) -> list[str]:
+    """Return up to three KIND/NAME whose names are most similar to an unknown [KIND/]NAME."""
+    names = {
+        **{each.name: "pool" for each in view.pools},
+        **{each.group: "slice" for each in view.slices},
+        **{each.name: each.kind.lower() for each in view.workloads},
+    }
+    near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3)
+    return [f"{names[each]}/{each}" for each in near]
 
 
 def for_how_long(since: datetime, now: datetime) -> str:

@@ -202,7 +202,7 @@ def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView]
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
     """Whether a pool without users is kept, because the API server returned that its workload lives."""
-    call = memory.deletes.get(state.name)
+    call = memory.pool(state.name).delete
     return call is not None and call.needed and state.phase is Phase.IDLE
 
 
@@ -244,7 +244,7 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
 
 def _held_up(state: PoolState, known: Known) -> str:
     words = f" Its delete waits for {state.delete_waits_for}." if state.delete_waits_for else ""
-    call = known.memory.deletes.get(state.name)
+    call = known.memory.pool(state.name).delete
     if call is None or not call.reason:
         return words
     return f"{words} Its delete {'waits' if call.postponed_since is None else 'was held up'}: {call.reason}"
@@ -254,7 +254,7 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
     what, failure = _hosts_ready(state), supply.pool.failure
     match state.phase:
         case Phase.CREATING:
-            create = known.memory.creates.get(state.name)
+            create = known.memory.pool(state.name).create
             if create is not None and create.state is CallState.UNKNOWN:
                 words = f"{supply.rules.supplier_name} does not list the node pool, and is asked about it."
                 return f"The outcome of its create is not known: {words}"
@@ -290,7 +290,7 @@ def _how_it_comes(supply: Supply) -> str:
 
 
 def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
-    call = known.memory.deletes.get(state.name)
+    call = known.memory.pool(state.name).delete
     if call is not None and call.state is CallState.UNDER_WAY and supply.pool.status is not PoolStatus.STOPPING:
         again = f" The last attempt was held up: {call.reason}" if call.reason else ""
         return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"

@@ -55,6 +55,8 @@ _EFFECTS = {
     "NO_EXECUTE": "NoExecute",
 }
 _DEFAULT_PODS = "110"
+#: Label and taint of nodes of GKE Sandbox.
+_SANDBOX = "sandbox.gke.io/runtime"
 
 
 def node_object(pool: Pool, node: SimulatedNode, *, version: str, life: str, ready: bool) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
         "cloud.google.com/gke-boot-disk": config.get("diskType") or machine.disks[0],
         "cloud.google.com/gke-container-runtime": "containerd",
         "cloud.google.com/gke-max-pods-per-node": _max_pods(pool),
-        "cloud.google.com/gke-os-distribution": "cos",
+        "cloud.google.com/gke-os-distribution": config.get("imageType", "cos").lower().partition("_")[0],
         "cloud.google.com/gke-provisioning": _provisioning(config),
         "cloud.google.com/machine-family": machine.name.partition("-")[0],
         "failure-domain.beta.kubernetes.io/region": names.region_of(node.zone),
@@ -118,10 +120,16 @@ def node_labels(pool: Pool, node: SimulatedNode) -> dict[str, str]:
         **_tpu_labels(pool, machine),
         **_capacity_labels(pool.body),
     }
+    if _is_sandboxed(config):
+        labels[_SANDBOX] = "gvisor"
     policy = pool.body.get("placementPolicy", {}).get("policyName")
     if policy:
         labels["cloud.google.com/placement-policy-name"] = policy.rpartition("/")[2]
     return labels
+
+
+def _is_sandboxed(config: Mapping[str, Any]) -> bool:
+    return bool(config.get("sandboxConfig", {}).get("type") == "GVISOR")
 
 
 def _applied_labels(pool: Pool, node: SimulatedNode) -> str:
@@ -170,6 +178,8 @@ def _taints(pool: Pool) -> list[dict[str, str]]:
     taints = []
     if pool.plan.machine.is_tpu:
         taints.append({"key": _CHIPS, "value": "present", "effect": "NoSchedule"})
+    if _is_sandboxed(pool.body.get("config", {})):
+        taints.append({"key": _SANDBOX, "value": "gvisor", "effect": "NoSchedule"})
     for taint in pool.body.get("config", {}).get("taints", []):
         entry = {"key": taint["key"], "value": taint.get("value", ""), "effect": _EFFECTS[taint["effect"]]}
         if (entry["key"], entry["effect"]) not in {(known["key"], known["effect"]) for known in taints}:
@@ -186,7 +196,9 @@ def _resources(pool: Pool, node: SimulatedNode, version: str) -> dict[str, Any]:
     machine = pool.plan.machine
     disk_gib = pool.body.get("config", {}).get("diskSizeGb") or 100
     found = resources_of(machine, version=version, max_pods=int(_max_pods(pool)), disk_gib=disk_gib)
-    shared = {"pods": _max_pods(pool), "hugepages-1Gi": "0", "hugepages-2Mi": "0"}
+    pages = pool.body.get("config", {}).get("linuxNodeConfig", {}).get("hugepages", {})
+    small, large = pages.get("hugepageSize2m", 0), pages.get("hugepageSize1g", 0)
+    shared = {"pods": _max_pods(pool), "hugepages-1Gi": f"{large}Gi", "hugepages-2Mi": f"{2 * small}Mi"}
     if node.chips and not _by_driver(pool):
         shared[_CHIPS] = str(node.chips)
     return {
@@ -198,7 +210,7 @@ def _resources(pool: Pool, node: SimulatedNode, version: str) -> dict[str, Any]:
         },
         "allocatable": {
             "cpu": f"{found.milli_cpu}m",
-            "memory": f"{found.memory_kib}Ki",
+            "memory": f"{found.memory_kib - 2 * 1024 * small - 1024**2 * large}Ki",
             "ephemeral-storage": str(found.disk_bytes),
             **shared,
         },

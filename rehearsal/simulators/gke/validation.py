@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rehearsal.simulators.gke import capacity, names
+from rehearsal.simulators.gke import capacity, names, node_config
 from rehearsal.simulators.gke.capacity import Capacity
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import FULL, SimulatorSettings
@@ -141,6 +141,8 @@ def check_pool(
     _check_host_maintenance(config)
     capacity.check_capacity(pool, machine)
     plan = _check_placement(pool, machine, zones, policies)
+    multi_host = machine.is_tpu and plan.topology not in (None, machine.own_topology)
+    node_config.check_node_config(pool, machine, multi_host=multi_host)
     return replace(plan, failure=plan.failure or _reservation_failure(pool, plan, cluster.project, settings))
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import WriteFailure, blocked_until, opened, still_open
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure, blocked_until, opened, still_open
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
@@ -33,7 +33,7 @@ DELETE = actions.Delete(**OF, attempt=1, request_id="")
 def answered(memory: Memory, call: actions.Call, kind: FailureKind | None = None, **answer: Any) -> Memory:
     """Return the memory after an answer: a failure if `kind` is given."""
     failure = Failure(kind=kind, message="no") if kind is not None else None
-    return fold(memory, actions.CallAnswer(call=call, asked_at=ASKED, at=NOW, failure=failure, **answer))
+    return fold(memory, AnsweredCall(call=call, asked_at=ASKED, at=NOW, failure=failure, **answer))
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_change_without_an_operation_is_read_again_if_uncertain(
     assert (known.changed_at, known.unsure_at, known.reading) == (changed_at, unsure_at, reading)
     assert [wait.failures for wait in known.backoffs.values()] == ([1] if reading is None else [])
     assert answered(Memory(), call, kind) == Memory()
-    write = actions.WriteAnswer(write=actions.DeleteNode(name="node", uid="u"), at=NOW)
+    write = AnsweredWrite(write=actions.DeleteNode(name="node", uid="u"), at=NOW)
     assert fold(Memory(), write) == Memory()
 
 
@@ -73,7 +73,7 @@ def test_failed_write_is_repeated_after_increasing_waits(failure: str, first: fl
     write = actions.DeleteNode(name="node", uid="u")
     memory, waits = Memory(writes={write.key: opened({}, write, "1", NOW)}), []
     for _ in range(12):
-        memory = fold(memory, actions.WriteAnswer(write=write, at=NOW, failure=WriteFailure(failure)))
+        memory = fold(memory, AnsweredWrite(write=write, at=NOW, failure=WriteFailure(failure)))
         waits.append(((memory.writes[write.key].retry_at or NOW) - NOW).total_seconds())
     assert (waits[0], waits[-1]) == (pytest.approx(first, rel=0.2), pytest.approx(longest, rel=0.2))
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind, OperationName
+from provisioner.model.writes import AnsweredCall
 from provisioner.nodegroups.api.statuses import OperationType
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Scope
 from provisioner.nodegroups.planning.actions import (
     Call,
-    CallAnswer,
     Insert,
     Poll,
     Read,
@@ -146,7 +146,7 @@ def test_pause_that_google_asks_for_applies_to_its_project_only() -> None:
     failure = Failure(kind=FailureKind.UNAVAILABLE, message="later")
     memory = Memory()
     for seconds in (60.0, 5.0):
-        answer = CallAnswer(call=call, asked_at=NOW, at=NOW, failure=failure, retry_after_seconds=seconds)
+        answer = AnsweredCall(call=call, asked_at=NOW, at=NOW, failure=failure, retry_after_seconds=seconds)
         memory = fold(memory, answer)
     plan = pace(wanted(call, other), memory, SETTINGS, NOW)
     assert (names(plan.calls), plan.wake_at) == (["b"], NOW + timedelta(seconds=60))

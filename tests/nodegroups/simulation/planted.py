@@ -80,8 +80,8 @@ BUGS = (
     Bug(name="one-request-id-for-all-attempts", at=(names, "request_id"), mutate=_without_attempts, search_from=15),
     Bug(
         name="lost-calls-are-awaited",
-        at=(memory, "give_up_lost_calls"),
-        mutate=lambda _: lambda memory, *_args: memory,
+        at=(writes, "lost_calls"),
+        mutate=always({}),
         search_from=6,
     ),
     Bug(name="any-certificate-is-approved", at=(tokens, "is_own"), mutate=always(True), search_from=10),

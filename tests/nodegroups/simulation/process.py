@@ -7,7 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure
 from provisioner.nodegroups import gate
 from provisioner.nodegroups.compute.records import ComputeError
 from provisioner.nodegroups.planning import decide as deciding
@@ -94,7 +94,7 @@ class Process:
         self._check_rest()
         while self.answers:
             answer = self.answers.pop(0)
-            key = answer.call.key if isinstance(answer, CallAnswer) else answer.write.key
+            key = answer.call.key if isinstance(answer, AnsweredCall) else answer.write.key
             self.live.discard(key)
             self.memory = memory.fold(self.memory, answer)
         now = self.stage.wall()
@@ -170,7 +170,7 @@ class Process:
                 failure = None if absent else error.failure
             if fate == "after":
                 result, failure = None, self._lost(call)
-        answer = CallAnswer(
+        answer = AnsweredCall(
             call=call, asked_at=sent_at, at=self.stage.wall(), result=result, failure=failure, kept=kept
         )
         self.stage.after(self._latency(), lambda: self._answer(answer))
@@ -221,5 +221,5 @@ class Process:
                 failure, words = declined.failure, str(declined)
             if fate == "after":
                 failure = WriteFailure.UNAVAILABLE
-        answer = WriteAnswer(write=write, at=self.stage.wall(), failure=failure, message=words)
+        answer = AnsweredWrite(write=write, at=self.stage.wall(), failure=failure, message=words)
         self.stage.after(self._latency(), lambda: self._answer(answer))

@@ -8,12 +8,11 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import (
     Call,
-    CallAnswer,
     CreatePartition,
     OpenGate,
     ReadServer,
@@ -21,7 +20,6 @@ from provisioner.partitions.planning.actions import (
     SaveLedger,
     TakeBack,
     Write,
-    WriteAnswer,
 )
 from provisioner.partitions.planning.decide import Plan, decide
 from provisioner.partitions.planning.events import Event
@@ -182,7 +180,7 @@ class Story:
             at.pop(call.id, None)
         self.memory = fold(
             self.memory,
-            CallAnswer(call=call, asked_at=asked_at, at=self.now, reading=reading, failure=failed, kept=kept),
+            AnsweredCall(call=call, asked_at=asked_at, at=self.now, result=reading, failure=failed, kept=kept),
         )
 
     def write(self, write: Write, failure: WriteFailure | None = None) -> None:
@@ -198,7 +196,7 @@ class Story:
             self.change(write.pod, gated=False, **told)
         if failure is None and isinstance(write, TakeBack):
             self.change(write.pod, released=True)
-        self.memory = fold(self.memory, WriteAnswer(write=write, at=self.now, failure=failure, ledger=saved))
+        self.memory = fold(self.memory, AnsweredWrite(write=write, at=self.now, failure=failure, result=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
         """Change fields of a pod."""

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
+from provisioner.kube.kept import size_of
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.actions import SaveLedger
 from provisioner.partitions.planning.events import MOST_PER_ROUND
@@ -26,6 +29,28 @@ def test_decision_on_20000_pods_serves_the_oldest_and_limits_events() -> None:
     assert sum(entry.size for entry in save.entries) == 60  # The next pod requests 8 IPUs.
     assert len(plan.events) == MOST_PER_ROUND
     assert plan.wake_at == story.now + timedelta(seconds=1)
+
+
+@pytest.mark.parametrize(
+    ("file", "path"),
+    [
+        ("partitions/deployment.yaml", ("spec", "template", "spec", "containers", 0)),
+        ("charts/ipu-partitions/values.yaml", ()),
+    ],
+    ids=["manifest", "chart"],
+)
+def test_memory_limit_covers_all_pods_of_the_largest_cluster(file: str, path: tuple[str | int, ...]) -> None:
+    """Pods with a scheduling gate cost nothing, so a tenant without a quota can create them up to that number."""
+    found: Any = yaml.safe_load((Path("deploy") / file).read_text(encoding="utf-8"))
+    for step in path:
+        found = found[step]
+    limit = found["resources"]["limits"]["memory"]
+    assert limit.endswith("Mi")
+    most_pods = 150_000  # Kubernetes' own limit of a cluster.
+    pod = make_pod("p" * 253, namespace="n" * 63, uid="u" * 36, resource_version="1" * 20)
+    # A process without pods takes 71 MiB; pages of lists, calls and files of the vipu command take less than that. A
+    # round takes half of the memory of the pods.
+    assert 2 * 71 + 1.5 * most_pods * size_of(pod) / 2**20 < int(limit.removesuffix("Mi"))
 
 
 def test_pod_whose_evaluation_raises_does_not_affect_other_pods(monkeypatch: pytest.MonkeyPatch) -> None:

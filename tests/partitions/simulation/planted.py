@@ -116,8 +116,8 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="youngest-first", at=(queue, "queue_of"), mutate=_youngest_first),
     Bug(
         name="lost-calls-are-awaited",
-        at=(memory, "give_up_lost_calls"),
-        mutate=lambda _: lambda memory, *_: memory,
+        at=(writes, "lost_calls"),
+        mutate=always({}),
         search_from=2,
     ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),

@@ -9,19 +9,17 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import WriteFailure
+from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure
 from provisioner.partitions import names
 from provisioner.partitions.planning import decide as deciding
 from provisioner.partitions.planning.actions import (
     Answer,
     Call,
-    CallAnswer,
     ReadServer,
     RemovePartition,
     SaveLedger,
     TakeBack,
     Write,
-    WriteAnswer,
 )
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.events import Event
@@ -132,19 +130,19 @@ class Process:
 
     def _fold(self, answer: Answer, now: datetime) -> None:
         answer = replace(answer, at=min(answer.at, now))
-        if isinstance(answer, CallAnswer):
+        if isinstance(answer, AnsweredCall):
             answer = replace(answer, asked_at=min(answer.asked_at, now))
             self.live.discard(answer.call.key)
             if isinstance(answer.call, ReadServer):
                 if answer.failure is not None:
                     self._failing[answer.call.server] = answer.failure
-                elif answer.reading is not None:
-                    self._readings[answer.call.server] = answer.reading
+                elif answer.result is not None:
+                    self._readings[answer.call.server] = answer.result
                     self._failing.pop(answer.call.server, None)
         else:
             self.live.discard(answer.write.key)
             if isinstance(answer.write, SaveLedger):
-                self._ledger = answer.ledger if answer.failure is None else None
+                self._ledger = answer.result if answer.failure is None else None
         self.memory = fold(self.memory, answer)
 
     def _snapshot(self) -> Snapshot:
@@ -192,7 +190,7 @@ class Process:
             why = self._kept(call)
             if why:
                 self.stage.note("call", "%s is kept: %s", call.key, why)
-                answer = CallAnswer(call=call, asked_at=self.now(), at=self.now(), kept=why)
+                answer = AnsweredCall(call=call, asked_at=self.now(), at=self.now(), kept=why)
                 self.stage.after(self._latency(), lambda: self._answer(answer))
                 return
         asked_at, fate = self.now(), self._fate("before", "after", "bad")
@@ -220,7 +218,7 @@ class Process:
         reading = None
         if isinstance(call, ReadServer) and failure is None:
             reading = Reading(asked_at=asked_at, at=self.now(), allocations=result[0], partitions=result[1])
-        answer = CallAnswer(call=call, asked_at=asked_at, at=self.now(), reading=reading, failure=failure)
+        answer = AnsweredCall(call=call, asked_at=asked_at, at=self.now(), result=reading, failure=failure)
         self.stage.after(self._latency(), lambda: self._answer(answer))
 
     def _answer(self, answer: Answer) -> None:
@@ -266,7 +264,7 @@ class Process:
                 failure = declined.failure
             if fate == "after":
                 failure, ledger = WriteFailure.UNAVAILABLE, None
-        answer = WriteAnswer(write=write, at=self.now(), failure=failure, message="not today", ledger=ledger)
+        answer = AnsweredWrite(write=write, at=self.now(), failure=failure, message="not today", result=ledger)
         self.stage.after(self._latency(), lambda: self._answer(answer))
 
 

@@ -34,6 +34,11 @@ def pool(machine: str = "ct5lp-hightpu-4t", topology: str = "4x4", count: int = 
     return {"name": "p", "initialNodeCount": count, "config": config, **placement, **rest}
 
 
+def single(machine: str = "ct5lp-hightpu-4t", **config: Any) -> dict[str, Any]:
+    """Return a single host with changes of its config."""
+    return pool(machine, topology="", count=1, config=config)
+
+
 def flex(**changes: Any) -> dict[str, Any]:
     """Return a flex-start slice that GKE accepts, with changes of its config or its other fields."""
     config = {"flexStart": True, "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}}
@@ -47,6 +52,40 @@ def flex(**changes: Any) -> dict[str, Any]:
         pytest.param({**pool(), "name": "X"}, NAME_TEXT.format("X"), id="an upper-case name"),
         pytest.param({**pool(), "name": "a" * 41}, NAME_TEXT.format("a" * 41), id="a name of 41 characters"),
         pytest.param(pool(machine="ct9z-4t"), 'Machine type with name "ct9z-4t" does not exist', id="unknown machine"),
+        *(
+            pytest.param(single(**config), words, id=words)
+            for config, words in (
+                ({"diskSizeGb": 9}, "config.disk_size_gb"),
+                ({"bootDisk": {"sizeGb": "50"}, "diskType": "pd-ssd"}, "config.boot_disk"),
+                ({"imageType": "WINDOWS_LTSC"}, "WINDOWS_LTSC"),
+                ({"resourceLabels": {"Team": "a"}}, "Team=a"),
+                ({"resourceLabels": {"team": "A.b"}}, "team=A.b"),
+                ({"resourceLabels": {f"l{number}": "" for number in range(65)}}, "At most 64 labels"),
+                ({"tags": ["Not-A-Tag"]}, "Not-A-Tag"),
+                ({"tags": [f"t{number}" for number in range(65)]}, "config.tags"),
+                ({"kubeletConfig": {"podPidsLimit": "1023"}}, "podPidsLimit"),
+                ({"kubeletConfig": {"cpuManagerPolicy": "dynamic"}}, "cpuManagerPolicy"),
+                ({"kubeletConfig": {"topologyManager": {"scope": "node"}}}, "topologyManager.scope"),
+                ({"kubeletConfig": {"imageGcLowThresholdPercent": 85}}, "image_gc_low"),
+                ({"kubeletConfig": {"cpuCfsQuotaPeriod": "2s"}}, "cpu_cfs_quota_period"),
+                ({"kubeletConfig": {"containerLogMaxSize": "1Gi"}}, "container_log_max_size"),
+                ({"linuxNodeConfig": {"sysctls": {"net.core.made_up": "1"}}}, "net.core.made_up"),
+                ({"linuxNodeConfig": {"sysctls": {"vm.swappiness": "a"}}}, "sysctls[vm.swappiness]"),
+                ({"linuxNodeConfig": {"sysctls": {"net.ipv4.tcp_rmem": "1"}}}, "sysctls[net.ipv4.tcp_rmem]"),
+                ({"linuxNodeConfig": {"hugepages": {"hugepageSize2m": 100_000}}}, "Exceeds the memory"),
+                ({"machine": "ct4p-hightpu-4t", "linuxNodeConfig": {"hugepages": {"hugepageSize1g": 1}}}, "1 GiB"),
+                ({"sandboxConfig": {"type": "GVISOR"}, "imageType": "UBUNTU_CONTAINERD"}, "Requires image type"),
+                ({"machine": "tpu7x-standard-4t", "sandboxConfig": {"type": "GVISOR"}}, "machine type tpu7x"),
+            )
+        ),
+        pytest.param(pool(config={"imageType": "UBUNTU_CONTAINERD"}), "image_type", id="Ubuntu on several hosts"),
+        pytest.param(pool(config={"sandboxConfig": {"type": "GVISOR"}}), "sandbox_config", id="a sandboxed slice"),
+        pytest.param(pool(networkConfig={"podRange": "A B"}), "pod_range", id="a range with a space"),
+        pytest.param(
+            pool(autoscaling={"enabled": True, "maxNodeCount": 4, "autoprovisioned": True}),
+            "autoprovisioned",
+            id="an auto-provisioned pool",
+        ),
         pytest.param(
             pool(config={"hostMaintenancePolicy": {"opportunisticMaintenanceStrategy": {}}}),
             "requires maintenance_interval PERIODIC",

@@ -44,12 +44,12 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(60)
 
 EXAMPLES = Path(__file__).parents[3] / "examples"
-#: Examples of workloads that have pods and run on node pools.
+#: Examples whose pods run on node pools, one workload of the namespace default in each file.
+_KINDS = re.compile(r"(?m)^kind: (JobSet|LeaderWorkerSet|Ray\w+|Job)$")
 FILES = sorted(
     file
     for file in EXAMPLES.rglob("*.yaml")
-    if file.parent.name not in ("nodegroups", "partitions", "capacity-buffer", "kubeflow-trainer")
-    and file.name != "queue.yaml"
+    if _KINDS.search(file.read_text("utf-8")) and file.parent.name not in ("nodegroups", "partitions", "three-teams")
 )
 SERVING = settings(serve_jobs=True)
 #: Labels that depend on the UID of an object.
@@ -153,6 +153,7 @@ def _jobs_of(**options: Any) -> list[dict[str, Any]]:
 
 TEMPLATE = {"apiVersion": "v1", "kind": "PodTemplate", "metadata": {"name": "template", "namespace": "default"}}
 FOUR = {"containers": [{"resources": {"limits": {constants.TPU_RESOURCE: "four"}}}]}
+MISSPELLED = {"containers": [{"resources": {"limits": {"google.com/tpus": 4}}}]}
 #: Object, text of the line with the mistake, and part of the message.
 MISTAKES = [
     pytest.param(
@@ -244,6 +245,30 @@ MISTAKES = [
         id="a kind",
     ),
     pytest.param({"a": 1}, "a: 1", "not a Kubernetes object", id="no object"),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.SPOT: "yes"})),
+        "gke-spot: 'yes'",
+        'write cloud.google.com/gke-spot: "true", or remove it',
+        id="a switch that is not true",
+    ),
+    pytest.param(
+        {**raw_jobset(), "apiVersion": "jobset.x-k8s.io/v7"},
+        "apiVersion: jobset.x-k8s.io/v7",
+        "JobSet default/train: apiVersion jobset.x-k8s.io/v7 is unknown; write jobset.x-k8s.io/v1alpha2",
+        id="an unknown version of a known API",
+    ),
+    *(
+        pytest.param(
+            raw,
+            "google.com/tpus: 4",
+            "google.com/tpus is not a resource of TPU nodes; write google.com/tpu",
+            id=f"a misspelled resource in a {raw['kind']}",
+        )
+        for raw in (
+            raw_jobset(pod={**pod_spec(), **MISSPELLED}),
+            {**raw_job(pod={**pod_spec(), **MISSPELLED}), "apiVersion": "apps/v1", "kind": "DaemonSet"},
+        )
+    ),
 ]
 
 
@@ -311,6 +336,20 @@ def test_opt_in_label_of_a_namespace_in_the_files_counts() -> None:
     space = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "default", "labels": {"tpu": "yes"}}}
     assert plan(space, raw_jobset(), settings_=opted).all_served
     assert plan(raw_jobset(pod_metadata={"labels": {"tpu": "yes"}}), settings_=opted).all_served
+
+
+@pytest.mark.parametrize(
+    ("raw", "version"),
+    [
+        (raw_raycluster(), "ray.io/v1alpha1"),
+        (raw_request(), "autoscaling.x-k8s.io/v1beta1"),
+        (raw_buffer(replicas=2), "autoscaling.x-k8s.io/v1alpha1"),
+    ],
+)
+def test_older_version_that_the_api_server_serves_is_planned(raw: dict[str, Any], version: str) -> None:
+    found = plan({**raw, "apiVersion": version}, {**TEMPLATE, "template": {"spec": pod_spec()}})
+    assert found.all_served
+    assert found.pools
 
 
 @pytest.mark.parametrize(

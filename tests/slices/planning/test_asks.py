@@ -218,7 +218,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
     world.run(2)
     world.fail_pool(second, failure(FailureKind.STOCKOUT, "No v4 left."))
     if restart:
-        world.memory = replace(world.memory, claims={}, phases={})
+        world.memory = replace(world.memory, pools={}, slices={})
     world.run(3)
     assert "No v4 left." in world.conditions()["Failed"]
     world.run(10, seconds=30.0)

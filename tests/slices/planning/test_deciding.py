@@ -57,7 +57,7 @@ def test_jobset_passes_all_phases_and_leaves_the_memory_empty() -> None:
 def test_decision_with_a_stale_watch_changes_nothing() -> None:
     world = World(make_jobset())
     world.put_pool(make_pool(make_jobset("gone")))
-    world.memory = replace(world.memory, unneeded_since={make_pool(make_jobset("gone")).name: after(-1000)})
+    world.memory = world.memory.with_pool(make_pool(make_jobset("gone")).name, unneeded_since=after(-1000))
     before = world.memory
     plan = world.look(not_synced=("the JobSet watch is stale",))
     assert (plan.creates, plan.deletes, plan.look_ups, plan.notices, plan.transitions) == ((), (), (), (), ())
@@ -122,7 +122,7 @@ def test_pool_whose_delete_failed_halfway_counts_as_failed_immediately() -> None
     world.run(2)
     assert world.states()[name] == "provisioning"
     failed = DeleteCall(state=CallState.POSTPONED, since=world.now)
-    world.memory = replace(world.memory, deletes={name: failed})
+    world.memory = world.memory.with_pool(name, delete=failed)
     world.run(1)
     assert world.states()[name] == "failed"
 
@@ -211,7 +211,7 @@ def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState)
     """The delete would be attributed to the new pool, so its slice would get yet another; it might even remove it."""
     workload = make_jobset()
     world = World(workload)
-    world.memory = replace(world.memory, deletes={make_pool(workload).name: DeleteCall(state=state, since=after(1))})
+    world.memory = world.memory.with_pool(make_pool(workload).name, delete=DeleteCall(state=state, since=after(1)))
     world.run(4)
     assert world.created == [make_pool(workload, attempt=1).name]
 
@@ -236,11 +236,11 @@ def test_last_user_of_a_pool_is_forgotten_when_the_pool_is_deleted() -> None:
     world.pods.clear()
     world.put(make_pod(other, node=make_node(lent).name))
     world.run(2)
-    assert world.memory.last_users.keys() == {lent.name}
+    assert {name for name, known in world.memory.pools.items() if known.last_user} == {lent.name}
     world.remove_pool(lent.name)
     world.end_pods(other)
     world.run(2)
-    assert world.memory.last_users == {}
+    assert not any(known.last_user for known in world.memory.pools.values())
     world.start_pods(workload)
     world.run(4)
     assert world.created == [lent.name]
@@ -253,11 +253,10 @@ def test_given_up_pool_in_use_does_not_prevent_the_replacement_of_another() -> N
     for workload in (used, other):
         pool = make_pool(workload)
         world.put(pool, make_node(pool, 0))
-    world.memory = replace(
-        world.memory,
-        given_up=frozenset({make_pool(used).name}),
-        unready_since={make_pool(each).name: after(-1000) for each in (used, other)},
-    )
+    for workload in (used, other):
+        world.memory = world.memory.with_pool(
+            make_pool(workload).name, given_up=workload is used, unready_since=after(-1000)
+        )
     leader = make_pod(used, node=make_node(make_pool(used), 0).name)
     world.put(leader)
     world.run(4, seconds=20)

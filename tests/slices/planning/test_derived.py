@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -9,7 +10,7 @@ import pytest
 
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Pod, Workload
-from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.memory.state import Memory, PoolMemory
 from provisioner.slices.planning.round import NOT_DERIVED, Round, Snapshot, Supply, begin_round, find_supply
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
@@ -119,7 +120,7 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
     """Later rounds keep the time. No time is set if all hosts are ready, or while the pool is being created."""
     partly = replace(FOUR_CHIPS, hosts=3)
     nodes = make_nodes(FOUR_CHIPS)
-    known = Memory(unready_since={PoolName(FOUR_CHIPS.name): after(-60)})
+    known = Memory(pools={PoolName(FOUR_CHIPS.name): PoolMemory(unready_since=after(-60))})
     for pool, memory, want in (
         (partly, Memory(), NOW),
         (partly, known, after(-60)),
@@ -132,3 +133,21 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
             )[pool.name].unready_since
             == want
         )
+
+
+def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> None:
+    """A burst of creates must not cost each round the facts of all its pools again."""
+
+    def supply(pool: NodePool, memory: Memory, last: Mapping[PoolName, Supply], seconds: int) -> Mapping[str, Supply]:
+        snapshot = Snapshot(pools=(pool,), pools_listed_at=NOW)
+        return find_supply(snapshot, memory, settings(), GKE_RULES, after(seconds), last)
+
+    creating = replace(FOUR_CHIPS, status=PoolStatus.PROVISIONING)
+    first = supply(creating, Memory(), {}, 0)
+    memory = Memory(pools={creating.name: PoolMemory(passing=first[creating.name].passing)})
+    assert supply(creating, memory, first, 60)[creating.name] is first[creating.name]
+    stopping = supply(replace(creating, status=PoolStatus.STOPPING), memory, first, 60)[creating.name]
+    assert stopping.passing == (PoolStatus.STOPPING, after(60))
+    # The clock was set back, which also shifts the memory.
+    earlier = Memory(pools={creating.name: PoolMemory(passing=(PoolStatus.PROVISIONING, after(-60)))})
+    assert supply(creating, earlier, first, 60)[creating.name].passing == (PoolStatus.PROVISIONING, after(-60))

@@ -35,7 +35,9 @@ REJECTED = failure(FailureKind.TOO_MANY_OPERATIONS)
 def test_creates_and_deletes_share_the_free_operations(
     *, free: int | None, deletes_last: bool, deletes: int, want_creates: int, want_deletes: int
 ) -> None:
-    slots = Slots(operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None)
+    slots = Slots(
+        learned=OperationLimit(), operations=free, calls=32, delete_calls=20, deletes_last=deletes_last, more_at=None
+    )
     creates = slots.for_creates(deletes)
     assert (creates, slots.for_deletes(creates)) == (want_creates, want_deletes)
 
@@ -90,7 +92,7 @@ def test_calls_in_flight_count_as_operations() -> None:
     world = world_with(OperationLimit(rejected=True, running=2))
     pool = world.put_pool(make_pool(make_jobset("gone")))
     call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
-    world.memory = replace(world.memory, deletes={pool.name: call})
+    world.memory = world.memory.with_pool(pool.name, delete=call)
     plan = world.look()
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 
@@ -100,7 +102,7 @@ def test_pool_in_creation_with_a_delete_in_flight_counts_once() -> None:
     world = world_with(rejected(2), making=1)
     (name,) = world.pools
     call = DeleteCall(state=CallState.UNDER_WAY, since=after(-1))
-    world.memory = replace(world.memory, deletes={name: call})
+    world.memory = world.memory.with_pool(name, delete=call)
     plan = world.look()
     assert (plan.memory.operations.limit, len(plan.creates)) == (2, 1)
 

@@ -213,7 +213,7 @@ def test_response_after_the_list_shows_the_pool_still_counts() -> None:
     world.put(make_pool(workload, status=PoolStatus.PROVISIONING))
     world.look()
     create_answer(world, name)
-    assert world.memory.in_making[name].operation == OPERATION
+    assert world.memory.coming_up[name].operation == OPERATION
     assert world.memory.backoffs == {}
 
 

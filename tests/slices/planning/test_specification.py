@@ -82,17 +82,17 @@ def test_request_contains_the_node_settings() -> None:
         "node_disk_type": "pd-ssd",
     }
     made = request_of(slice_of(), **changes)
-    assert (made.service_account, made.tags, made.max_pods_per_node) == ("n@p.iam.gserviceaccount.com", ("a",), 16)
-    assert made.additional_networks == (Network(network="v", subnetwork="s"),)
-    assert (made.secure_boot, made.secondary_boot_disk, made.confidential_storage) == (False, "images", True)
-    assert (made.boot_disk_kms_key, made.disk_type, made.zone) == ("key", "pd-ssd", "us-central2-b")
+    assert not changes.pop("node_secure_boot")
+    assert changes.items() <= made.node.items()
+    assert "node_secure_boot" not in made.node
+    assert made.zone == "us-central2-b"
 
 
 def test_annotations_of_the_pod_override_settings() -> None:
     annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
-    assert made.service_account == POD_ACCOUNT
-    assert [each.network for each in made.additional_networks] == ["v1", "v2"]
+    assert made.node["node_service_account"] == POD_ACCOUNT
+    assert [each.network for each in made.node["node_additional_networks"]] == ["v1", "v2"]
 
 
 @pytest.mark.parametrize(
@@ -109,7 +109,7 @@ def test_annotations_of_the_pod_override_settings() -> None:
 def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
 ) -> None:
-    """GKE rejects other combinations of placement topology and policy (docs/reality.md)."""
+    """GKE rejects other combinations of placement topology and policy (docs/develop/reality.md)."""
     slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
@@ -119,9 +119,9 @@ def test_request_has_the_placement_that_gke_accepts_for_the_shape(
 
 def test_nodes_may_pull_private_images_unless_the_setting_limits_scopes() -> None:
     """The default OAuth scopes of GKE do not allow pulling private images."""
-    assert request_of(slice_of()).oauth_scopes == ("https://www.googleapis.com/auth/cloud-platform",)
+    assert request_of(slice_of()).node["node_oauth_scopes"] == ("https://www.googleapis.com/auth/cloud-platform",)
     other = ("https://www.googleapis.com/auth/devstorage.read_only",)
-    assert request_of(slice_of(), node_oauth_scopes=other).oauth_scopes == other
+    assert request_of(slice_of(), node_oauth_scopes=other).node["node_oauth_scopes"] == other
 
 
 @pytest.mark.parametrize(
@@ -303,7 +303,8 @@ def test_boot_disk_type_is_accepted_by_the_machine_type(
     accelerator: str, topology: str, setting: str, want: str
 ) -> None:
     """The type is empty if the machine accepts GKE's default."""
-    assert request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting).disk_type == want
+    made = request_of(slice_of(accelerator=accelerator, topology=topology), node_disk_type=setting)
+    assert made.node.get("node_disk_type", "") == want
 
 
 def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
@@ -324,11 +325,8 @@ def test_equal_requests_have_equal_fingerprints_over_attempts() -> None:
         {"policy_name": "p"},
         {"capacity": CapacityKind.SPOT},
         {"reservation": "r"},
-        {"disk_type": "pd-ssd"},
+        {"node": {"node_disk_type": "pd-ssd"}},
         {"labels": {"a": "b"}},
-        {"tags": ("a",)},
-        {"additional_networks": (Network(network="v", subnetwork="s"),)},
-        {"secure_boot": False},
     ],
     ids=lambda changes: next(iter(changes)),
 )

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, Operation, OperationName, PoolStatus
 from provisioner.model.workloads import Workload
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
@@ -185,6 +185,34 @@ def test_running_slice_keeps_its_pool_after_a_change_of_parallelism(pods: int) -
     )
 
 
+@pytest.mark.parametrize(
+    ("accelerator", "topology", "chips", "parallelism", "words"),
+    [
+        pytest.param(
+            *("tpu-v5-lite-podslice", "2x2", 1, 1),
+            "requests 1 of the 4 chips of its ct5lp-hightpu-4t: 3 of them are paid for but not used; ct5lp-hightpu-1t "
+            "(topology 1x1) has 1",
+            id="one chip of four",
+        ),
+        pytest.param(
+            *("tpu-v4-podslice", "2x2x1", 2, 3),
+            "requests 6 of the 8 chips of its ct4p-hightpu-4t: 2 of them are paid for but not used",
+            id="a half-used second host, and no smaller machine",
+        ),
+        pytest.param("tpu-v5-lite-podslice", "2x2", 1, 4, "", id="four pods on one host"),
+        pytest.param("tpu-v5-lite-podslice", "2x2", 4, 2, "", id="two hosts"),
+    ],
+)
+def test_unused_chips_of_single_hosts_are_reported(
+    accelerator: str, topology: str, chips: int, parallelism: int, words: str
+) -> None:
+    asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips)
+    world = World(make_jobset(parallelism=parallelism, template=asked))
+    world.live(5)
+    found = {each.message for each in world.told(constants.UNDERUSED)}
+    assert found == ({f"job train-slice-0 {words}"} if words else set())
+
+
 @pytest.mark.parametrize("lost", [True, False], ids=["a node is gone", "a node takes no pod"])
 def test_running_single_host_pod_keeps_the_pool_while_another_is_stuck(*, lost: bool) -> None:
     """The bound pod runs without the pending pod, which needs another host."""
@@ -288,6 +316,16 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
     (alert,) = world.plans[-1].alerts
     assert (alert.kind, "status PROVISIONING" in alert.message) == ("pool_stuck", True)
     assert len(world.created) == 1
+
+
+def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
+    """For example the limit on machines that a TPUNodeGroup waits for: its owner reads only SliceStuck."""
+    jobset = make_jobset()
+    world = World(jobset)
+    limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")
+    world.put_pool(make_pool(jobset, status=PoolStatus.PROVISIONING, failure=limit))
+    world.run(62, seconds=60)
+    assert {f"({limit.message})" in notice.message for notice in world.told(constants.STUCK)} == {True}
 
 
 def test_accepted_delete_without_effect_raises_an_alert() -> None:

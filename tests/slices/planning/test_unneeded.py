@@ -307,7 +307,7 @@ def test_unneeded_time_in_the_future_does_not_keep_a_pool() -> None:
     """The clock was wrong when the hint was saved."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
-    world.memory = replace(world.memory, unneeded_since={pool.name: after(10**9)})
+    world.memory = world.memory.with_pool(pool.name, unneeded_since=after(10**9))
     assert len(reasons(world)) == 1
 
 

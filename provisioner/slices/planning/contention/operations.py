@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolStatus
-from provisioner.slices.planning.memory.state import CallState, Memory, OperationLimit
+from provisioner.slices.planning.memory.state import CallState, OperationLimit
 from provisioner.slices.planning.round import Round
 
 _STEP = timedelta(seconds=10)
@@ -26,6 +26,8 @@ _CALLS_PER_THREAD = 2
 class Slots:
     """Numbers of calls that one decision may start."""
 
+    #: The bound, for `Memory.operations`.
+    learned: OperationLimit
     #: Maximum number of operations; None if unlimited.
     operations: int | None
     #: Maximum number of creates, and of deletes, that the threads accept before the next decision.
@@ -50,8 +52,8 @@ class Slots:
         )
 
 
-def find_slots(round_: Round) -> tuple[Memory, Slots]:
-    """Return the memory with the bound learned from GKE's responses, and the slots of this round."""
+def find_slots(round_: Round) -> Slots:
+    """Return the slots of this round, with the bound learned from GKE's responses."""
     memory, now = round_.memory, round_.now
     busy = {name for name, each in round_.supply.items() if each.listed and each.pool.status in _BUSY}
     creates = [name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY]
@@ -65,14 +67,14 @@ def find_slots(round_: Round) -> tuple[Memory, Slots]:
     # Slots of ended operations alternate between creates and deletes; only accepted operations count for that.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * round_.settings.concurrency
-    slots = Slots(
+    return Slots(
+        learned=known,
         operations=free if free is None or ended else max(0, free + 2**steps - 1),
         calls=max(0, calls - len(creates)),
         delete_calls=max(0, calls - len(deletes)),
         deletes_last=known.delete_accepted_last if ended else known.deletes_tried_last,
         more_at=None if known.rejected_at is None else known.rejected_at + (steps + 1) * _STEP,
     )
-    return replace(memory, operations=known), slots
 
 
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:

@@ -90,7 +90,7 @@ class Launches:
 
     @classmethod
     def begin(
-        cls, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit], stamps: Stamps
+        cls, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]
     ) -> Launches:
         """Start with the candidates: slices that found no pool and that may get a new one."""
         memory = round_.memory
@@ -106,7 +106,7 @@ class Launches:
             in_flight=_in_flight(round_),
             zones=dict(matching.zones),
             tallies=memory.tallies,
-            stamps=stamps,
+            stamps=turns.stamps,
         )
         refusals = launches._refusals_of_gangs()
         for slice_ in (*matching.unserved, *matching.spare):
@@ -147,7 +147,7 @@ class Launches:
         memory, supplier_name = self.round_.memory, self.round_.rules.supplier_name
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
         # A create counts as tried until its pool is up, because its operation may end with the same rejection.
-        calls = (*memory.creates.values(), *memory.in_making.values())
+        calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
@@ -305,7 +305,7 @@ class Launches:
             self.notices.append(notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning))
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
-        now, own = self.round_.now, self.round_.memory.slice_backoffs.get(slice_.id)
+        now, own = self.round_.now, self.round_.memory.slice(slice_.id).backoff
         until = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
         return waits.of_failures(name, own, until, now) if until is not None and until > now else None
 
@@ -327,7 +327,7 @@ class Launches:
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the next attempt, and the name of its pool, which nothing uses any more."""
         listed = max((pool.attempt for pool in self.round_.owned.get(slice_.id, ())), default=0)
-        attempt = max(listed, self.round_.memory.attempts.get(slice_.id, 0))
+        attempt = max(listed, self.round_.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
             # An earlier pool of that name has left traces, or a user created a pool of that name.
             attempt += 1
@@ -339,7 +339,7 @@ def _in_flight(round_: Round) -> Counter[str]:
     memory = round_.memory
     if not memory.backoffs:
         return Counter()
-    requests = {name: call.request for name, call in (*memory.in_making.items(), *memory.creates.items())}
+    requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     making = (pool for pool in round_.supply.values() if not pool.listed or pool.pool.status is PoolStatus.PROVISIONING)
     return Counter(capacity_key(requests.get(pool.name, pool.pool)) for pool in making)
 

@@ -10,9 +10,10 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind, Zone
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.workloads import WorkloadUid
-from provisioner.slices.demand import Slice
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
-from provisioner.slices.planning.contention.waits import ChoiceBlocker
+from provisioner.slices.planning.contention.line import Unit
+from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.capacity import Choices
@@ -42,7 +43,7 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
         )
     memory, now, candidates = round_.memory, round_.now, round_.candidates
-    choices, own = candidates.choices(slice_, zone), memory.slice_backoffs.get(slice_.id)
+    choices, own = candidates.choices(slice_, zone), memory.slice(slice_.id).backoff
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
     problems: dict[str, None] = {}
@@ -78,7 +79,7 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
     """Whether a slice of a workload could have a pool that has not failed recently: room is made for no other slice."""
-    backoffs, own = round_.memory.backoffs, round_.memory.slice_backoffs.get(slice_.id)
+    backoffs, own = round_.memory.backoffs, round_.memory.slice(slice_.id).backoff
     if slice_.spare:
         return False
     # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
@@ -110,3 +111,19 @@ def problem_of_all(
         if problem:
             return f"slice {slice_.group_name}: {problem}"
     return limits.problem_of(slices, round_.settings)
+
+
+def keep_from_lower(
+    round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
+) -> None:
+    """Keep the chips of a slice that a limit refuses from units of lower priority, if its capacity has not failed.
+
+    `lowest` is the lowest priority of all units.
+    """
+    unit = units[slice_.id]
+    if slice_.spare or unit.priority <= lowest:
+        return
+    refusal = budget.refusal([slice_], unit)
+    limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
+    if limited and has_fresh_offer(round_, slice_, None):
+        budget.keep([slice_], unit)

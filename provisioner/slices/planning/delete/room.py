@@ -59,9 +59,10 @@ def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
     supply = round_.supply
     warm = sorted(name for name, user in matching.claimed.items() if round_.slices[user].spare)
     idle_since = {
-        name: since
-        for name, since in round_.memory.unneeded_since.items()
-        if name in supply
+        name: known.unneeded_since
+        for name, known in round_.memory.pools.items()
+        if known.unneeded_since is not None
+        and name in supply
         and supply[name].usable
         and not supply[name].undecided
         and name not in matching.claimed

@@ -8,7 +8,7 @@ etcd.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -63,11 +63,46 @@ class Unneeded:
     braked_delete_at: datetime | None
 
 
+class _Case(NamedTuple):
+    """A pool that no slice needs, and the facts from which the reason of its delete follows."""
+
+    pool: Supply
+    #: Workload that the pool was created for; None if it does not exist.
+    workload: Workload | None
+    #: Slice that is stuck on the pool; None if none is.
+    stuck: SliceId | None
+    #: Whether the workload releases its pools.
+    releasing: bool
+    #: Whether the pods of the slice that the pool was created for are elsewhere.
+    elsewhere: bool
+    keep_suspended: bool
+
+
+#: Reasons in the order in which they are examined: the first that holds is the reason of the delete.
+_REASONS: tuple[tuple[DeleteReason, Callable[[_Case], bool]], ...] = (
+    (DeleteReason.POOL_FAILED, lambda case: case.pool.pool.status is PoolStatus.ERROR),
+    (DeleteReason.SLICE_STUCK, lambda case: case.stuck is not None),
+    (DeleteReason.WORKLOAD_GONE, lambda case: case.workload is None or case.workload.deleting),
+    (DeleteReason.WORKLOAD_FINISHED, lambda case: case.workload is not None and case.workload.finished),
+    (
+        DeleteReason.WORKLOAD_SUSPENDED,
+        lambda case: case.workload is not None and not case.workload.keeps_pools(while_suspended=case.keep_suspended),
+    ),
+    (DeleteReason.RESERVATION_ENDED, lambda case: case.pool.ended),
+    # The gate keeps a pool of unknown machine type as long as its workload exists.
+    (DeleteReason.WORKLOAD_GONE, lambda case: not case.pool.in_catalogue),
+    (DeleteReason.NO_READY_NODES, lambda case: case.pool.lost),
+    (DeleteReason.SLICE_ELSEWHERE, lambda case: case.elsewhere),
+    (DeleteReason.GIVEN_BACK, lambda case: case.releasing),
+    (DeleteReason.NOT_NEEDED, lambda _case: True),
+)
+
+
 def find_unneeded(
     round_: Round,
     matching: Matching,
     stuck_slices: Mapping[PoolName, SliceId],
-    giving_back: Collection[WorkloadUid],
+    releasing: Collection[WorkloadUid],
     evicted: Collection[PoolName],
 ) -> Unneeded:
     """Find the pools that no slice needs, and those of them that are due.
@@ -81,54 +116,68 @@ def find_unneeded(
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
     awaited = _selected_by_pending_leaders(round_)
-    for each in round_.supply.values():
-        if not each.listed:
+    for pool in round_.supply.values():
+        if not pool.listed:
             continue
-        if each.pool.status in _UNTOUCHED:
+        known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
+        if pool.pool.status in _UNTOUCHED:
             # If the pool becomes usable again, the time since which it is not needed continues.
-            if each.name in memory.unneeded_since and not matching.holders.get(each.name):
-                since[each.name] = memory.unneeded_since[each.name]
+            if known.unneeded_since is not None and not holders:
+                since[pool.name] = known.unneeded_since
             continue
-        failed = each.pool.status is PoolStatus.ERROR
-        owner = round_.made_for.get(each.name)
-        stuck, holders = stuck_slices.get(each.name), matching.holders.get(each.name, frozenset())
+        failed, stuck = pool.pool.status is PoolStatus.ERROR, stuck_slices.get(pool.name)
         # A pool with pods of another slice is not replaced.
         stuck = stuck if holders <= {stuck} else None
-        needed = bool(holders) or (each.name in matching.claimed and not failed)
-        if needed and stuck is None:
-            if not each.leaving:
-                uncordons += _cordoned_by_us(each)
+        if stuck is None and (holders or (pool.name in matching.claimed and not failed)):
+            uncordons += [] if pool.leaving else _cordoned_by_us(pool)
             continue
         # A time in the future was written by a clock that was ahead.
-        since[each.name] = min(now, memory.unneeded_since.get(each.name, now))
-        if each.leaving:
+        since[pool.name] = min(now, known.unneeded_since or now)
+        if pool.leaving:
             continue
-        back = owner is not None and owner.workload_uid in giving_back and owner in round_.slices
-        at_once = failed or stuck is not None or back or each.ended or each.name in evicted
-        due = _due(each, since[each.name], round_, at_once=at_once)
-        delete = _delete(each, stuck, round_, matching)
-        # The scheduler binds no pod with chips to a node that is kept free.
-        free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in each.nodes)
-        if not failed and _selected(each.view.labels) in awaited and not free:
-            delete = replace(delete, settle=True)
-        if back and delete.reason is DeleteReason.NOT_NEEDED:
-            delete = replace(delete, reason=DeleteReason.GIVEN_BACK)
-        due_of[each.name] = Due(due, delete.reason)
-        call = memory.deletes.get(each.name)
-        if due <= now:
+        case = _case_of(pool, stuck, round_, matching, releasing)
+        at_once = failed or case.stuck is not None or case.releasing or pool.ended or pool.name in evicted
+        at = _due(pool, since[pool.name], round_, at_once=at_once)
+        delete = _delete(case, round_, settle=not failed and _may_be_chosen(pool, awaited))
+        due_of[pool.name] = Due(at, delete.reason)
+        if at <= now:
             deletes.append(delete)
-        elif call is not None and call.needed:
+        elif known.delete is not None and known.delete.needed:
             # The workload exists although the caches do not show it, and an earlier attempt may have cordoned nodes.
-            uncordons += _cordoned_by_us(each)
+            uncordons += _cordoned_by_us(pool)
     found = Unneeded(
         deletes=tuple(deletes),
         due=due_of,
         since=since,
         uncordons=tuple(uncordons),
-        due_at=tuple(each.at for each in due_of.values() if each.at > now),
+        due_at=tuple(due.at for due in due_of.values() if due.at > now),
         braked_delete_at=memory.braked_delete_at,
     )
     return _braked(round_, found)
+
+
+def _case_of(
+    pool: Supply, stuck: SliceId | None, round_: Round, matching: Matching, releasing: Collection[WorkloadUid]
+) -> _Case:
+    workloads, owner = round_.workloads, round_.made_for.get(pool.name)
+    uid = pool.ownership.workload_uid or workloads.uid_of_name.get(pool.ownership.workload, WorkloadUid(""))
+    return _Case(
+        pool=pool,
+        workload=workloads.by_uid.get(uid),
+        stuck=stuck,
+        releasing=owner is not None and owner.workload_uid in releasing and owner in round_.slices,
+        elsewhere=owner is not None and (bool(matching.held.get(owner)) or owner in matching.elsewhere),
+        keep_suspended=round_.settings.keep_suspended,
+    )
+
+
+def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
+    """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
+
+    The scheduler binds no pod with chips to a node that is kept free.
+    """
+    free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in pool.nodes)
+    return _selected(pool.view.labels) in awaited and not free
 
 
 def _cordoned_by_us(each: Supply) -> list[str]:
@@ -149,37 +198,33 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
     return labels.get(constants.TPU_ACCELERATOR, ""), labels.get(constants.TPU_TOPOLOGY, "")
 
 
-def _delete(each: Supply, stuck: SliceId | None, round_: Round, matching: Matching) -> Delete:
-    workloads = round_.workloads
-    named, uid, spared = each.ownership.workload, each.ownership.workload_uid, GroupKey("")
-    workload = workloads.by_uid.get(uid or workloads.uid_of_name.get(named, WorkloadUid("")))
-    if each.pool.status is PoolStatus.ERROR:
-        reason = DeleteReason.POOL_FAILED
-    elif stuck is not None:
+def _delete(case: _Case, round_: Round, *, settle: bool) -> Delete:
+    pool, workload, spared = case.pool, case.workload, GroupKey("")
+    named, uid = pool.ownership.workload, pool.ownership.workload_uid
+    if case.stuck is not None and pool.pool.status is not PoolStatus.ERROR:
         # The pool may have been created for another slice.
-        reason, workload = DeleteReason.SLICE_STUCK, round_.slices[stuck].workload
-        named, uid, spared = workload.full_name, workload.uid, stuck.group_key
-    else:
-        reason = _reason(each, workload, round_, matching)
-    refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=one.name, uid=one.uid) for one in each.nodes)
+        workload = round_.slices[case.stuck].workload
+        named, uid, spared = workload.full_name, workload.uid, case.stuck.group_key
+    refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
     return Delete(
-        name=each.name,
-        reason=reason,
+        name=pool.name,
+        reason=next(reason for reason, holds in _REASONS if holds(case)),
         kind=named.kind,
         namespace=named.namespace,
         workload_name=named.name,
         workload_uid=uid,
         workload=workload_ref(workload) if workload is not None else None,
         node=next(refs, None),
-        hosts=each.pool.hosts,
+        hosts=pool.pool.hosts,
         membership=round_.memory.membership,
         spared_group=spared,
         kind_absent=named.kind in round_.snapshot.absent_kinds,
+        settle=settle,
     )
 
 
 def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> datetime:
-    settings, now, call = round_.settings, round_.now, round_.memory.deletes.get(each.name)
+    settings, now, call = round_.settings, round_.now, round_.memory.pool(each.name).delete
     due = since
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
@@ -192,26 +237,6 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
     return due
-
-
-def _reason(each: Supply, workload: Workload | None, round_: Round, matching: Matching) -> DeleteReason:
-    owner = round_.made_for.get(each.name)
-    if workload is None or workload.deleting:
-        return DeleteReason.WORKLOAD_GONE
-    if workload.finished:
-        return DeleteReason.WORKLOAD_FINISHED
-    if not workload.keeps_pools(while_suspended=round_.settings.keep_suspended):
-        return DeleteReason.WORKLOAD_SUSPENDED
-    if each.ended:
-        return DeleteReason.RESERVATION_ENDED
-    if not each.in_catalogue:
-        # The gate keeps the pool as long as the workload exists.
-        return DeleteReason.WORKLOAD_GONE
-    if each.lost:
-        return DeleteReason.NO_READY_NODES
-    if owner is not None and (matching.held.get(owner) or owner in matching.elsewhere):
-        return DeleteReason.SLICE_ELSEWHERE
-    return DeleteReason.NOT_NEEDED
 
 
 def _braked(round_: Round, found: Unneeded) -> Unneeded:

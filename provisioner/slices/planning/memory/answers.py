@@ -11,7 +11,7 @@ from provisioner.model.capacity import Failure, FailureKind, NodePool, Operation
 from provisioner.model.choices import capacity_key
 from provisioner.model.writes import LOST_SECONDS
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, LookUp, Memory
+from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, LookUp, Memory, PoolMemory
 
 #: Interval in seconds between checks whether a workload exists that the caches do not show.
 _NEEDED_SECONDS = 60.0
@@ -92,73 +92,61 @@ def fold(memory: Memory, answer: Answer, pools: Mapping[PoolName, NodePool]) -> 
 
 
 def _created(memory: Memory, answer: CreateAnswer) -> Memory:
-    call, making = memory.creates.get(answer.name), memory.in_making.get(answer.name)
-    failure = answer.failure
-    taken_call = call or making
-    if failure is None and taken_call is not None:
+    name, failure = answer.name, answer.failure
+    call, coming_up = memory.pool(name).create, memory.pool(name).coming_up
+    taken = call or coming_up
+    if failure is None and taken is not None:
         memory = replace(
-            memory,
-            slice_backoffs=backoff.forget(memory.slice_backoffs, taken_call.slice_id),
-            tallies=backoff.create_taken(memory.tallies, taken_call.slice_id, taken_call.namespace),
+            memory.with_backoff(taken.slice_id, None),
+            tallies=backoff.create_taken(memory.tallies, taken.slice_id, taken.namespace),
             operations=replace(memory.operations, delete_accepted_last=False),
         )
-        if call is None and making is not None:
+        if call is None and coming_up is not None:
             # The list showed the pool before this response was processed.
-            told = replace(making, operation=answer.operation)
-            return replace(memory, in_making={**memory.in_making, answer.name: told})
+            return memory.with_pool(name, coming_up=replace(coming_up, operation=answer.operation))
     if call is None:
         return memory
     if failure is None:
-        taken = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
-        return replace(memory, creates={**memory.creates, answer.name: taken})
+        call = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
+        return memory.with_pool(name, create=call)
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
         # The next list of pools shows the outcome. Until then no other name is tried for the slice.
-        unknown = replace(call, state=CallState.UNKNOWN, since=answer.at)
-        return replace(memory, creates={**memory.creates, answer.name: unknown})
+        return memory.with_pool(name, create=replace(call, state=CallState.UNKNOWN, since=answer.at))
     # Only a rejected create is not counted for the hour: an unknown outcome may be a pool that was deleted since.
     created_at = list(memory.created_at)
     if call.since in created_at:
         created_at.remove(call.since)
-    without = replace(_without_create(memory, answer.name), created_at=tuple(created_at))
-    return _failed_create(without, memory, answer.name, failure, answer.at)
+    without = replace(memory.with_pool(name, create=None), created_at=tuple(created_at))
+    return _failed_create(without, call, failure, answer.at)
 
 
-def _failed_create(without: Memory, memory: Memory, name: PoolName, failure: Failure, at: datetime) -> Memory:
-    call = memory.creates[name]
+def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datetime) -> Memory:
     if failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         # The rejection does not concern the slice: the create is retried when operations have ended.
-        return replace(without, operations=replace(without.operations, rejected=True))
+        return replace(memory, operations=replace(memory.operations, rejected=True))
     if failure.kind is FailureKind.INVALID:
-        return _operation_failed(without, call, failure, at)
-    without = _counted(without, call, at)
-    capacity = capacity_key(call.request)
+        return _operation_failed(memory, call, failure, at)
+    memory, capacity = _counted(memory, call, at), capacity_key(call.request)
     if backoff.concerns_capacity(failure):
-        return replace(without, backoffs=backoff.create_failed(without.backoffs, failure, capacity, at))
-    own = backoff.slice_failed(
-        without.slice_backoffs, failure, call.slice_id, at, reserved=capacity if call.request.reservation else ""
-    )
-    return replace(without, slice_backoffs=own)
+        return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
+    before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else ""
+    own = backoff.slice_failed(before, failure, call.slice_id, at, reserved=reserved)
+    return memory.with_backoff(call.slice_id, own)
 
 
 def _counted(memory: Memory, call: CreateCall, at: datetime) -> Memory:
     return replace(memory, tallies=backoff.create_counted(memory.tallies, call.slice_id, call.namespace, at))
 
 
-def _without_create(memory: Memory, name: PoolName) -> Memory:
-    return replace(memory, creates={other: call for other, call in memory.creates.items() if other != name})
-
-
 def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Memory:
-    call = memory.deletes.get(answer.name)
+    call = memory.pool(answer.name).delete
     if call is None:
         return memory
-    if answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE):
-        accepted = DeleteCall(
-            state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, failures=call.failures
-        )
-        operations = replace(memory.operations, delete_accepted_last=True)
-        return replace(memory, operations=operations, deletes={**memory.deletes, answer.name: accepted})
     operations = memory.operations
+    if answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE):
+        call = DeleteCall(state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, failures=call.failures)
+        operations = replace(operations, delete_accepted_last=True)
+        return replace(memory.with_pool(answer.name, delete=call), operations=operations)
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
@@ -167,15 +155,16 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     else:
         wait = answer.wait_seconds
     settling = answer.result is DeleteResult.SETTLING
-    postponed = postpone(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait, settling=settling)
-    return replace(memory, deletes={**memory.deletes, answer.name: postponed}, operations=operations)
+    call = postpone(answer.name, call, pool, answer.at, answer.reason, wait_seconds=wait, settling=settling)
+    return replace(memory.with_pool(answer.name, delete=call), operations=operations)
 
 
 def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> Memory:
     look_up, name = answer.look_up, answer.look_up.name
     if answer.failure is not None:
         return memory
-    create, making, delete = memory.creates.get(name), memory.in_making.get(name), memory.deletes.get(name)
+    known = memory.pool(name)
+    create, coming_up, delete = known.create, known.coming_up, known.delete
     if create is not None and create.state is CallState.UNDER_WAY:
         # The create was sent again since: only its own response counts.
         return memory
@@ -183,23 +172,23 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
         if answer.exists or create is None:
             return memory
         # The create had no effect. The same name is used again, after the back-off of the slice.
-        own = backoff.slice_failed(memory.slice_backoffs, _NOT_MADE, create.slice_id, answer.at)
-        return replace(_counted(_without_create(memory, name), create, answer.at), slice_backoffs=own)
+        own = backoff.slice_failed(memory.slice(create.slice_id).backoff, _NOT_MADE, create.slice_id, answer.at)
+        without = memory.with_pool(name, create=None)
+        return _counted(without, create, answer.at).with_backoff(create.slice_id, own)
     operation = answer.operation
     if create is not None and create.operation == look_up.operation:
         if operation is None:
             # GKE no longer knows the operation: the pool itself is looked up next.
-            forgotten = replace(create, operation=OperationName(""), looked_up_at=None)
-            return replace(memory, creates={**memory.creates, name: forgotten})
+            return memory.with_pool(name, create=replace(create, operation=OperationName(""), looked_up_at=None))
         if not operation.done:
             return memory
-        return _operation_failed(_without_create(memory, name), create, operation.failure, answer.at)
-    if making is not None and making.operation == look_up.operation:
-        return _operation_failed(memory, making, operation.failure if operation is not None else None, answer.at)
+        return _operation_failed(memory.with_pool(name, create=None), create, operation.failure, answer.at)
+    if coming_up is not None and coming_up.operation == look_up.operation:
+        return _operation_failed(memory, coming_up, operation.failure if operation is not None else None, answer.at)
     if delete is not None and delete.operation == look_up.operation and (operation is None or operation.done):
         failure = operation.failure if operation is not None else None
         reason = failure.message if failure is not None else "the pool is still there"
-        return replace(memory, deletes={**memory.deletes, name: postpone(name, delete, pool, answer.at, reason)})
+        return memory.with_pool(name, delete=postpone(name, delete, pool, answer.at, reason))
     return memory
 
 
@@ -235,19 +224,16 @@ def give_up_lost_calls(
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
         return call.state is CallState.UNDER_WAY and call.since <= limit and name not in live_calls
 
-    creates = {
-        name: replace(call, state=CallState.UNKNOWN, since=now, looked_up_at=None)
-        for name, call in memory.creates.items()
-        if lost(name, call)
-    }
-    deletes = {
-        name: postpone(name, call, pools.get(name), now, "the outcome of the last attempt is unknown")
-        for name, call in memory.deletes.items()
-        if lost(name, call)
-    }
-    if not creates and not deletes:
-        return memory
-    return replace(memory, creates={**memory.creates, **creates}, deletes={**memory.deletes, **deletes})
+    changes: dict[PoolName, PoolMemory] = {}
+    for name, known in memory.pools.items():
+        create, delete = known.create, known.delete
+        if create is not None and lost(name, create):
+            create = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
+        if delete is not None and lost(name, delete):
+            delete = postpone(name, delete, pools.get(name), now, "the outcome of the last attempt is unknown")
+        if create is not known.create or delete is not known.delete:
+            changes[name] = replace(known, create=create, delete=delete)
+    return memory.with_pools(changes)
 
 
 def postpone(
@@ -283,46 +269,60 @@ def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
     """Close calls that the list of pools confirms, and return look-ups of calls whose effect is overdue."""
-    creates, deletes, in_making = dict(memory.creates), dict(memory.deletes), dict(memory.in_making)
+    changes: dict[PoolName, PoolMemory] = {}
     look_ups: list[LookUp] = []
-    for name, create in memory.in_making.items():
+    for name, known in memory.pools.items():
         pool = pools.get(name)
-        if pool is None:
-            del in_making[name]
-            if name not in memory.deletes:
-                # The pool vanished while it was created: no new create before the reason is known.
-                creates[name] = replace(create, state=CallState.UNKNOWN, since=now, looked_up_at=None)
-        elif unexplained(pool) and create.operation and create.looked_up_at is None:
-            look_ups.append(LookUp(name=name, operation=create.operation))
-            in_making[name] = replace(create, looked_up_at=now)
-    for name, create in memory.creates.items():
-        if name in pools:
-            del creates[name]
-            in_making[name] = replace(create, looked_up_at=None)
-        elif create.state is CallState.UNDER_WAY or listed_at <= create.since:
-            continue
-        elif _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
-            look_ups.append(LookUp(name=name, operation=create.operation))
-            creates[name] = replace(create, looked_up_at=now)
-    for name, delete in memory.deletes.items():
-        if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
-            continue
-        if name not in pools:
-            del deletes[name]
-        elif (
-            delete.state is CallState.ACCEPTED
-            and pools[name].status is not PoolStatus.STOPPING
-            and _look_up_due(delete.looked_up_at, delete.since, now, late=True)
-        ):
-            if delete.operation:
-                look_ups.append(LookUp(name=name, operation=delete.operation))
-                deletes[name] = replace(delete, looked_up_at=now)
-            else:
-                # GKE reported that the pool did not exist, but it is listed: try again.
-                deletes[name] = postpone(
-                    name, delete, pools[name], now, "the delete was accepted, but the pool is still listed"
-                )
-    return replace(memory, creates=creates, deletes=deletes, in_making=in_making), tuple(look_ups)
+        if known.create is not None or known.coming_up is not None:
+            changes[name] = _confirm_create(name, known, pool, listed_at, now, look_ups)
+        if known.delete is not None:
+            delete = _confirm_delete(name, known.delete, pool, listed_at, now, look_ups)
+            changes[name] = replace(changes.get(name, known), delete=delete)
+    return memory.with_pools(changes), tuple(look_ups)
+
+
+def _confirm_create(
+    name: PoolName, known: PoolMemory, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
+) -> PoolMemory:
+    """Return the entry of a pool whose create is not complete, and add the look-up that is due."""
+    create, coming_up = known.create, known.coming_up
+    if coming_up is not None and pool is None:
+        # If the pool vanished while it was created, no create follows before the reason is known.
+        vanished = known.delete is None
+        again = replace(coming_up, state=CallState.UNKNOWN, since=now, looked_up_at=None) if vanished else create
+        return replace(known, coming_up=None, create=again)
+    failed = pool is not None and unexplained(pool)
+    if coming_up is not None and failed and coming_up.operation and coming_up.looked_up_at is None:
+        found.append(LookUp(name=name, operation=coming_up.operation))
+        known = replace(known, coming_up=replace(coming_up, looked_up_at=now))
+    if create is None:
+        return known
+    if pool is not None:
+        return replace(known, create=None, coming_up=replace(create, looked_up_at=None))
+    if create.state is CallState.UNDER_WAY or listed_at <= create.since:
+        return known
+    if _look_up_due(create.looked_up_at, create.since, now, late=create.state is CallState.ACCEPTED):
+        found.append(LookUp(name=name, operation=create.operation))
+        return replace(known, create=replace(create, looked_up_at=now))
+    return known
+
+
+def _confirm_delete(
+    name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
+) -> DeleteCall | None:
+    """Return the delete of a pool, None if the pool is gone, and add the look-up that is due."""
+    if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
+        return delete
+    if pool is None:
+        return None
+    stopping = pool.status is PoolStatus.STOPPING or delete.state is not CallState.ACCEPTED
+    if stopping or not _look_up_due(delete.looked_up_at, delete.since, now, late=True):
+        return delete
+    if delete.operation:
+        found.append(LookUp(name=name, operation=delete.operation))
+        return replace(delete, looked_up_at=now)
+    # GKE reported that the pool did not exist, but it is listed: try again.
+    return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 
 def unexplained(pool: NodePool) -> bool:

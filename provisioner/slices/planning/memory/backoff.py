@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
-from typing import TypeVar
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
@@ -23,7 +22,8 @@ from provisioner.slices.planning.memory.state import Backoff, Tally
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
-_K = TypeVar("_K")
+#: Seconds after its end at which back-off is dropped.
+_STALE_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,22 +84,20 @@ def create_failed(
 
 
 def slice_failed(
-    backoffs: Mapping[SliceId, Backoff], failure: Failure, slice_id: SliceId, now: datetime, *, reserved: str = ""
-) -> Mapping[SliceId, Backoff]:
-    """Return the back-offs of slices after a create that failed; unchanged if this kind causes no wait.
+    before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: str = ""
+) -> Backoff | None:
+    """Return the back-off of a slice after a create that failed; unchanged if this kind causes no wait.
 
     `reserved` is the capacity of the create if it is a reservation: its project may not share it. After a missing
     permission only that capacity is blocked, and the slice's next choice is tried.
     """
     delay = DELAYS.get(failure.kind)
     if delay is None:
-        return backoffs
-    before = backoffs.get(slice_id)
+        return before
     refused: frozenset[str] = frozenset()
     if failure.kind is FailureKind.PERMISSION and reserved:
         refused = frozenset({reserved}) | (before.capacities if before is not None and before.until > now else refused)
-    longer = _longer(before, str(slice_id), delay, failure, now)
-    return {**backoffs, slice_id: replace(longer, capacities=refused)}
+    return replace(_longer(before, str(slice_id), delay, failure, now), capacities=refused)
 
 
 def pool_failed(
@@ -194,9 +192,19 @@ def freed(backoffs: Mapping[str, Backoff], places: Collection[tuple[str, str]], 
     return {**backoffs, **due} if due else backoffs
 
 
-def forget(backoffs: Mapping[_K, Backoff], key: _K) -> Mapping[_K, Backoff]:
+def forget(backoffs: Mapping[str, Backoff], key: str) -> Mapping[str, Backoff]:
     """Return the back-offs without the one of a key, after a success."""
-    return {other: each for other, each in backoffs.items() if other != key} if key in backoffs else backoffs
+    return {other: last for other, last in backoffs.items() if other != key} if key in backoffs else backoffs
+
+
+def is_fresh(last: Backoff, now: datetime) -> bool:
+    """Whether a back-off ended at most `_STALE_SECONDS` ago.
+
+    A back-off that ends later than the maximum wait for its failure is stale: its end was written by a clock that was
+    ahead.
+    """
+    latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
+    return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
 
 
 def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> dict[str, Tally]:

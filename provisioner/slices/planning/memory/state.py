@@ -8,9 +8,10 @@ the part that is useful after a crash.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from enum import Enum
+from typing import Any
 
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
 from provisioner.model.membership import Membership
@@ -196,49 +197,116 @@ class PhaseEntry:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class PoolMemory:
+    """Memory of one pool, existing or planned; dropped when the pool is gone."""
+
+    #: Create that no list confirms yet.
+    create: CreateCall | None = None
+    #: Create of a listed pool that is not up yet: if the pool vanishes, its operation has the reason.
+    coming_up: CreateCall | None = None
+    delete: DeleteCall | None = None
+    phase: PhaseEntry | None = None
+    #: Time since which no slice needs the pool; None if one does.
+    unneeded_since: datetime | None = None
+    #: Slice whose pods were bound to the pool last, unless labels show it: after a restart the slice returns to it.
+    last_user: SliceId | None = None
+    #: Zone and machine type, once the pool has had nodes: after it has vanished, that capacity may be available again.
+    place: tuple[str, str] | None = None
+    #: Time since which GKE reports the pool as up although not all its nodes are ready.
+    unready_since: datetime | None = None
+    #: Time since which a flex-start pool is up without nodes, and waits for capacity.
+    late_since: datetime | None = None
+    #: Status that should not last, and the time since which the pool has had it.
+    passing: tuple[PoolStatus, datetime] | None = None
+    #: Whether the failure of the pool has been counted.
+    failed: bool = False
+    #: Whether the pool was unready for too long and is being replaced.
+    given_up: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SliceMemory:
+    """Memory of one slice; dropped when the slice is gone."""
+
+    #: Lowest attempt that the slice may use: an earlier process may have sent it, with an unknown outcome.
+    attempt: int = 0
+    #: Back-off after a create that failed for a reason that does not concern a capacity.
+    backoff: Backoff | None = None
+    claim: Claim | None = None
+
+
+_NO_POOL = PoolMemory()
+_NO_SLICE = SliceMemory()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
     """State that is kept between rounds. Immutable: each decision and each response replaces it as a whole."""
 
-    creates: Mapping[PoolName, CreateCall] = field(default_factory=dict)
-    #: Creates that the list confirmed and whose pool is not up yet: if the pool vanishes, its operation has the reason.
-    in_making: Mapping[PoolName, CreateCall] = field(default_factory=dict)
-    #: Lowest attempt that each slice may use: an earlier process may have sent it, with an unknown outcome.
-    attempts: Mapping[SliceId, int] = field(default_factory=dict)
-    deletes: Mapping[PoolName, DeleteCall] = field(default_factory=dict)
+    pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
+    slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
     #: Back-offs by capacity (`choices.capacity_key`), or by digest of a request that is invalid or whose pool failed.
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Back-offs of slices whose create failed for a reason that does not concern a capacity.
-    slice_backoffs: Mapping[SliceId, Backoff] = field(default_factory=dict)
     #: Failed creates by UID of the workload and by namespace: a changed request does not reset the count.
     tallies: Mapping[str, Tally] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
-    #: Pools whose failure has been counted.
-    failed: frozenset[PoolName] = frozenset()
-    #: Time since which GKE reports each pool as up although not all its nodes are ready.
-    unready_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: Time since which each flex-start pool is up without nodes, and waits for capacity.
-    late_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: Time since which each pool has had a status that should not last.
-    status_since: Mapping[tuple[PoolName, PoolStatus], datetime] = field(default_factory=dict)
-    #: Pools that were unready for too long and are being replaced.
-    given_up: frozenset[PoolName] = frozenset()
     #: Time of the last delete of a pool whose workload vanished unseen, while deletes are slowed down because of many.
     braked_delete_at: datetime | None = None
-    #: Time since which no slice needs each pool.
-    unneeded_since: Mapping[PoolName, datetime] = field(default_factory=dict)
-    #: Slice whose pods were bound to each pool last, unless labels show it: after a restart the slice returns to it.
-    last_users: Mapping[PoolName, SliceId] = field(default_factory=dict)
-    #: Zone and machine type of each pool: after the pool has vanished, that capacity may be available again.
-    places: Mapping[PoolName, tuple[str, str]] = field(default_factory=dict)
-    phases: Mapping[PoolName, PhaseEntry] = field(default_factory=dict)
     #: Time that the last new pool took from PROVISIONING to READY; None if not measured.
     usual_creation: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
     #: Holds by accelerator; empty unless workloads that start together compete for it.
     holds: Mapping[str, Hold] = field(default_factory=dict)
     stamps: Stamps = field(default_factory=dict)
-    claims: Mapping[SliceId, Claim] = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)
     #: Node pools of the nodes that were seen: editing a label of a node does not change its pool.
     membership: Membership = field(default_factory=Membership)
+
+    @property
+    def creates(self) -> dict[PoolName, CreateCall]:
+        """Creates that no list confirms yet."""
+        return {name: pool.create for name, pool in self.pools.items() if pool.create is not None}
+
+    @property
+    def coming_up(self) -> dict[PoolName, CreateCall]:
+        """Creates of listed pools that are not up yet."""
+        return {name: pool.coming_up for name, pool in self.pools.items() if pool.coming_up is not None}
+
+    @property
+    def deletes(self) -> dict[PoolName, DeleteCall]:
+        """Deletes that are in progress, accepted or postponed."""
+        return {name: pool.delete for name, pool in self.pools.items() if pool.delete is not None}
+
+    @property
+    def given_up(self) -> set[PoolName]:
+        """Pools that were unready for too long and are being replaced."""
+        return {name for name, pool in self.pools.items() if pool.given_up}
+
+    @property
+    def slice_backoffs(self) -> dict[SliceId, Backoff]:
+        """Back-offs of slices."""
+        return {slice_id: known.backoff for slice_id, known in self.slices.items() if known.backoff is not None}
+
+    def pool(self, name: PoolName) -> PoolMemory:
+        """Return the entry of a pool, an empty one for an unknown pool."""
+        return self.pools.get(name, _NO_POOL)
+
+    def slice(self, slice_id: SliceId) -> SliceMemory:
+        """Return the entry of a slice, an empty one for an unknown slice."""
+        return self.slices.get(slice_id, _NO_SLICE)
+
+    def with_pools(self, changes: Mapping[PoolName, PoolMemory]) -> Memory:
+        """Return the memory with other entries of some pools."""
+        return replace(self, pools={**self.pools, **changes}) if changes else self
+
+    def with_pool(self, name: PoolName, **changes: Any) -> Memory:
+        """Return the memory with other values of some fields of a pool's entry."""
+        return self.with_pools({name: replace(self.pool(name), **changes)})
+
+    def with_backoff(self, slice_id: SliceId, backoff: Backoff | None) -> Memory:
+        """Return the memory with another back-off of a slice, None without back-off."""
+        known = self.slice(slice_id)
+        if known.backoff == backoff:
+            return self
+        return replace(self, slices={**self.slices, slice_id: replace(known, backoff=backoff)})

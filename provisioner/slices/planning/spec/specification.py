@@ -26,6 +26,7 @@ from provisioner.model.fit import demand_key, is_system, misfit, room_misfit
 from provisioner.model.placement import FREE, job_taints, labels_of
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.settings import Settings
+from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.planning.spec import capacity
@@ -244,8 +245,15 @@ def check_fit(slice_: Slice, request: NodePoolRequest, settings: Settings, rules
     no_room = room_misfit(slice_.requirements, view)
     reason = no_room or misfit(slice_.requirements, view)
     if reason:
-        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else ""
+        hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(slice_)
         raise (ImpossibleError if no_room else UnmeetableError)(f"no node of a pool would fit the pod: {reason}{hint}")
+
+
+def _switch_hint(slice_: Slice) -> str:
+    """Return the remedy if a selector that is either "true" or absent has another value, such as "yes"."""
+    selector = slice_.requirements.node_selector
+    wrong = [key for key in (constants.SPOT, constants.FLEX_START) if selector.get(key, "true") != "true"]
+    return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
@@ -290,8 +298,7 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 def _own_inputs(slice_: Slice) -> str:
     """Return a fingerprint of the pods' own choices, which other workloads do not share; empty without such choices."""
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
-    own = [annotations.get(key, "") for key in (constants.ADDITIONAL_NODE_NETWORKS, constants.NODE_SERVICE_ACCOUNT)]
-    own.append(selector.get(constants.PLACEMENT_POLICY, ""))
+    own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
 
 
@@ -301,6 +308,9 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
     selected = {
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
+    for key, _ in settings.node_labels:
+        # All nodes have the administrator's labels anyway.
+        selected.pop(key, None)
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)
     if selected or asked:

@@ -178,7 +178,7 @@ class GkeClient:
     def create_node_pool(self, request: NodePoolRequest) -> OperationName:
         """Submit the creation of a node pool: see `Supplier.create_pool`."""
         api: Any = container_v1
-        if request.idle_maintenance_seconds:
+        if request.node.get("idle_maintenance_seconds"):
             # v1 has no hostMaintenancePolicy, and v1beta1 no REST transport. This import takes 14 MiB.
             from google.cloud import container_v1beta1  # noqa: PLC0415
 

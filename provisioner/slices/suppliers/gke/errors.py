@@ -24,11 +24,6 @@ from provisioner.slices.supplier import SupplierError
 class GkeError(SupplierError):
     """The only exception of the GKE client; its message is GKE's own, with what to do if that is known."""
 
-    def __init__(self, failure: Failure, subject: str = "", *, code: int = 0) -> None:
-        super().__init__(failure, subject)
-        #: HTTP status of the response; 0 if there was none.
-        self.code = code
-
 
 _TABLE = Table(
     # The first match wins. Each rule names where its text was seen.

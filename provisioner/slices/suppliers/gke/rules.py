@@ -6,11 +6,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from provisioner import constants, tpu
-from provisioner.model.capacity import CapacityKind, Network, NodePool, NodePoolRequest
+from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest
 from provisioner.settings import Settings
-from provisioner.settings.forms import parse_networks, region_of
-from provisioner.slices.demand import Slice, allowlists
-from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
+from provisioner.settings.forms import region_of
+from provisioner.slices.demand import Slice
+from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
 _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
@@ -25,7 +25,7 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
         constants.BETA_INSTANCE_TYPE: machine.name,
         constants.OS: "linux",
         constants.BETA_OS: "linux",
-        constants.OS_DISTRIBUTION: "cos",
+        constants.OS_DISTRIBUTION: pool.node.get("node_image_type", "cos").partition("_")[0],
         constants.CONTAINER_RUNTIME: "containerd",
         constants.METADATA_SERVER: "true",
         **nodes.CAPACITY_LABELS[pool.capacity],
@@ -33,8 +33,10 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
     }
     if machine.arch:
         labels |= dict.fromkeys((constants.ARCH, constants.BETA_ARCH), machine.arch)
-    if pool.disk_type:
-        labels[constants.BOOT_DISK] = pool.disk_type
+    if "node_disk_type" in pool.node:
+        labels[constants.BOOT_DISK] = pool.node["node_disk_type"]
+    if "node_sandbox" in pool.node:
+        labels[constants.SANDBOX] = pool.node["node_sandbox"]
     if pool.zones:
         labels |= dict.fromkeys(constants.ZONE_LABELS, str(pool.zones[0]))
         labels |= dict.fromkeys((constants.REGION, constants.BETA_REGION), region_of(pool.zones[0]))
@@ -50,7 +52,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
     if shape.accelerator.workload_policy and shape.multi_host:
         policy_name, placed = slice_.requirements.node_selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
     asked_for = dict(_labels_asked_for(request, slice_, own_policy=policy_name not in ("", default_policy)))
-    made = nodes.complete(request, slice_, shape, settings)
+    made = nodes.complete(request, slice_, shape, settings, gke=True)
     if made.capacity is CapacityKind.FLEX_START and any(taint.key == constants.JOB_TAINT for taint in made.taints):
         # The cluster autoscaler adds nodes only for pods that fit the template of the pool, which lacks the label.
         raise UnmeetableError(
@@ -63,13 +65,6 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         placement_topology=placed,
         policy_name=policy_name,
         auto_upgrade=bool(settings.auto_upgrade),
-        idle_maintenance_seconds=int(settings.idle_maintenance_seconds),
-        additional_networks=_networks(slice_, settings),
-        max_pods_per_node=settings.max_pods_per_node,
-        secure_boot=settings.node_secure_boot,
-        secondary_boot_disk=settings.node_secondary_disk,
-        confidential_storage=settings.node_confidential_storage,
-        boot_disk_kms_key=settings.node_boot_disk_kms_key,
     )
 
 
@@ -93,20 +88,6 @@ def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy
     if policy_name.startswith(_WORKLOAD_POLICY_PREFIX):
         return policy_name.removeprefix(_WORKLOAD_POLICY_PREFIX)
     return nodes.topology_of_machine(machine_type)
-
-
-def _networks(slice_: Slice, settings: Settings) -> tuple[Network, ...]:
-    annotation = slice_.requirements.annotations.get(constants.ADDITIONAL_NODE_NETWORKS, "")
-    if not annotation:
-        return settings.node_additional_networks
-    try:
-        networks = parse_networks(annotation)
-    except ValueError as error:
-        raise ImpossibleError(f"annotation {constants.ADDITIONAL_NODE_NETWORKS} {error}") from error
-    problem = allowlists.network_problem(networks, settings)
-    if problem:
-        raise UnmeetableError(problem)
-    return networks
 
 
 GKE_RULES = PoolRules(

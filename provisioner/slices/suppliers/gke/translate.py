@@ -13,6 +13,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from functools import reduce
 from itertools import chain, repeat
 from typing import Any
 
@@ -31,15 +32,18 @@ from provisioner.model.capacity import (
     WorkloadPolicy,
     Zone,
 )
+from provisioner.settings import node_fields
 from provisioner.slices.suppliers.gke.errors import classify_message
 from provisioner.slices.suppliers.gke.rules import slice_topology
 
 #: The fields that `NodePool` is read from, and fields whose values GKE may repeat in the text of a failure.
 NODE_POOL_FIELDS = (
     "name", "status", "statusMessage", "conditions", "config.labels", "config.taints", "config.machineType",
-    "config.diskType", "config.spot", "config.flexStart", "config.reservationAffinity", "initialNodeCount",
-    "autoscaling.enabled", "autoscaling.maxNodeCount", "locations", "placementPolicy", "config.serviceAccount",
-    "networkConfig.additionalNodeNetworkConfigs", "instanceGroupUrls",
+    "config.diskType", "config.diskSizeGb", "config.imageType", "config.linuxNodeConfig.hugepages",
+    "config.sandboxConfig", "config.resourceLabels", "config.spot", "config.flexStart", "config.reservationAffinity",
+    "initialNodeCount", "autoscaling.enabled", "autoscaling.maxNodeCount", "locations", "placementPolicy",
+    "config.serviceAccount", "networkConfig.additionalNodeNetworkConfigs", "networkConfig.podRange",
+    "maxPodsConstraint", "instanceGroupUrls",
 )  # fmt: skip
 LIST_FIELDS = tuple(f"nodePools.{field}" for field in NODE_POOL_FIELDS)
 CLUSTER_FIELDS = (
@@ -144,7 +148,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
         capacity=_capacity_kind(config, reservation),
         reservation=reservation,
         policy_name=policy_name,
-        disk_type=config.disk_type,
+        node=node_fields.listed_values(pool),
         node_prefixes=tuple(chain.from_iterable(map(_node_prefixes, pool.instance_group_urls))),
     )
 
@@ -248,28 +252,26 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
 def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str, Any]:
     """Return the JSON body of a create, without fields that have the API's absent value."""
     late = request.capacity is CapacityKind.FLEX_START
-    pool = {
+    pool: dict[str, Any] = {
         "name": request.name,
         "config": _config_json(request),
         # A flex-start pool must begin without nodes, and grow to its whole size at once.
         "initialNodeCount": 0 if late else request.hosts,
         # A flex-start node that is released for repair cannot be obtained again.
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
-        "maxPodsConstraint": {"maxPodsPerNode": str(request.max_pods_per_node)},
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
         # The maximum is by zone, because GKE rejects a total: "0 is not a valid size" of a slice.
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
-        "networkConfig": _given(
-            additionalNodeNetworkConfigs=[
-                {"network": one.network, "subnetwork": one.subnetwork} for one in request.additional_networks
-            ],
-            acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, ""),
-        ),
+        "networkConfig": _given(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),
         # A node upgrade would interrupt the job; the pool is deleted after its work anyway.
         "maintenancePolicy": {"exclusionUntilEndOfSupport": {"enabled": True}} if request.auto_upgrade else {},
     }
+    for path, value in node_fields.request_fields(request):
+        if path and value not in ({}, []):
+            *parents, last = path.split(".")
+            reduce(lambda body, key: body.setdefault(key, {}), parents, pool)[last] = value
     # If the management message is missing, GKE uses its own defaults.
     return {"nodePool": _given(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
@@ -284,40 +286,16 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
             "key": _RESERVATION_KEY,
             "values": [request.reservation],
         }
-    image = request.secondary_boot_disk
     return _given(
         machineType=request.machine_type,
-        oauthScopes=list(request.oauth_scopes),
-        serviceAccount=request.service_account,
         labels=dict(sorted(request.labels.items())),
-        tags=list(request.tags),
-        diskType=request.disk_type,
         taints=[_given(key=taint.key, value=taint.value, effect=_EFFECTS[taint.effect]) for taint in request.taints],
-        shieldedInstanceConfig=_given(enableSecureBoot=request.secure_boot, enableIntegrityMonitoring=True),
+        shieldedInstanceConfig={"enableIntegrityMonitoring": True},
         reservationAffinity=affinity,
-        bootDiskKmsKey=request.boot_disk_kms_key,
         spot=request.capacity is CapacityKind.SPOT,
-        enableConfidentialStorage=request.confidential_storage,
-        # Only image streaming reads a cache of images.
-        gcfsConfig={"enabled": True} if image else {},
-        secondaryBootDisks=[{"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}] if image else [],
         maxRunDuration=f"{request.max_run_seconds}s" if request.max_run_seconds else "",
-        hostMaintenancePolicy=_host_maintenance_json(request.idle_maintenance_seconds),
         flexStart=request.capacity is CapacityKind.FLEX_START,
     )
-
-
-def _host_maintenance_json(idle_seconds: int) -> dict[str, Any]:
-    """Permit maintenance of idle nodes from the announcement on, 28 days ahead, for all nodes of a pool at once."""
-    if not idle_seconds:
-        return {}
-    strategy = {
-        "nodeIdleTimeWindow": f"{idle_seconds}s",
-        "maintenanceAvailabilityWindow": f"{28 * 24 * 3600}s",
-        "minNodesPerPool": "0",
-    }
-    # Google's reference: every strategy requires PERIODIC.
-    return {"maintenanceInterval": "PERIODIC", "opportunisticMaintenanceStrategy": strategy}
 
 
 def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
@@ -344,6 +322,8 @@ def said_by(pool: Message) -> tuple[str, ...]:
         *(disk.disk_image for disk in config.secondary_boot_disks),
         *config.reservation_affinity.values,
         *config.tags,
+        pool.network_config.pod_range,
+        *config.resource_labels.values(),
         *labels,
         *labels.values(),
         *(part for taint in config.taints for part in (taint.key, taint.value)),

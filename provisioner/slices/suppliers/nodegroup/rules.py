@@ -88,11 +88,6 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
     images, accelerator = dict(settings.node_images), shape.accelerator.label
     if images and not {accelerator, "*"} & images.keys():
         raise UnmeetableError(f"NODE_GROUP_IMAGES names no image for {accelerator}; the administrator has to add one")
-    if constants.ADDITIONAL_NODE_NETWORKS in slice_.requirements.annotations:
-        raise UnmeetableError(
-            f"annotation {constants.ADDITIONAL_NODE_NETWORKS} asks for networks that a TPUNodeGroup (PROVIDER=gce) "
-            f"cannot have; remove it"
-        )
     forbidden = sorted(key for key in request.labels if _is_of_kubernetes(key))
     if forbidden:
         raise UnmeetableError(
@@ -101,7 +96,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
             f"GCP_POD_TO_NODE_LABELS"
         )
     labels = {**request.labels, names.GROUP_NAMESPACE: settings.node_groups_in}
-    return nodes.complete(replace(request, labels=labels), slice_, shape, settings)
+    return nodes.complete(replace(request, labels=labels), slice_, shape, settings, gke=False)
 
 
 def _is_of_kubernetes(key: str) -> bool:

@@ -125,7 +125,8 @@ class NodeGroupSupplier:
         if verb == _DELETE:
             return Operation(name=name, done=False)
         under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
-        return Operation(name=name, done=not under_way, failure=pool.failure)
+        # The failure of a pool that still waits, for example for a limit, is not the outcome of its create.
+        return Operation(name=name, done=not under_way, failure=None if under_way else pool.failure)
 
     def _read_pool(self, name: PoolName, uid: str = "") -> NodePool:
         """Return a pool. Raises NOT_FOUND also if a group with another UID has its name."""

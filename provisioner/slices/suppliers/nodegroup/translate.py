@@ -181,7 +181,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
 def _progress_of(
     group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float
 ) -> tuple[PoolStatus, Failure | None]:
-    """Return the status of a group's pool, and the failure if it failed.
+    """Return the status of a group's pool, and the failure if it failed or waits for a limit on machines.
 
     A stockout that lasts for longer than `capacity_wait_seconds` is a failure.
     """
@@ -205,8 +205,10 @@ def _progress_of(
     if asked and _is_late(group) and (failure is None or told):
         # As on GKE: the pool exists, and gets its nodes when there is capacity, without a limit of time.
         return PoolStatus.RUNNING, None
-    # A group that waits for the limit on machines keeps its place: the controller creates the oldest group first.
-    if ready.reason != Reason.LIMIT_REACHED and waited_seconds > (capacity_wait_seconds if told else patience_seconds):
+    if ready.reason == Reason.LIMIT_REACHED:
+        # The group keeps its place, because the controller creates the oldest group first.
+        return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
+    if waited_seconds > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
     # Also if a slice is recreated: the time since its old nodes disappeared must not count for the new machines.
@@ -253,12 +255,15 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         max_run_duration_seconds=(request.max_run_seconds or _LONGEST_RUN_SECONDS) if late else None,
         image=_image(request.machine_type, settings),
         boot_disk_size_gb=settings.node_disk_gb,
-        disk_type=request.disk_type,
+        disk_type=request.node.get("node_disk_type", ""),
         subnetwork=settings.node_subnetwork,
         service_accounts=(
-            ServiceAccount(email=request.service_account or _DEFAULT_ACCOUNT, scopes=request.oauth_scopes),
+            ServiceAccount(
+                email=request.node.get("node_service_account") or _DEFAULT_ACCOUNT,
+                scopes=request.node.get("node_oauth_scopes", ()),
+            ),
         ),
-        network_tags=request.tags,
+        network_tags=request.node.get("node_tags", ()),
         metadata=metadata,
     )
     spec = TpuNodeGroupSpec(
@@ -296,7 +301,7 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         topology=spec.topology or nodes.topology_of_machine(config.machine_type),
         capacity=_KINDS[config.effective_provisioning_model],
         reservation=config.reservation,
-        disk_type=config.disk_type,
+        node={"node_disk_type": config.disk_type},
         node_prefixes=(names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP),),
     )
 

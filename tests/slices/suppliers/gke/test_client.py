@@ -76,7 +76,7 @@ SMALLEST = NodePoolRequest(
     machine_type="ct6e-standard-1t",
     hosts=1,
     topology="1x1",
-    disk_type="hyperdisk-balanced",
+    node={"node_disk_type": "hyperdisk-balanced", "node_secure_boot": True, "max_pods_per_node": 15},
 )
 SMALLEST_JSON = {
     "name": "js-0123456789",
@@ -128,7 +128,9 @@ REQUESTS = [
         id="a workload policy goes alone, without type and topology",
     ),
     pytest.param(
-        replace(SMALLEST, oauth_scopes=("https://www.googleapis.com/auth/cloud-platform",)),
+        replace(
+            SMALLEST, node={**SMALLEST.node, "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",)}
+        ),
         with_config(oauthScopes=["https://www.googleapis.com/auth/cloud-platform"]),
         id="the scopes of the nodes are told, for without them no private image is pulled",
     ),
@@ -180,7 +182,7 @@ REQUESTS = [
         id="the longest run of any pool is told",
     ),
     pytest.param(
-        replace(SMALLEST, idle_maintenance_seconds=600),
+        replace(SMALLEST, node={**SMALLEST.node, "idle_maintenance_seconds": 600.0}),
         with_config(hostMaintenancePolicy=IDLE_MAINTENANCE),
         id="idle nodes may be maintained",
     ),
@@ -203,16 +205,31 @@ REQUESTS = [
     pytest.param(
         replace(
             SMALLEST,
-            disk_type="",
-            service_account="nodes@p.iam.gserviceaccount.com",
-            tags=("t1", "t2"),
-            max_pods_per_node=16,
-            secure_boot=False,
-            secondary_boot_disk="projects/p/global/images/i",
-            confidential_storage=True,
-            boot_disk_kms_key="projects/p/locations/l/keyRings/r/cryptoKeys/k",
-            additional_networks=(Network(network="vpc1", subnetwork="s1"), Network(network="vpc2", subnetwork="s2")),
-            labels={constants.NETWORK_PROFILE: "auto"},
+            node={
+                "node_service_account": "nodes@p.iam.gserviceaccount.com",
+                "node_tags": ("t1", "t2"),
+                "max_pods_per_node": 16,
+                "node_secure_boot": False,
+                "node_secondary_disk": "projects/p/global/images/i",
+                "node_confidential_storage": True,
+                "node_boot_disk_kms_key": "projects/p/locations/l/keyRings/r/cryptoKeys/k",
+                "node_additional_networks": (
+                    Network(network="vpc1", subnetwork="s1"),
+                    Network(network="v2", subnetwork="s2"),
+                ),
+                "node_disk_size_gb": 500,
+                "node_image_type": "ubuntu_containerd",
+                "node_private": False,
+                "node_pod_range": "pods-2",
+                "node_kubelet_config": (("podPidsLimit", 4096), ("topologyManager.policy", "restricted")),
+                "node_linux_config": (
+                    *(("hugepages-2Mi", 1024), ("hugepages-1Gi", 4), ("transparentHugepage", "always")),
+                    ("net.core.somaxconn", "4096"),
+                ),
+                "node_sandbox": "gvisor",
+                "node_resource_labels": (("tpu-workload", "{workload}"), ("team", "{label:team}"), ("bill", "x")),
+            },
+            labels={constants.NETWORK_PROFILE: "auto", constants.POOL_WORKLOAD_NAME: "Train.1"},
         ),
         {
             **SMALLEST_JSON,
@@ -220,14 +237,26 @@ REQUESTS = [
             "networkConfig": {
                 "additionalNodeNetworkConfigs": [
                     {"network": "vpc1", "subnetwork": "s1"},
-                    {"network": "vpc2", "subnetwork": "s2"},
+                    {"network": "v2", "subnetwork": "s2"},
                 ],
                 "acceleratorNetworkProfile": "auto",
+                "enablePrivateNodes": False,
+                "podRange": "pods-2",
             },
             "config": {
                 "machineType": "ct6e-standard-1t",
                 "serviceAccount": "nodes@p.iam.gserviceaccount.com",
-                "labels": {constants.NETWORK_PROFILE: "auto"},
+                "labels": {constants.NETWORK_PROFILE: "auto", constants.POOL_WORKLOAD_NAME: "Train.1"},
+                "diskSizeGb": 500,
+                "imageType": "UBUNTU_CONTAINERD",
+                "kubeletConfig": {"podPidsLimit": "4096", "topologyManager": {"policy": "restricted"}},
+                "linuxNodeConfig": {
+                    "hugepages": {"hugepageSize2m": 1024, "hugepageSize1g": 4},
+                    "transparentHugepageEnabled": "TRANSPARENT_HUGEPAGE_ENABLED_ALWAYS",
+                    "sysctls": {"net.core.somaxconn": "4096"},
+                },
+                "sandboxConfig": {"type": "GVISOR"},
+                "resourceLabels": {"tpu-workload": "train-1", "bill": "x"},
                 "tags": ["t1", "t2"],
                 "gcfsConfig": {"enabled": True},
                 "secondaryBootDisks": [{"mode": "CONTAINER_IMAGE_CACHE", "diskImage": "projects/p/global/images/i"}],
@@ -248,7 +277,7 @@ def test_create_sends_exactly_the_expected_json(
     server.answer = Answer(body={"name": "operation-1-a", "status": "RUNNING", "operationType": "CREATE_NODE_POOL"})
     assert client.create_node_pool(request_) == "operation-1-a"
     [sent] = server.requests
-    version = "v1beta1" if request_.idle_maintenance_seconds else "v1"
+    version = "v1beta1" if request_.node.get("idle_maintenance_seconds") else "v1"
     path = f"{CLUSTER_PATH}/nodePools".replace("/v1/", f"/{version}/")
     assert (sent.method, sent.path.partition("?")[0]) == ("POST", path)
     api = container_v1beta1 if version == "v1beta1" else container_v1
@@ -844,8 +873,10 @@ def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, cli
 #: Request with names that look like errors of GKE.
 NAMED_BADLY = replace(
     SMALLEST,
-    service_account="gce-quota-exceeded@p.iam.gserviceaccount.com",
-    additional_networks=(Network(network="quota-not-exceeded", subnetwork="INVALID_RESERVATION"),),
+    node={
+        "node_service_account": "gce-quota-exceeded@p.iam.gserviceaccount.com",
+        "node_additional_networks": (Network(network="quota-not-exceeded", subnetwork="INVALID_RESERVATION"),),
+    },
 )
 ODD_WORDS = (
     "Service account gce-quota-exceeded, network 'quota-not-exceeded', subnetwork INVALID_RESERVATION: not right."
@@ -976,7 +1007,7 @@ def test_client_without_endpoint_calls_gke_with_default_credentials(monkeypatch:
 def test_endpoint_may_have_a_path(server: RecordingServer) -> None:
     client = GkeClient(CLUSTER_NAME, endpoint=f"{server.url}/gke/")
     client.list_node_pools()
-    client.create_node_pool(replace(SMALLEST, idle_maintenance_seconds=600))
+    client.create_node_pool(replace(SMALLEST, node={"idle_maintenance_seconds": 600.0}))
     client.close()
     assert [each.path.partition("?")[0] for each in server.requests] == [
         f"/gke{CLUSTER_PATH}/nodePools",

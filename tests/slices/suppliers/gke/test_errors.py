@@ -136,10 +136,14 @@ REQUEST = NodePoolRequest(
     policy_name="rate-limit-exceeded",
     reservation="projects/too-many/reservations/lack-of-capacity",
     labels={"GCE_STOCKOUT": "RESOURCE_POOL_EXHAUSTED", "team": "quota", "part": "exceeded", "e": "e"},
-    service_account="insufficient-quota@permission-denied.iam.gserviceaccount.com",
-    additional_networks=(
-        Network(network="quota-not-exceeded", subnetwork="projects/p/regions/r/subnetworks/INVALID_QUOTA"),
-    ),
+    node={
+        "node_service_account": "insufficient-quota@permission-denied.iam.gserviceaccount.com",
+        "node_additional_networks": (
+            Network(network="quota-not-exceeded", subnetwork="projects/p/regions/r/subnetworks/INVALID_QUOTA"),
+        ),
+        "node_pod_range": "out-of-stock",
+        "node_resource_labels": (("team", "resource-exhausted"),),
+    },
 )
 SAID = said_by(
     json_format.ParseDict(
@@ -157,6 +161,8 @@ STEERED = [
     pytest.param("See node pool rate-limit-exceeded-abcdef0123 of another user.", id="somebody else's pool"),
     pytest.param("Policy rate-limit-exceeded is odd.", id="a workload policy"),
     pytest.param("Service account insufficient-quota is odd.", id="a part of a service account"),
+    pytest.param("Range out-of-stock is odd.", id="a range of pods"),
+    pytest.param("Label resource-exhausted is odd.", id="a resource label"),
 ]
 
 

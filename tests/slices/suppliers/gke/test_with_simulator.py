@@ -8,6 +8,7 @@ from dataclasses import dataclass, field, replace
 import pytest
 
 from provisioner import constants
+from provisioner.kube.fields import parse_quantity
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -19,6 +20,7 @@ from provisioner.model.capacity import (
     PoolStatus,
     expected_pool,
 )
+from provisioner.settings import node_fields, node_forms
 from provisioner.slices.preflight.in_google import ACT_AS
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, says_missing
@@ -33,6 +35,33 @@ from tests.support.clock import FakeClock
 from tests.support.gke import CLUSTER_NAME, SLICE
 
 SINGLE = replace(SLICE, machine_type="ct6e-standard-1t", hosts=1, topology="1x1", placement_topology="")
+#: Every node setting that a single host may have.
+CONFIGURED = replace(
+    SINGLE,
+    max_run_seconds=7200,
+    node={
+        **SINGLE.node,
+        "node_tags": ("t1",),
+        "node_resource_labels": (("tpu-workload", "{workload}"), ("team", "a")),
+        "node_disk_size_gb": 500,
+        "node_image_type": "cos_containerd",
+        "node_private": True,
+        "node_pod_range": "pods-2",
+        "node_kubelet_config": (
+            *(("cpuManagerPolicy", "static"), ("cpuCfsQuota", False), ("cpuCfsQuotaPeriod", "50ms")),
+            *(("podPidsLimit", 4096), ("imageGcLowThresholdPercent", 50), ("imageGcHighThresholdPercent", 60)),
+            *(("containerLogMaxSize", "100Mi"), ("containerLogMaxFiles", 5), ("maxParallelImagePulls", 4)),
+            *(("singleProcessOomKill", True), ("topologyManager.policy", "restricted")),
+            ("topologyManager.scope", "pod"),
+        ),
+        "node_linux_config": (
+            *(("hugepages-2Mi", 1024), ("hugepages-1Gi", 4), ("transparentHugepage", "madvise")),
+            *((name, "4096 8192 16384" if name.endswith("mem") else "1") for name in sorted(node_forms.SYSCTLS)),
+        ),
+        "node_sandbox": "gvisor",
+        "max_pods_per_node": 32,
+    },
+)
 #: Without taints, because nodes are added later only if the pods tolerate the pool's own taints.
 UNTAINTED = replace(SLICE, taints=())
 IRONWOOD = replace(
@@ -100,8 +129,11 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
     [
         pytest.param(SLICE, id="on demand"),
         pytest.param(SINGLE, id="a single host"),
+        pytest.param(CONFIGURED, id="every node setting"),
         pytest.param(replace(SLICE, capacity=CapacityKind.SPOT), id="spot"),
-        pytest.param(replace(SLICE, idle_maintenance_seconds=600), id="maintenance of idle hosts"),
+        pytest.param(
+            replace(SLICE, node={**SLICE.node, "idle_maintenance_seconds": 600.0}), id="maintenance of idle hosts"
+        ),
         pytest.param(replace(UNTAINTED, capacity=CapacityKind.FLEX_START), id="flex-start"),
         pytest.param(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"), id="a reservation"),
         pytest.param(
@@ -116,12 +148,20 @@ SUB_BLOCK = "projects/q/reservations/r/reservationBlocks/b/reservationSubBlocks/
 def test_nodes_match_the_prediction_of_planning(gke: Rehearsal, request_: NodePoolRequest) -> None:
     """The prediction has only labels that the nodes have, and every taint of the nodes."""
     gke.client.create_node_pool(request_)
-    assert gke.client.get_node_pool(request_.name) == expected_pool(request_)
+    listed = gke.client.get_node_pool(request_.name)
+    assert listed == expected_pool(request_)
+    # The fit of pods reads these, for existing and for requested pools.
+    assert node_fields.boot_disk_gb(listed.node) == node_fields.boot_disk_gb(request_.node)
+    assert node_fields.huge_pages_bytes(listed.node) == node_fields.huge_pages_bytes(request_.node)
+    read = {name for name, row in node_fields.ROWS.items() if row.listed is not None} - {"node_linux_config"}
+    assert {name: value for name, value in request_.node.items() if name in read}.items() <= listed.node.items()
     gke.wait(60)
     pool = gke.simulator.world.pool(ClusterName("p", "us-east5", "c"), request_.name)
     node = node_object(pool, pool.nodes[0], version="1", life="life", ready=True)
     view = GKE_RULES.expected_node(expected_pool(request_))
     assert dict(view.labels).items() <= node["metadata"]["labels"].items()
+    pages = {key: parse_quantity(node["status"]["allocatable"][key]) for key in ("hugepages-2Mi", "hugepages-1Gi")}
+    assert pages == node_fields.huge_pages_bytes(request_.node)
     assert {(taint["key"], taint["value"], taint["effect"]) for taint in node["spec"]["taints"]} <= {
         (taint.key, taint.value, taint.effect) for taint in view.taints
     }
@@ -157,7 +197,7 @@ def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state:
     """The create is rejected with HTTP 400 until the account is usable; the check of permissions predicts it."""
     account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
     gke.simulator.set(service_accounts={account: state})
-    request = replace(SLICE, service_account=account)
+    request = replace(SLICE, node={**SLICE.node, "node_service_account": account})
     assert gke.client.test_account_permissions(other, (ACT_AS,)) == {ACT_AS}
     if state == "missing":
         with pytest.raises(GkeError) as caught:
@@ -168,7 +208,9 @@ def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state:
     kind, message = failure_of_create(gke, request)
     assert kind is FailureKind.PERMISSION
     assert words in message
-    gke.client.create_node_pool(replace(SLICE, name=PoolName("other"), service_account=other))
+    gke.client.create_node_pool(
+        replace(SLICE, name=PoolName("other"), node={**SLICE.node, "node_service_account": other})
+    )
     gke.simulator.set(service_accounts={})
     gke.client.create_node_pool(request)
 
@@ -197,5 +239,5 @@ def test_missing_policy_is_distinguished_from_other_failures(gke: Rehearsal) -> 
     request = replace(IRONWOOD, policy_name="nobody")
     kind, message = failure_of_create(gke, request)
     assert says_missing(Failure(kind=kind, message=message), "nobody")
-    kind, message = failure_of_create(gke, replace(IRONWOOD, disk_type="pd-balanced"))
+    kind, message = failure_of_create(gke, replace(IRONWOOD, node={"node_disk_type": "pd-balanced"}))
     assert not says_missing(Failure(kind=kind, message=message), "nobody")

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from provisioner.kube.fields import format_time
-from provisioner.model.capacity import FailureKind, NodePool, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, NodePool, PoolStatus
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.slices.suppliers.nodegroup.translate import pool_of
@@ -159,6 +159,15 @@ def test_status_of_a_pool_follows_from_the_conditions_of_its_group(
 ) -> None:
     found = progress(conditions, **parts)
     assert (found.status, found.made) == (want, conditions in (READY, LOST))
+
+
+def test_group_that_waits_for_the_limit_on_machines_has_a_failure_with_the_limit() -> None:
+    """After an hour, the Event SliceStuck has this message: the pool is listed, so no limit of slices blocks it."""
+    limit = "4 machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves"
+    found = progress(making("LimitReached", limit, seconds_ago=1e6))
+    assert (found.status, found.failure) == (
+        PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=limit),
+    )  # fmt: skip
 
 
 @pytest.mark.parametrize(

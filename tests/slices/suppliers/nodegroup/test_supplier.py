@@ -129,6 +129,18 @@ def test_operation_of_a_deleted_group_is_not_found_if_another_has_its_name(groun
     assert not ground.supplier.get_operation(second).done
 
 
+def test_operation_of_a_group_that_waits_for_a_limit_has_not_failed(ground: Ground) -> None:
+    """Otherwise its create would count as rejected, and the slice would back off."""
+    operation = ground.create()
+    raw = ground.kube.object(ground.path())
+    assert raw is not None
+    ready = {"type": "Ready", "status": "False", "reason": "LimitReached", "message": "full"}
+    ground.kube.put_object(ground.path(), {**raw, "status": {"conditions": [ready]}})
+    assert ground.supplier.get_pool(NAME).failure is not None
+    found = ground.supplier.get_operation(operation)
+    assert (found.done, found.failure) == (False, None)
+
+
 @pytest.mark.parametrize("name", ["", "create", "create/x", "create/x/", "destroy/x/1"])
 def test_invalid_operation_name_is_not_found(ground: Ground, name: str) -> None:
     with pytest.raises(SupplierError) as caught:

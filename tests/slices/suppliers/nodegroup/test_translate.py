@@ -48,10 +48,12 @@ REQUEST = NodePoolRequest(
     topology="4x4",
     labels={constants.NODEPOOL_MANAGER: constants.MANAGER, constants.POOL_JOBSET_NAME: "train", "team": ""},
     taints=(Taint(key="a", value="b"), Taint(key="c", effect="NoExecute")),
-    disk_type="hyperdisk-balanced",
-    service_account="nodes@research-project.iam.gserviceaccount.com",
-    oauth_scopes=("https://www.googleapis.com/auth/cloud-platform",),
-    tags=("tpu",),
+    node={
+        "node_disk_type": "hyperdisk-balanced",
+        "node_service_account": "nodes@research-project.iam.gserviceaccount.com",
+        "node_oauth_scopes": ("https://www.googleapis.com/auth/cloud-platform",),
+        "node_tags": ("tpu",),
+    },
 )
 
 
@@ -110,9 +112,11 @@ def test_group_has_the_image_disk_and_network_of_the_settings() -> None:
     )
     assert (config["image"], config["bootDiskSizeGB"]) == ("projects/i/global/images/others", 200)
     assert config["subnetwork"] == "projects/host/regions/us-east5/subnetworks/tpus"
-    assert config["serviceAccounts"] == [{"email": REQUEST.service_account, "scopes": list(REQUEST.oauth_scopes)}]
+    assert config["serviceAccounts"] == [
+        {"email": REQUEST.node["node_service_account"], "scopes": list(REQUEST.node["node_oauth_scopes"])}
+    ]
     assert (config["networkTags"], config["diskType"]) == (["tpu"], "hyperdisk-balanced")
-    newer = replace(REQUEST, machine_type="tpu7x-standard-4t", topology="2x2x2", hosts=2, service_account="")
+    newer = replace(REQUEST, machine_type="tpu7x-standard-4t", topology="2x2x2", hosts=2, node={})
     config = made(newer)["spec"]["instanceConfig"]
     assert config["image"] == "projects/i/global/images/seven"
     assert config["serviceAccounts"][0]["email"] == "default"
@@ -183,7 +187,7 @@ def specified(
             {"changes": {"node_images": (("tpu-v6e-slice", "i"),)}}, "NODE_GROUP_IMAGES names no image", id="no image"
         ),
         pytest.param(
-            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "a:b"}}, "networks that a TPUNodeGroup", id="networks"
+            {"annotations": {constants.ADDITIONAL_NODE_NETWORKS: "a:b"}}, "what a TPUNodeGroup", id="networks"
         ),
         pytest.param(
             {"labels": {"app.kubernetes.io/name": "x"}, "changes": {"pod_to_node_labels": ("app.kubernetes.io/name",)}},
@@ -232,7 +236,8 @@ def test_settings_of_nodes_apply_to_machines() -> None:
             "node_images": (("*", "i"),),
         }
     ).blueprint.request
-    assert (request.service_account, request.tags, request.disk_type) == (
+    names = ("node_service_account", "node_tags", "node_disk_type")
+    assert tuple(request.node[name] for name in names) == (
         "n@p.iam.gserviceaccount.com",
         ("a",),
         "hyperdisk-balanced",

@@ -1,0 +1,168 @@
+"""The loop of a controller: rounds of observe, decide, act and report, started by events or when an action is due."""
+
+from __future__ import annotations
+
+import threading
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+from provisioner.controller.actor import CallingActor
+from provisioner.kube.watches import Watch
+from provisioner.model import bounds
+from provisioner.runtime.clock import FollowedClock, shifted
+from provisioner.runtime.metrics import LoopMetrics
+
+_log = structlog.get_logger(__name__)
+
+#: Minimum interval between rounds in seconds, so that many events result in few rounds.
+GAP_SECONDS = 0.05
+#: Maximum interval between rounds in seconds: for the heartbeat, and for conditions that depend only on time.
+LONGEST_PAUSE_SECONDS = 15.0
+#: Seconds without a round after which the loop counts as dead. Longer than all time-outs of a round together.
+DEAD_AFTER_SECONDS = 300.0
+_CRASHED_PAUSE_SECONDS = 1.0
+#: Characters of a logged result. Its beginning has the names; the rest may come from users.
+_SHOWN_CHARACTERS = 200
+
+
+class Wake(threading.Event):
+    """Wakes a loop, and remembers the first request. Set from any thread, and read by the loop's thread."""
+
+    def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
+        super().__init__()
+        self._monotonic = monotonic
+        self._asked_at: float | None = None
+
+    def set(self) -> None:
+        """Wake the loop."""
+        # If two threads call this at the same time, their times differ by a negligible amount.
+        if self._asked_at is None:
+            self._asked_at = self._monotonic()
+        super().set()
+
+    def asked_seconds_ago(self) -> float | None:
+        """Return the seconds since the first `set` after the last call; None if there was none."""
+        asked_at, self._asked_at = self._asked_at, None
+        return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
+
+
+A = TypeVar("A")
+
+
+@dataclass(slots=True, kw_only=True)
+class RoundLoop(ABC, Generic[A]):
+    """Runs rounds of a product until `stopping` is set. All fields belong to the loop's thread."""
+
+    #: Carries out plans, and returns the answers to their calls.
+    actor: CallingActor[A]
+    #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
+    reporter: Any
+    metrics: LoopMetrics
+    #: Memory between decisions; contains the calls of a plan as open.
+    memory: Any
+    is_leader: Callable[[], bool]
+    #: The clock that all parts use.
+    clock: FollowedClock
+    #: Set to request a round.
+    wake: Wake
+    stopping: threading.Event
+    monotonic: Callable[[], float] = time.monotonic
+    _last_round_monotonic: float = 0.0
+
+    @abstractmethod
+    def round(self) -> float:
+        """Do one round; return the maximum seconds until the next round if no event occurs."""
+
+    @abstractmethod
+    def fold(self, answer: A) -> None:
+        """Record an answer in the memory."""
+
+    def clock_set(self, by: timedelta) -> None:
+        """Shift all stored times by the same amount, after the machine's clock was set."""
+        self.memory = shifted(self.memory, by)
+
+    def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
+        """Begin a round: measure the watches, process the answers, and follow the clock; return whether to lead.
+
+        A cluster may lack the kinds of `optional` watches.
+        """
+        for name, watch in watches.items():
+            if name in optional and watch.missing:
+                self.metrics.forget_watch(name)
+            else:
+                self.metrics.set_watch(
+                    name, synced=watch.synced, last_contact=watch.last_contact_monotonic, now=self.monotonic()
+                )
+        leading = self.is_leader()
+        self.metrics.leader.set(leading)
+        # Answers first: their times are from the clock before it was set.
+        while (answer := self.actor.take_answer()) is not None:
+            try:
+                self.fold(answer)
+            except Exception:  # noqa: BLE001 - one answer's boundary; its call remains open
+                _log.exception("answer.crashed", answer=bounds.cut(repr(answer), _SHOWN_CHARACTERS))
+            self.report(partial(self.reporter.tell_answer, answer))
+        if by := self.clock.follow():
+            _log.warning("clock.set", by_seconds=round(by.total_seconds(), 3))
+            self.clock_set(by)
+        return leading
+
+    def carry_out(self, plan: Any, snapshot: Any) -> None:
+        """Store the memory of a plan, make its calls, and report it. If the snapshot is not synced, do only the first.
+
+        If this crashes, calls that the actor does not have count as lost after 60 s.
+        """
+        self.memory = plan.memory
+        if not snapshot.not_synced:
+            self.actor.carry_out(plan)
+            self.report(partial(self.reporter.tell, plan, snapshot))
+
+    def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
+        """Return the seconds until the next round: until `wake_at`, `due_in_seconds` or the heartbeat."""
+        moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
+        if wake_at is not None:
+            moments.append((wake_at - self.clock()).total_seconds())
+        return max(0.0, min(moments))
+
+    def report(self, tell: Callable[[], None]) -> None:
+        """Report something to users. Errors are logged and otherwise ignored."""
+        try:
+            tell()
+        except Exception:  # noqa: BLE001 - the reporter's boundary
+            _log.exception("report.crashed")
+
+    def run(self) -> None:
+        """Run rounds until `stopping` is set."""
+        self._last_round_monotonic = self.monotonic()
+        while not self.stopping.is_set():
+            lag_seconds = self.wake.asked_seconds_ago()
+            if lag_seconds is not None:
+                self.metrics.loop_lag_seconds.observe(lag_seconds)
+            self.wake.clear()
+            started = self.monotonic()
+            try:
+                pause = self.round()
+                result = "ok"
+            except Exception:  # noqa: BLE001 - the loop's boundary
+                # After any error, the next round starts with the current state.
+                _log.exception("round.crashed")
+                pause, result = _CRASHED_PAUSE_SECONDS, "crashed"
+            self._last_round_monotonic = self.monotonic()
+            self.metrics.observe_round(
+                seconds=self._last_round_monotonic - started,
+                result=result,
+                ended_at_seconds=self.clock().timestamp(),
+            )
+            self.stopping.wait(GAP_SECONDS)
+            self.wake.wait(max(0.0, pause - GAP_SECONDS))
+
+    def alive(self) -> bool:
+        """Whether a round has ended within DEAD_AFTER_SECONDS."""
+        return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS

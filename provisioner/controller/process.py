@@ -1,0 +1,226 @@
+"""Process of a controller: starts and ends its parts in order, with leader election among its replicas."""
+
+from __future__ import annotations
+
+import os
+import socket
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import structlog
+
+import provisioner
+from provisioner import constants
+from provisioner.controller.actor import CallingActor
+from provisioner.controller.loop import RoundLoop, Wake
+from provisioner.kube.api import KubeApi
+from provisioner.kube.events import EventRecorder
+from provisioner.kube.lease import LeaseElector
+from provisioner.kube.watches import Watch
+from provisioner.runtime import process
+from provisioner.runtime.http import HttpServer
+from provisioner.runtime.resources import Page
+from provisioner.runtime.status import make_status_server
+
+_log = structlog.get_logger(__name__)
+
+#: Maximum wait in seconds for calls in progress at SIGTERM. Kubernetes kills the process after 30 s.
+_DRAIN_SECONDS = 22.0
+_LAST_EVENTS_SECONDS = 2.0
+#: Maximum seconds for the last log line of a process that lost its lease, because its output may be blocked.
+_LAST_WORDS_SECONDS = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Replica:
+    """This process among its replicas, with the objects that all its parts share."""
+
+    identity: str
+    recorder: EventRecorder
+    wake: Wake
+    stopping: threading.Event
+    #: None without leader election.
+    elector: LeaseElector | None
+    #: Ends the process immediately, with an exit code.
+    exit_process: Callable[[int], object]
+
+    def is_leader(self) -> bool:
+        """Whether this process leads."""
+        return self.elector is None or self.elector.is_leader
+
+    def leader(self) -> str:
+        """Return the pod that leads, as of the last read; empty if unknown."""
+        return self.elector.leader if self.elector is not None else self.identity
+
+    def lease_seconds(self) -> float:
+        """Return the guaranteed seconds of leadership; infinite without leader election."""
+        return self.elector.remaining_seconds() if self.elector is not None else float("inf")
+
+
+def make_replica(
+    api: KubeApi,
+    *,
+    namespace: str,
+    name: str,
+    elects: bool,
+    exit_process: Callable[[int], object],
+    lease_clock: Callable[[], float],
+    leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME),
+) -> Replica:
+    """Create the shared objects, without starting any. Without a `name`, the identity is host name and process id.
+
+    The first lease, in `namespace`, is this controller's; each further one counts only if it exists. Without election,
+    this process leads. A process that loses its lease ends by `exit_process` in the elector's thread, even if a round,
+    a call or the API server hangs: another process may lead already, and Kubernetes restarts this one as a follower.
+    """
+    identity = name or f"{socket.gethostname()}-{os.getpid()}"
+    wake, stopping = Wake(), threading.Event()
+    elector = (
+        LeaseElector(
+            api,
+            namespace=namespace,
+            identity=identity,
+            on_started=wake.set,
+            on_lost=_ending(stopping, wake, exit_process),
+            leases=leases,
+            clock=lease_clock,
+        )
+        if elects
+        else None
+    )
+    recorder = EventRecorder(api, instance=identity)
+    return Replica(
+        identity=identity, recorder=recorder, wake=wake, stopping=stopping, elector=elector, exit_process=exit_process
+    )
+
+
+LoopT = TypeVar("LoopT", bound=RoundLoop[Any])
+ActorT = TypeVar("ActorT", bound=CallingActor[Any])
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Addresses:
+    """Addresses of metrics and probes, and whether to elect a leader: the settings that are command-line options."""
+
+    metrics: str = ":8080"
+    probes: str = ":8081"
+    leader_elect: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Controller(Generic[LoopT, ActorT]):
+    """All parts of a controller. No thread runs before `start`."""
+
+    replica: Replica
+    loop: LoopT
+    #: Watches of the loop, by name.
+    watches: Mapping[str, Watch[Any]]
+    actor: ActorT
+    server: HttpServer
+    #: Ends further parts of a product when no call is in progress.
+    last: Callable[[], object] | None = None
+
+    def start(self) -> None:
+        """Start all parts except the loop, which runs in the caller's thread. Raises ServerError."""
+        self.server.start()
+        self.replica.recorder.start()
+        for watch in self.watches.values():
+            watch.start()
+        if self.replica.elector is not None:
+            self.replica.elector.start()
+
+    def stop(self) -> None:
+        """End the loop after its round, without waiting for that."""
+        self.loop.stopping.set()
+        self.loop.wake.set()
+
+    def shut_down(self) -> None:
+        """Wait for calls in progress, then release the lease. Call it after the loop has ended."""
+        drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
+        self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
+        for watch in self.watches.values():
+            watch.stop()
+        if self.replica.elector is not None and drained:
+            self.replica.elector.release()
+        self.replica.recorder.stop()
+        if self.last is not None:
+            self.last()
+        self.server.stop()
+        _log.info("controller.stopped", calls_under_way=not drained)
+        if not drained:
+            # Threads that hang in a call must not prevent the end of the process.
+            self.replica.exit_process(0)
+
+    def run(self, api: KubeApi, **told: object) -> int:
+        """Run until SIGTERM or SIGINT; return the exit code. `told` are the product's keys in the first log line.
+
+        Raises ServerError if an address cannot be served.
+        """
+
+        def stop(signal_name: str) -> None:
+            # Before the log line, which may block if the output is not read.
+            self.stop()
+            _log.info("controller.stopping", signal=signal_name)
+
+        process.on_end(stop)
+        process.look_less_often()
+        self.start()
+        _log.info(
+            "controller.started",
+            version=provisioner.__version__,
+            kubernetes=api.server,
+            context=api.context_name,
+            identity=self.replica.identity,
+            **told,
+        )
+        self.loop.run()
+        self.shut_down()
+        return 0
+
+
+def assemble(
+    replica: Replica,
+    loop: LoopT,
+    actor: ActorT,
+    watches: Mapping[str, Watch[Any]],
+    addresses: Addresses,
+    *,
+    problems: Callable[[], Sequence[str]],
+    pages: Sequence[Page] = (),
+    last: Callable[[], object] | None = None,
+) -> Controller[LoopT, ActorT]:
+    """Combine the parts of a product with the server of its metrics and probes. Raises ServerError."""
+    server = make_status_server(
+        "tpu-provisioner",
+        metrics=addresses.metrics,
+        exposition=loop.metrics.exposition,
+        probes=addresses.probes,
+        alive=loop.alive,
+        problems=problems,
+        pages=pages,
+    )
+    return Controller(replica=replica, loop=loop, watches=watches, actor=actor, server=server, last=last)
+
+
+def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int], object]) -> Callable[[], None]:
+    """Return the callback that ends a process after the loss of its lease."""
+
+    def lose() -> None:
+        # No further round begins, even if `exit_process` does not end the process immediately.
+        stopping.set()
+        wake.set()
+        try:
+            words = threading.Thread(target=_say_lease_lost, name="last-words", daemon=True)
+            words.start()
+            words.join(_LAST_WORDS_SECONDS)
+        finally:
+            exit_process(1)
+
+    return lose
+
+
+def _say_lease_lost() -> None:
+    # Each line is flushed when it is written.
+    _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

@@ -1,0 +1,44 @@
+"""Base of the reporters of products whose plans have calls and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import structlog
+
+from provisioner.kube.events import EventRecorder
+from provisioner.model.workloads import ObjectRef
+from provisioner.model.writes import AnsweredWrite, WriteFailure
+from provisioner.runtime.metrics import WRITTEN, ActionMetrics
+from provisioner.runtime.repeats import Lasting
+
+_log = structlog.get_logger(__name__)
+#: Failures of writes that a later round repeats with the current state of the object.
+_PASSING = frozenset({WriteFailure.CONFLICT, WriteFailure.NOT_NOW})
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanReporter:
+    """Reports decisions and answers as Events, log lines and metrics. Decides nothing. Used by the loop's thread."""
+
+    recorder: EventRecorder
+    metrics: ActionMetrics
+    _lasting: Lasting = field(default_factory=Lasting)
+
+    def _count_write(self, answer: AnsweredWrite[Any], label: str, **said: Any) -> bool:
+        """Count a write, and log its failure; return whether a failure was logged as a warning."""
+        key, failure = answer.write.key, answer.failure
+        self.metrics.writes.labels(label, failure.value if failure is not None else WRITTEN).inc()
+        said |= {"write": label, "object": key, "message": answer.message}
+        if failure is None:
+            self._lasting.ended(key)
+        elif failure in _PASSING:
+            _log.info("write.postponed", kind=failure.value, **said)
+        elif self._lasting.fails(key, answer.message):
+            _log.warning("write.refused" if failure is WriteFailure.REFUSED else "write.failed", **said)
+            return True
+        return False
+
+    def _emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = True) -> None:
+        self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message)

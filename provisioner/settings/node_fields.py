@@ -1,0 +1,265 @@
+"""The one table of node settings: for each, its variable, its annotation, its form, and its place in a create request.
+
+`NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
+and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`), and `request_fields` writes them. The
+fit of pods reads `NodePool.node` with `boot_disk_gb` and `huge_pages_bytes`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+from provisioner import constants, tpu
+from provisioner.model import bounds
+from provisioner.model.capacity import Network, NodePoolRequest, Taint
+from provisioner.settings import forms, node_forms
+from provisioner.settings.node_forms import Entries
+from provisioner.settings.option import Group, option
+
+#: Size in GB of the boot disks of node pools whose request has none.
+_DEFAULT_DISK_GB = 100
+GVISOR = "gvisor"
+#: Number of gVisor in the messages of GKE's API.
+_GVISOR_NUMBER = 1
+#: Bytes of a huge page by resource, and the entry of their number in LinuxNodeConfig.
+_PAGES = {"hugepages-2Mi": (2**21, "hugepageSize2m"), "hugepages-1Gi": (2**30, "hugepageSize1g")}
+#: Longest maxRunDuration of Compute Engine in seconds: 120 days.
+_LONGEST_LIFE_SECONDS = 120 * 24 * 3600
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Row:
+    """Annotation, place in requests, and rules of a node setting; its option has the rest."""
+
+    #: Dotted path in GKE's create request, or a function that returns JSON by path; empty if the value is written in
+    #: another way.
+    write: str | Callable[[Any], Mapping[str, Any]] = ""
+    #: Key of the annotation that sets the value for one workload; empty if only the administrator may set it.
+    annotation: str = ""
+    #: Reader of the annotation; None for that of the option.
+    reads: Callable[[str], Any] | None = None
+    #: Key of a nodeSelector that requests the value like the annotation; empty if none.
+    selector: str = ""
+    #: Whether entries of the annotation are added to those of the setting, which take precedence.
+    adds: bool = False
+    #: Returns why the machines of a slice cannot have the value; empty if they can.
+    problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
+    #: Reads the value from the message of a listed pool; None if the fit of pods does not depend on it.
+    listed: Callable[[Any], Any] | None = None
+    #: Whether TPUNodeGroups have it.
+    on_gce: bool = False
+
+
+def _linux(entries: Entries) -> Mapping[str, Any]:
+    values, path = dict(entries), "config.linuxNodeConfig"
+    found: dict[str, Any] = {
+        f"{path}.hugepages.{key}": values[name] for name, (_, key) in _PAGES.items() if name in values
+    }
+    if word := values.get("transparentHugepage"):
+        found[f"{path}.transparentHugepageEnabled"] = f"TRANSPARENT_HUGEPAGE_ENABLED_{word.upper()}"
+    sysctls = {name: value for name, value in entries if name in node_forms.SYSCTLS}
+    return found | ({f"{path}.sysctls": sysctls} if sysctls else {})
+
+
+def _idle_maintenance(idle_seconds: float) -> Mapping[str, Any]:
+    """Permit maintenance of idle nodes from the announcement on, 28 days ahead, for all nodes of a pool at once."""
+    strategy = {
+        "nodeIdleTimeWindow": f"{int(idle_seconds)}s",
+        "maintenanceAvailabilityWindow": f"{28 * 24 * 3600}s",
+        "minNodesPerPool": "0",
+    }
+    # Google's reference: every strategy requires PERIODIC.
+    policy = {"maintenanceInterval": "PERIODIC", "opportunisticMaintenanceStrategy": strategy}
+    return {"config.hostMaintenancePolicy": policy} if idle_seconds else {}
+
+
+def _disk_problem(disk: str, shape: tpu.Shape) -> str:
+    allowed = shape.machine_type.disk_types
+    return "" if disk in allowed else f"{shape.machine_type.name} boots only from {', '.join(allowed)}"
+
+
+def _sandbox_problem(_: str, shape: tpu.Shape) -> str:
+    # Source: google/gvisor issue 12180.
+    supported = not shape.multi_host and shape.machine_type.name.startswith(("ct4", "ct5", "ct6"))
+    return "" if supported else "gVisor supports TPUs only on single hosts of TPU v4 to v6e"
+
+
+def _listed_pages(pool: Any) -> Entries:
+    pages = pool.config.linux_node_config.hugepages
+    counts = zip(_PAGES, (pages.hugepage_size2m, pages.hugepage_size1g), strict=True)
+    return tuple((name, count) for name, count in counts if count)
+
+
+def _node(variable: str, read: Callable[[str], Any], default: Any, description: str, **properties: Any) -> Any:
+    return option(Group.NODES, variable, read, default, description, row=Row(**properties))
+
+
+def _own(name: str) -> str:
+    return constants.NODE_SETTING_PREFIX + name
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFields:
+    """Effective values of the settings of nodes."""
+
+    # fmt: off
+    node_service_account: str = _node(
+        "GCP_NODE_SERVICE_ACCOUNT", forms.matching(forms.ACCOUNT, "the e-mail address of a service account"), "",
+        "The service account of the nodes. Empty: the project's Compute Engine default.",
+        write="config.serviceAccount", annotation=constants.NODE_SERVICE_ACCOUNT, on_gce=True,
+        reads=forms.matching(forms.SERVICE_ACCOUNT, "the e-mail address of a Google service account, such as "
+                             "NAME@PROJECT.iam.gserviceaccount.com"))
+    node_oauth_scopes: tuple[str, ...] = _node(
+        "GCP_NODE_OAUTH_SCOPES",
+        forms.list_of(forms.SCOPE, f"an OAuth scope such as {forms.SCOPE_PREFIX}cloud-platform"),
+        f"{forms.SCOPE_PREFIX}cloud-platform",
+        "Comma-separated OAuth scopes of the nodes. With cloud-platform, IAM alone decides. Without it and "
+        "without devstorage.read_only, nodes cannot pull private images.",
+        write="config.oauthScopes", on_gce=True)
+    node_tags: tuple[str, ...] = _node(
+        "GCP_NODE_TAGS", forms.list_of(forms.NETWORK_TAG, "a network tag", bounds.NETWORK_TAGS), (),
+        "Comma-separated network tags of the nodes.",
+        write="config.tags", annotation=_own("tags"), adds=True, on_gce=True)
+    node_labels: Entries = _node(
+        "GCP_NODE_LABELS", node_forms.ADMIN_LABELS, (),
+        'Comma-separated labels of the nodes, "team=a, example.com/pool=tpu". Workloads cannot change them.',
+        annotation=_own("labels"), reads=node_forms.labels, adds=True, on_gce=True)
+    node_taints: tuple[Taint, ...] = _node(
+        "GCP_NODE_TAINTS", node_forms.ADMIN_TAINTS, (),
+        'Comma-separated taints of the nodes, "team=a:NoSchedule". Pods that do not tolerate them get no pools.',
+        annotation=_own("taints"), reads=node_forms.taints, adds=True, on_gce=True)
+    node_resource_labels: Entries = _node(
+        "GCP_NODE_RESOURCE_LABELS", node_forms.resource_labels, "tpu-namespace={namespace}, tpu-workload={workload}",
+        "Comma-separated labels of the machines on Google's bill. {namespace} and {workload} are those of the "
+        'workload; {label:KEY} is a node label, "team={label:team}" with GCP_POD_TO_NODE_LABELS=team. Characters that '
+        'Google does not accept become "-". "none": none.')
+    node_disk_type: str = _node(
+        "GCP_NODE_DISK_TYPE", forms.matching(re.compile(r"[a-z0-9-]*"), "a disk type such as pd-balanced"), "",
+        "The boot disk type. Empty: the one that the machine type needs.",
+        write="config.diskType", annotation=_own("disk-type"), problem=_disk_problem,
+        listed=lambda pool: pool.config.disk_type, on_gce=True)
+    node_disk_size_gb: int | None = _node(
+        "GCP_NODE_DISK_SIZE", forms.whole_number(10, 65_536), None,
+        "The size of boot disks in GB, which limits the ephemeral storage of pods. Empty: 100, GKE's default.",
+        write="config.diskSizeGb", annotation=_own("disk-size"), listed=lambda pool: pool.config.disk_size_gb)
+    node_image_type: str = _node(
+        "GCP_NODE_IMAGE_TYPE", forms.choice("cos_containerd", "ubuntu_containerd"), "",
+        "The image of the nodes: cos_containerd or, for single hosts, ubuntu_containerd. Empty: cos_containerd.",
+        write=lambda image: {"config.imageType": image.upper()}, annotation=_own("image-type"),
+        problem=lambda image, shape: "slices of several hosts need cos_containerd"
+        if shape.multi_host and not image.startswith("cos") else "",
+        listed=lambda pool: pool.config.image_type.lower())
+    node_secondary_disk: str = _node(
+        "GCP_NODE_SECONDARY_DISK", str, "",
+        "The disk image of a secondary boot disk with container images. Empty: none.",
+        # Only image streaming reads a cache of images.
+        write=lambda image: {"config.gcfsConfig.enabled": True, "config.secondaryBootDisks": [
+            {"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}]})
+    node_secure_boot: bool = _node(
+        "GCP_NODE_SECURE_BOOT", forms.go_bool, "true",
+        "Create shielded nodes with secure boot.",
+        write="config.shieldedInstanceConfig.enableSecureBoot")
+    node_additional_networks: tuple[Network, ...] = _node(
+        "GCP_NODE_ADDITIONAL_NETWORKS", forms.parse_networks, (),
+        'Additional networks of the nodes, "vpc1:subnet1, vpc2:subnet2".',
+        write=lambda networks: {"networkConfig.additionalNodeNetworkConfigs": [
+            {"network": one.network, "subnetwork": one.subnetwork} for one in networks]},
+        annotation=constants.ADDITIONAL_NODE_NETWORKS)
+    node_private: bool | None = _node(
+        "GCP_NODE_PRIVATE", forms.auto_upgrade, "auto",
+        "auto, on or off: whether nodes have only internal addresses. auto: as the cluster's default.",
+        write="networkConfig.enablePrivateNodes", annotation=_own("private"))
+    node_pod_range: str = _node(
+        "GCP_NODE_POD_RANGE", forms.matching(forms.RESOURCE_NAME, "the name of a secondary range"), "",
+        "The secondary range of the subnetwork for the addresses of pods. Empty: the cluster's.",
+        write="networkConfig.podRange", annotation=_own("pod-range"))
+    node_confidential_storage: bool = _node(
+        "GCP_NODE_CONFIDENTIAL_STORAGE", forms.go_bool, "false",
+        "Use confidential mode for hyperdisks.",
+        write="config.enableConfidentialStorage")
+    node_boot_disk_kms_key: str = _node(
+        "GCP_NODE_BOOT_DISK_KMS_KEY", str, "",
+        "The customer-managed encryption key of the boot disks, as a full resource name.",
+        write="config.bootDiskKmsKey")
+    node_kubelet_config: Entries = _node(
+        "GCP_NODE_KUBELET_CONFIG", node_forms.named(node_forms.KUBELET), (),
+        'Comma-separated fields of kubeletConfig, "podPidsLimit=4096, topologyManager.policy=restricted": '
+        f"{', '.join(node_forms.KUBELET)}.",
+        write=lambda entries: {f"config.kubeletConfig.{path}": value for path, value in entries},
+        annotation=_own("kubelet-config"), adds=True)
+    node_linux_config: Entries = _node(
+        "GCP_NODE_LINUX_CONFIG", node_forms.named(node_forms.LINUX), (),
+        'Comma-separated numbers of huge pages and kernel parameters, "hugepages-2Mi=1024, hugepages-1Gi=4, '
+        'net.core.somaxconn=4096"; transparentHugepage is always, madvise or never.',
+        write=_linux, annotation=_own("linux-config"), adds=True, listed=_listed_pages)
+    node_sandbox: str = _node(
+        "GCP_NODE_SANDBOX", forms.choice(GVISOR), "",
+        "gvisor: nodes of GKE Sandbox, for pods of its RuntimeClass, on single hosts of TPU v4 to v6e. Empty: none.",
+        write=lambda sandbox: {"config.sandboxConfig.type": sandbox.upper()}, annotation=_own("sandbox"),
+        selector=constants.SANDBOX, problem=_sandbox_problem,
+        listed=lambda pool: GVISOR if pool.config.sandbox_config.type_ == _GVISOR_NUMBER else "")
+    node_max_run_seconds: float | None = _node(
+        "GCP_NODE_MAX_RUN_DURATION",
+        forms.duration_from(forms.SHORTEST_RUN_SECONDS, "is not from 10m to 2880h", _LONGEST_LIFE_SECONDS), None,
+        "Google deletes nodes of all kinds of capacity this time after their creation, with the pods on them; 10m to "
+        "2880h. For flex-start, MAX_RUN_DURATION takes precedence. Empty: never.",
+        annotation=_own("max-run-duration"))
+    idle_maintenance_seconds: float = _node(
+        "NODEPOOL_IDLE_MAINTENANCE", forms.go_duration_seconds, "0s",
+        "Maintain a host as soon as its node has been idle for this time, with periodic host maintenance (v1beta1 of "
+        "GKE's API). 0: GKE's default, at the scheduled time.",
+        write=_idle_maintenance)
+    max_pods_per_node: int = _node(
+        "GKE_MAX_PODS_PER_NODE", forms.whole_number(8, 256), "15",
+        "The most pods on a node. It determines the size of its pod address range.",
+        write=lambda most: {"maxPodsConstraint.maxPodsPerNode": str(most)},
+        listed=lambda pool: pool.max_pods_constraint.max_pods_per_node)
+    # fmt: on
+
+
+#: Rows by the name of their field.
+ROWS: Mapping[str, Row] = {each.name: each.metadata["row"] for each in fields(NodeFields)}
+
+
+#: Keys of the annotations, and of the nodeSelectors, by which pods choose node settings.
+_ANNOTATIONS = {row.annotation for row in ROWS.values() if row.annotation}
+_SELECTORS = {constants.SANDBOX, constants.MAX_RUN_SECONDS}
+
+
+def own_settings(annotations: Mapping[str, str], selector: Mapping[str, str]) -> str:
+    """Return a digest of the node settings that pods choose themselves; empty if they choose none."""
+    keys = [*sorted(_ANNOTATIONS & annotations.keys()), *sorted(_SELECTORS & selector.keys())]
+    text = repr([(key, annotations.get(key), selector.get(key)) for key in keys])
+    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()[:16] if keys else ""
+
+
+def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
+    """Yield the dotted path and the JSON of each field of GKE's create request that node settings determine."""
+    for name, value in request.node.items():
+        write = ROWS[name].write
+        if isinstance(write, str):
+            yield write, list(value) if isinstance(value, tuple) else value
+        else:
+            yield from write(value).items()
+    yield "config.resourceLabels", node_forms.bill_of(request.node.get("node_resource_labels", ()), request.labels)
+
+
+def listed_values(pool: Any) -> dict[str, Any]:
+    """Return the values of a listed pool, from its message, that the fit of pods depends on, without empty ones."""
+    found = ((name, row.listed(pool)) for name, row in ROWS.items() if row.listed is not None)
+    return {name: value for name, value in found if value}
+
+
+def boot_disk_gb(node: Mapping[str, Any]) -> int:
+    """Return the size in GB of the boot disks of a pool with these values, which limits the ephemeral storage."""
+    return int(node.get("node_disk_size_gb") or _DEFAULT_DISK_GB)
+
+
+def huge_pages_bytes(node: Mapping[str, Any]) -> dict[str, int]:
+    """Return the bytes of huge pages by resource; the kubelet subtracts them from the allocatable memory."""
+    counts = dict(node.get("node_linux_config", ()))
+    return {name: counts.get(name, 0) * size for name, (size, _) in _PAGES.items()}

@@ -1,0 +1,58 @@
+"""Finds mistakes that make the API server or the provisioner ignore an object, which no Event reports. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.model import bounds
+from provisioner.model.workloads import WorkloadKind
+from provisioner.slices.offline.documents import Document, Path, mappings_in
+
+#: Minimum similarity of a resource to google.com/tpu, from 0 to 1, if the pod selects TPU nodes.
+_LIKE = 0.8
+_NAMES = ("tpu", "tpus", constants.TPU_RESOURCE)
+_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
+#: Versions that the API servers of released CRDs serve in addition to the version that the provisioner reads
+#: (KubeRay 1.6, Kueue 0.14, cluster autoscaler 1.34).
+_OTHER_VERSIONS = {
+    WorkloadKind.RAY_CLUSTER: ("ray.io/v1alpha1",),
+    WorkloadKind.PROVISIONING_REQUEST: ("autoscaling.x-k8s.io/v1beta1",),
+    WorkloadKind.CAPACITY_BUFFER: ("autoscaling.x-k8s.io/v1alpha1",),
+}
+
+
+def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]:
+    """Yield the apiVersion if no release of the kind's CRD serves it."""
+    version = fields.text(document.raw.get("apiVersion"))
+    if version not in (kind.api_version, *_OTHER_VERSIONS.get(kind, ())):
+        yield ("apiVersion",), f"apiVersion {bounds.cut(version)} is unknown; write {kind.api_version}"
+
+
+def misspelled_resources(document: Document) -> Iterator[tuple[Path, str]]:
+    """Yield the resources of containers that are nearly google.com/tpu, in pods that select TPU nodes."""
+    seen: set[str] = set()
+    for path, spec in _pods_on_tpus(document):
+        for inner, amounts in mappings_in(spec.get("containers")):
+            for key in map(str, amounts) if inner[-1:] in (("requests",), ("limits",)) else ():
+                if key not in seen and _is_misspelled(key):
+                    seen.add(key)
+                    message = f"{bounds.cut(key)} is not a resource of TPU nodes; write {constants.TPU_RESOURCE}"
+                    yield (*path, "containers", *inner, key), message
+
+
+def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
+    for path, found in mappings_in(document.value):
+        selector = found.get("nodeSelector")
+        if isinstance(selector, dict) and any(key in selector for key in _SELECTORS):
+            yield path, found
+
+
+def _is_misspelled(key: str) -> bool:
+    import difflib  # noqa: PLC0415 - only needed for mistakes
+
+    if key == constants.TPU_RESOURCE:
+        return False
+    return bool(difflib.get_close_matches(bounds.cut(key.lower()), _NAMES, n=1, cutoff=_LIKE))

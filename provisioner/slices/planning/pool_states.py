@@ -1,0 +1,171 @@
+"""Determines the phase of each pool, and the steps between two rounds. Pure.
+
+Phases follow from the observed state, so a round may find a pool several phases later: `_PASSED` has the phase that was
+passed in between.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+
+from provisioner.model.capacity import PoolName, PoolStatus
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.delete.failing import unready
+from provisioner.slices.planning.delete.unneeded import Due
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.memory.state import DeleteCall, Phase, PhaseEntry
+from provisioner.slices.planning.plan import PoolState, Transition
+from provisioner.slices.planning.round import Round, Supply
+
+_PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
+_LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
+#: Phase that a pool passed between two phases. A pool that is wanted again had been deleted; a pool with pods was ready
+#: before.
+_PASSED: Mapping[tuple[Phase, Phase], Phase] = {
+    **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
+    **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Phases:
+    """The phases of all pools, existing and wanted, after one decision."""
+
+    states: tuple[PoolState, ...]
+    entries: Mapping[PoolName, PhaseEntry]
+    transitions: tuple[Transition, ...]
+
+
+def find_phases(ctx: Round, matching: Matching, wanted: Sequence[PoolState], due: Mapping[PoolName, Due]) -> Phases:
+    """Return the phase of each pool; `wanted` are the entries of pools that do not exist yet."""
+    observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
+    observed |= {state.name: state.phase for state in wanted}
+    before = {name: known.phase for name, known in ctx.memory.pools.items() if known.phase is not None}
+    entries, transitions = changes(before, observed, ctx.now)
+    entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.supply.items()}
+    states = [state_of(pool, entries[name], ctx, matching, due.get(name)) for name, pool in ctx.supply.items()]
+    states += [replace(state, since=entries[state.name].since) for state in wanted]
+    return Phases(states=tuple(states), entries=entries, transitions=transitions)
+
+
+def phase_of(supply: Supply, matching: Matching) -> Phase:
+    """Return the phase of a pool that exists or is being created."""
+    status = supply.pool.status
+    if supply.leaving or status is PoolStatus.STOPPING:
+        return Phase.DELETING
+    if not supply.listed:
+        return Phase.CREATING
+    if status is PoolStatus.ERROR:
+        return Phase.FAILED
+    held = bool(matching.holders.get(supply.name))
+    if supply.broken and not held:
+        return Phase.FAILED
+    if not held and supply.name not in matching.claimed:
+        return Phase.IDLE
+    if supply.ready:
+        return Phase.IN_USE if held else Phase.READY
+    # A pod on the first nodes of a pool does not end its creation; a node that is lost later does not end its use.
+    return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
+
+
+def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, SliceId]) -> SliceId | None:
+    """Return the slice of a pool: its holder, otherwise its claimant, otherwise the slice that it was created for."""
+    holder = min((each for each in matching.holders.get(name, ()) if each is not None), default=None)
+    if holder is not None:
+        return holder
+    claimant = matching.claimed.get(name)
+    return claimant if claimant is not None else made_for.get(name)
+
+
+def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, due: Due | None) -> PoolState:
+    """Return the entry of one pool in the read model."""
+    owner = owner_of(supply.name, matching, round_.made_for)
+    slice_ = round_.slices.get(owner) if owner is not None else None
+    since, since_start = phase.since, phase.entered_before
+    known = round_.memory.pool(supply.name)
+    if phase.phase is Phase.IDLE and known.unneeded_since is not None:
+        # This time survives restarts, and attempts to delete the pool.
+        since, since_start = min(since, known.unneeded_since), False
+    elif phase.draining_since is not None and phase.draining_since > since:
+        since, since_start = phase.draining_since, False
+    return PoolState(
+        name=supply.name,
+        phase=phase.phase,
+        since=since,
+        slice_id=owner,
+        leader=slice_.leader if slice_ is not None else None,
+        workload=slice_.workload if slice_ is not None else None,
+        named=slice_.workload.full_name if slice_ is not None else supply.ownership.workload,
+        group_name=slice_.group_name if slice_ is not None else supply.ownership.group_name,
+        machine_type=supply.pool.machine_type,
+        topology=supply.pool.topology,
+        chips=supply.chips,
+        nodes=supply.pool.hosts,
+        ready_nodes=supply.ready_nodes,
+        note=_note(supply, known.delete),
+        next_at=due.at if due is not None else None,
+        delete_reason=due.reason if due is not None else None,
+        delete_waits_for=due.waits_for if due is not None else "",
+        undecided=supply.undecided,
+        holders=matching.holders.get(supply.name, frozenset()),
+        claimant=matching.claimed.get(supply.name),
+        draining=phase.draining_since is not None,
+        since_start=since_start,
+    )
+
+
+def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
+    """Return the entry of a pool, updated with whether all its pods are of ended or suspended workloads."""
+    draining = False
+    if phase.phase is Phase.IN_USE and not supply.undecided:
+        users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
+        if not users:
+            owner = owner_of(supply.name, matching, round_.made_for)
+            users = [owner] if owner is not None else []
+        slices = (round_.slices.get(each) for each in users)
+        draining = bool(users) and all(each is None or each.workload.suspended for each in slices)
+    if draining is (phase.draining_since is not None):
+        return phase
+    return replace(phase, draining_since=round_.now if draining else None)
+
+
+def _note(pool: Supply, call: DeleteCall | None) -> str:
+    """Return why a pool is in its phase, empty if that is plain; `call` is its delete."""
+    # The note of a failed pool is shown to its workload, and must not name pods of other workloads.
+    if call is not None and call.reason and not pool.broken:
+        return call.reason
+    if pool.pool.failure is not None:
+        return pool.pool.failure.message
+    return unready(pool) if pool.lost else ""
+
+
+def changes(
+    old: Mapping[PoolName, PhaseEntry], new: Mapping[PoolName, Phase], now: datetime
+) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
+    """Return the phases to remember, and the steps from one phase to the next since the last round."""
+    entries: dict[PoolName, PhaseEntry] = {}
+    steps: list[Transition] = []
+    for name, phase in new.items():
+        before = old.get(name)
+        if before is not None and before.phase is phase:
+            entries[name] = before
+            continue
+        steps += _steps(name, before, phase, now)
+        # A pool that is first seen in a planned phase has entered it in this round.
+        entries[name] = PhaseEntry(phase=phase, since=now, entered_before=before is None and phase not in _PLANNED)
+    for name, before in old.items():
+        if name not in new:
+            steps += _steps(name, before, Phase.GONE, now)
+    return entries, tuple(steps)
+
+
+def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
+    """Yield the steps to a phase, with the one that was passed in between."""
+    old, since = (before.phase, before.since) if before is not None else (None, None)
+    passed = _PASSED.get((old, phase)) if old is not None else None
+    if passed is not None:
+        yield Transition(pool=name, old=old, new=passed, at=now, since=since)
+        old, since = (passed, now) if passed is Phase.READY else (None, None)
+    yield Transition(pool=name, old=old, new=phase, at=now, since=since)

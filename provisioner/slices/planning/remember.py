@@ -1,0 +1,164 @@
+"""Builds the next memory: entries of pools and slices end with their pool or slice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+from provisioner.model.capacity import PoolName
+from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.contention import limits
+from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
+from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
+from provisioner.slices.planning.create.launches import Launches
+from provisioner.slices.planning.delete.unneeded import Unneeded
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.memory.state import (
+    CallState,
+    CreateCall,
+    DeleteCall,
+    Memory,
+    OperationLimit,
+    Phase,
+    PoolMemory,
+    SliceMemory,
+    Stamps,
+)
+from provisioner.slices.planning.plan import Delete
+from provisioner.slices.planning.pool_states import Phases
+from provisioner.slices.planning.round import Round
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Changes:
+    """Results of the stages of one decision that the memory keeps."""
+
+    launches: Launches
+    deletes: Sequence[Delete]
+    unneeded: Unneeded
+    broken: Collection[PoolName]
+    phases: Phases
+    turns: GangTurns
+    progress: GangProgress
+    operations: OperationLimit
+
+
+def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
+    """Return the memory after one decision."""
+    memory, creates, deletes = ctx.memory, changes.launches.creates, changes.deletes
+    operations = changes.operations
+    if creates or deletes:
+        operations = replace(operations, deletes_tried_last=len(deletes) > len(creates))
+    backoffs = {
+        key: last for key, last in memory.backoffs.items() if last.slice_id is None or last.slice_id in ctx.slices
+    }
+    return replace(
+        memory,
+        pools=_pools(ctx, matching, changes),
+        slices=_slices(ctx, matching),
+        operations=operations,
+        backoffs=backoffs,
+        created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
+        braked_delete_at=changes.unneeded.braked_delete_at,
+        tallies=changes.launches.tallies,
+        usual_creation=next(
+            (
+                step.at - step.since
+                for step in changes.phases.transitions
+                if step.since and (step.old, step.new) == (Phase.PROVISIONING, Phase.READY)
+            ),
+            memory.usual_creation,
+        ),
+        gangs=changes.progress.gangs,
+        holds=changes.progress.holds,
+        stamps=_stamps(ctx, matching, changes),
+    )
+
+
+def _pools(ctx: Round, matching: Matching, changes: Changes) -> dict[PoolName, PoolMemory]:
+    memory, now = ctx.memory, ctx.now
+    started = {
+        create.request.name: CreateCall(
+            slice_id=create.slice_id,
+            request=create.request,
+            state=CallState.UNDER_WAY,
+            since=now,
+            namespace=ctx.slices[create.slice_id].workload.namespace,
+        )
+        for create in changes.launches.creates
+    }
+    ending, users, entries = {call.name for call in changes.deletes}, _last_users(ctx, matching), changes.phases.entries
+    pools: dict[PoolName, PoolMemory] = {}
+    for name, pool in ctx.supply.items():
+        known = memory.pool(name)
+        delete, unneeded_since = known.delete, changes.unneeded.since.get(name)
+        if delete is not None and delete.state is CallState.POSTPONED and unneeded_since is None:
+            delete = None
+        if name in ending:
+            delete = delete or DeleteCall(state=CallState.UNDER_WAY, since=now)
+            delete = replace(delete, state=CallState.UNDER_WAY, since=now)
+        zones = pool.pool.zones
+        pools[name] = PoolMemory(
+            create=known.create,
+            coming_up=known.coming_up,
+            delete=delete,
+            phase=entries[name],
+            unneeded_since=unneeded_since,
+            last_user=users.get(name),
+            place=(str(zones[0]), pool.pool.machine_type) if pool.nodes and zones else known.place,
+            unready_since=pool.unready_since,
+            late_since=pool.late_since,
+            passing=pool.passing,
+            failed=name in changes.broken or (known.failed and pool.going),
+            given_up=known.given_up,
+        )
+    for name, phase in entries.items():
+        if name not in pools:
+            pools[name] = PoolMemory(create=started.get(name), phase=phase)
+    # A delete is remembered until a list that was requested later confirms it.
+    pools |= {
+        name: replace(pools.get(name, PoolMemory()), delete=call)
+        for name, call in memory.deletes.items()
+        if name not in ctx.supply and call.state is not CallState.POSTPONED
+    }
+    return pools
+
+
+def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
+    """Return the slice that used each pool last, unless its pods or the labels of the pool show it."""
+    users = {
+        name: known.last_user
+        for name, known in ctx.memory.pools.items()
+        if known.last_user is not None and known.last_user not in matching.held
+    }
+    users |= {name: user for user, names in matching.held.items() for name in names}
+    # Slices of kinds without pods are included, so that they return to their pools after a restart.
+    users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
+    # A slice's only own pool has labels instead.
+    return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
+
+
+def _slices(ctx: Round, matching: Matching) -> dict[SliceId, SliceMemory]:
+    slices = {
+        slice_id: replace(entry, claim=None)
+        for slice_id, entry in ctx.memory.slices.items()
+        if slice_id in ctx.slices and (entry.attempt or entry.backoff is not None)
+    }
+    slices |= {
+        slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
+    }
+    return slices
+
+
+def _stamps(ctx: Round, matching: Matching, changes: Changes) -> Stamps:
+    """Return the grants to remember.
+
+    Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp for
+    the first pool would put the other slices behind all workloads of their namespace.
+    """
+    progress, units = changes.progress, changes.launches.units
+    taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
+    taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
+    stamps = granted(changes.launches.stamps, CREATES, [units[slice_id] for slice_id in taken], ctx.now)
+    contended = changes.launches.contended | changes.turns.contended
+    return still_contended(stamps, contended, ctx.slices.values())

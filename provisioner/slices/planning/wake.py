@@ -1,0 +1,46 @@
+"""Computes when the next decision is due, and how old the list of pools may be. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator
+from datetime import datetime, timedelta
+
+from provisioner import constants
+from provisioner.model.capacity import PoolStatus
+from provisioner.slices.planning.memory.state import CallState
+from provisioner.slices.planning.plan import Delete
+from provisioner.slices.planning.round import Round
+
+#: Intervals in seconds between lists of the pools: while calls wait for operations to end, and while operations run.
+_BACKLOG_SECONDS, _BUSY_SECONDS = 1.0, 2.0
+_CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING})
+
+
+def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
+    """Return the maximum age in seconds of the list of pools; `waits` means that calls wait for operations to end."""
+    if waits:
+        return _BACKLOG_SECONDS
+    memory, pools = ctx.memory, ctx.snapshot.pools
+    ours = (pool for pool in pools if pool.labels.get(constants.NODEPOOL_MANAGER) == constants.MANAGER)
+    if creates or deletes or memory.creates or any(pool.status in _CHANGING for pool in ours):
+        return _BUSY_SECONDS
+    accepted = any(call.state is not CallState.POSTPONED for call in memory.deletes.values())
+    return _BUSY_SECONDS if accepted else ctx.rules.idle_seconds
+
+
+def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
+    """Return the earliest of some times and of those at which pools will have been unready for too long."""
+    return min((*moments, *_unready_moments(ctx)), default=None)
+
+
+def _unready_moments(ctx: Round) -> Iterator[datetime]:
+    """Yield the times at which pools will have been unready for too long: no event wakes the loop at these times."""
+    for pool in ctx.supply.values():
+        if pool.unready_since is None or pool.lost:
+            continue
+        due = pool.unready_since + timedelta(seconds=ctx.settings.ready_timeout_seconds)
+        if ctx.memory.pool(pool.name).given_up:
+            # The pool was given up in this round; the next round replaces it.
+            yield ctx.now
+        elif due > ctx.now:
+            yield due
