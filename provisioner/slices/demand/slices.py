@@ -24,6 +24,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.fit import demand_key
 from provisioner.model.placement import mark_of, with_job_nodes, without_marks
 from provisioner.model.workloads import (
     GroupKey,
@@ -404,6 +405,7 @@ def _slice(
             requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
     # A pod that was created before the admission policy was installed has no mark; later pods of the group have one.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
+    mark = next(filter(None, marks), "")
     shape: tpu.Shape | None = None
     problem = requirements.problem
     try:
@@ -421,7 +423,7 @@ def _slice(
         workload=workload,
         group_name=listed.name,
         requirements=requirements,
-        mark=next(filter(None, marks), ""),
+        mark=mark,
         host=host,
         leader=leader,
         pods=tuple(pods),
@@ -434,16 +436,14 @@ def _slice(
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
-        share=_share(workload, requirements, shape) if workload.kind is WorkloadKind.POD else None,
+        share=_share(workload, requirements, mark, shape) if workload.kind is WorkloadKind.POD else None,
     )
 
 
-def _share(workload: Workload, asked: Requirements, shape: tpu.Shape | None) -> Hashable:
+def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape | None) -> Hashable:
     if shape is None or shape.multi_host:
         return None
-    texts = (sorted(each.items()) for each in (asked.node_selector, asked.annotations))
-    needs = (asked.chips, asked.claims, asked.cpu_millicores, asked.memory_bytes)
-    return (workload.namespace, needs, asked.affinity_terms, asked.tolerations, *map(tuple, texts))
+    return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:

@@ -14,7 +14,6 @@ from datetime import timedelta
 from itertools import accumulate
 from typing import TypeVar
 
-from provisioner import constants
 from provisioner.model.capacity import NodePool, PoolName, Zone
 from provisioner.model.fits import Fits
 from provisioner.model.placement import MARKS
@@ -25,9 +24,9 @@ from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
-from provisioner.slices.planning.round import Round, Supply, grows_for, right_size, serves
+from provisioner.slices.planning.round import Round, Supply, grows_for, has_settings, right_size, serves
+from provisioner.slices.planning.seats import Seats
 from provisioner.slices.planning.spec.capacity import wants_one_zone
-from provisioner.slices.planning.spec.specification import read_ownership
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
@@ -53,6 +52,8 @@ class Matching:
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
+    #: Slices that share a pool and wait for one of its nodes. One of them may be its claimant.
+    seats: Mapping[PoolName, Sequence[SliceId]]
     #: Slices with pods on nodes of no known node pool, and without pods on a node pool.
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, in the order of the line.
@@ -101,6 +102,7 @@ def match(
     units = {unit.id: unit for unit in line}
     assigned = {mark: supply[name] for name, mark in round_.assigned.items()}
     taken: set[SliceId] = set()
+    seats, seated = Seats(round_, occupants, claimed), defaultdict[PoolName, list[SliceId]](list)
 
     def settle(uid: WorkloadUid, pool: NodePool) -> None:
         if uid in one_zone and pool.zones:
@@ -112,6 +114,21 @@ def match(
             claimed[candidate.name] = slice_.id
             settle(slice_.workload.uid, candidate.pool)
             budget.claim(slice_, candidate)
+
+    def seat(slice_: Slice) -> None:
+        """Give a slice that shares pools a node that is left."""
+
+        def may_borrow(pool: Supply) -> bool:
+            unit = units.get(slice_.id) or unit_of(slice_, round_.now)
+            return pool.lendable and not _expired(slice_, round_) and budget.allows_claim(slice_, unit, pool)
+
+        pool = seats.take(slice_, may_borrow) if slice_.id not in claims else None
+        if pool is not None:
+            claims[slice_.id] = pool.name
+            seated[pool.name].append(slice_.id)
+            if pool.name not in claimed and not holders.get(pool.name):
+                claimed[pool.name] = slice_.id
+                budget.claim(slice_, pool)
 
     def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
         """Whether a slice may count on a pool that it had, or that was created for it."""
@@ -151,7 +168,7 @@ def match(
 
     def return_home(slices: Iterable[Slice]) -> None:
         # A slice that has had no pods for too long has ended, or will want a pool again when its pods exist.
-        slices = [each for each in slices if each.pods or not _expired(each, round_)]
+        slices = [each for each in slices if each.share is None and (each.pods or not _expired(each, round_))]
         for slice_ in slices:
             last = supply.get(last_held.get(slice_.id, PoolName("")))
             claim(slice_, last if returns_to(slice_, last) else None)
@@ -180,6 +197,9 @@ def match(
         if not (each.spare or each.workload.suspended or each.id in forged) and each.workload.uid not in sidelined
     ]
     return_home(eligible)
+    for slice_ in eligible:
+        if slice_.pending and slice_.share is not None and round_.memory.slice(slice_.id).claim is not None:
+            seat(slice_)
     # Only slices that wait take a pool that was created for another slice, not slices that may need one later.
     lendable = [
         each
@@ -190,7 +210,9 @@ def match(
 
     def take_free(slices: Iterable[Slice], free: _Free) -> None:
         for slice_ in slices:
-            if slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
+            if slice_.pending and slice_.share is not None:
+                seat(slice_)
+            elif slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
                 pool = free.take(slice_, units[slice_.id], zones.get(slice_.workload.uid), budget)
                 claim(slice_, pool)
                 taken.update([slice_.id] if pool is not None else [])
@@ -219,10 +241,10 @@ def match(
                 claim(slice_, pool)
 
     hand_over()
-    take_free(eligible, _Free(lendable))
+    take_free(eligible, _Free(lendable, claimed))
     return_home(spare)
     if spare:
-        take_free(spare, _Free(each for each in lendable if each.name not in claimed))
+        take_free(spare, _Free(lendable, claimed))
     # The scheduler may bind any pod to the nodes that a suspended workload keeps, so its slices claim last.
     return_home(suspended)
     kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
@@ -231,6 +253,7 @@ def match(
         holders=holders,
         held=held,
         claimed=claimed,
+        seats=seated,
         elsewhere=elsewhere,
         unserved=tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims),
         spare=tuple(each for each in spare if each.pending and each.id not in claims),
@@ -275,7 +298,7 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
 class _Free:
     """Pools that no slice counts on, best first; slices that fit the same nodes share one search over the pools."""
 
-    def __init__(self, free: Iterable[Supply]) -> None:
+    def __init__(self, free: Iterable[Supply], claimed: Collection[PoolName]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
         #: Each pool by its specification, followed by the existing nodes of all pools.
         self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
@@ -283,10 +306,11 @@ class _Free:
         #: Pools, each with the position of its first node in `_fits`, and a mask with one bit per node.
         self._pools = [(each, start, (1 << len(each.offered)) - 1) for each, start in zip(pools, ends, strict=False)]
         self._searches: dict[Hashable, Iterator[Supply]] = {}
-        self._taken: set[PoolName] = set()
+        #: Updated by the caller when a pool is taken.
+        self._claimed = claimed
 
     def take(self, slice_: Slice, unit: Unit, zone: Zone | None, budget: Budget) -> Supply | None:
-        """Return the best pool that fits, in `zone` if the workload keeps to one, and take it; None if no pool fits."""
+        """Return the best pool that fits, in `zone` if the workload keeps to one; None if no pool fits."""
         fitting = self._fits.fitting(slice_.requirements)
         whose: Hashable = None
         if budget.counts:
@@ -294,10 +318,7 @@ class _Free:
         # Equal slices have the same shape object.
         own = own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
         key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host, own
-        found = next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget, own)), None)
-        if found is not None:
-            self._taken.add(found.name)
-        return found
+        return next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget, own)), None)
 
     def _search(
         self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget, own: str
@@ -308,8 +329,8 @@ class _Free:
             if (
                 # Hosts without a node are expected to match the specification.
                 (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
-                and pool.name not in self._taken
-                and _has_settings(pool, own)
+                and pool.name not in self._claimed
+                and has_settings(pool, own)
                 and zone in (None, *pool.pool.zones)
                 and right_size(pool, slice_)
                 and grows_for(pool, slice_)
@@ -317,11 +338,6 @@ class _Free:
                 and budget.allows_claim(slice_, unit, pool)
             ):
                 yield pool
-
-
-def _has_settings(pool: Supply, own: str) -> bool:
-    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
-    return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
 
 
 def _bits(mask: int) -> Iterator[int]:

@@ -177,6 +177,8 @@ class PoolState:
     holders: frozenset[SliceId | None] = frozenset()
     #: Slice that counts on the pool without holding it.
     claimant: SliceId | None = None
+    #: Slices that wait for a node of the pool, which they share.
+    seated: frozenset[SliceId] = frozenset()
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
     #: Whether a slice of several hosts has pods on this and on other pools, or shares this pool.

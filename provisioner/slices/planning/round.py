@@ -475,6 +475,12 @@ def right_size(supply: Supply, slice_: Slice) -> bool:
     return supply.pool.hosts >= slice_.nodes
 
 
+def has_settings(supply: Supply, own: str) -> bool:
+    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
+    labels = supply.pool.labels
+    return labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(labels) is None
+
+
 def _offer(node: Node, expected: NodeView) -> NodeView:
     view = view_of_node(node)
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)

@@ -39,6 +39,7 @@ def find_stuck(
 ) -> tuple[Stuck, ...]:
     """Find slices whose pool hangs, or whose pods stay unschedulable on it, except pods of the workloads in `held`."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
+    place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
     for slice_id, name in place.items():

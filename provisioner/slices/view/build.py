@@ -225,7 +225,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
     """List the slices that have pods on a pool, count on it, or want it."""
     if pool.phase.before_create:
         return (pool.slice_id,) if pool.slice_id is not None else ()
-    found = {each for each in pool.holders if each is not None}
+    found = {each for each in (*pool.holders, *pool.seated) if each is not None}
     if pool.claimant is not None:
         found.add(pool.claimant)
     return tuple(sorted(found))

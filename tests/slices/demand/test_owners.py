@@ -51,7 +51,7 @@ JOB = reference("Job", "sweep", "batch/v1")
 @pytest.mark.parametrize(
     ("owner", "number", "topology", "hosts", "problem"),
     [
-        pytest.param(SET, 3, "2x2x1", [1, 1, 1], "", id="single hosts of a Deployment"),
+        pytest.param(SET, 3, "2x2x1", [3], "", id="single hosts of a Deployment"),
         pytest.param(None, 1, "2x2x1", [1], "", id="single host of a pod without a controller"),
         pytest.param(STATEFUL, 2, "2x2x2", [2], "", id="StatefulSet with a pod for each host"),
         pytest.param(STATEFUL, 1, "2x2x2", [], "set replicas to 2, and podManagementPolicy to Parallel", id="too few"),

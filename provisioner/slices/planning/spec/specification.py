@@ -384,8 +384,8 @@ class Candidates:
         self._rules = rules
         self._choices: dict[Hashable, Choices | UnmeetableError] = {}
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
-        #: Specifications by slice and `id` of the choice: equal slices and zones have the same choice object.
-        self._specifications: dict[tuple[SliceId, int], Specification | UnmeetableError] = {}
+        #: Specifications by slice, nodes and `id` of the choice: equal slices and zones have the same choice object.
+        self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return the choices for a slice, only those in `zone` if its workload keeps to one zone."""
@@ -409,7 +409,8 @@ class Candidates:
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         """Return the specification of a pool of a choice. Raises UnmeetableError if the leader pod would not fit."""
-        return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
+        key = slice_.id, slice_.nodes, id(choice)
+        return _once(self._specifications, key, lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules)
