@@ -35,7 +35,8 @@ from provisioner.slices.app import choose
 from provisioner.slices.planning.spec.specification import Ownership, read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.workloads.pods import get_workload, list_pods_on_node, parse_pod
+from provisioner.workloads.parse_pod import parse_pod
+from provisioner.workloads.pods import get_workload, list_pods_on_node
 
 _LOOK_SECONDS = 10.0
 #: Interval in seconds between the progress lines of `drain --wait`: proxies close connections without traffic.

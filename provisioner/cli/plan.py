@@ -174,7 +174,8 @@ def command(
 
     It works offline, except with --live: it makes the decision of the
     controller for a cluster without node pools. It reads JobSets,
-    LeaderWorkerSets, and Jobs that ask to be served.
+    LeaderWorkerSets, RayClusters, Deployments, StatefulSets, Jobs,
+    CronJobs, pods, TrainJobs with their runtime, and PathwaysJobs.
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.
     """
@@ -230,8 +231,8 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     for kind, count, first in found.ignored:
         yield output.plain(f"Ignored: {_count(count, kind)} ({first.source}:{first.line})")
     if found.ignored:
-        kinds = "JobSets, LeaderWorkerSets, RayClusters and Jobs"
-        yield f"plan reads {kinds} with pods that request {constants.TPU_RESOURCE}."
+        kinds = "JobSets, LeaderWorkerSets, RayClusters, pods and their controllers"
+        yield f"plan reads {kinds}, if they request {constants.TPU_RESOURCE}."
         yield ""
     if not result.manifests.documents and not mistakes:
         yield "There is no object in these files."

@@ -42,7 +42,8 @@ from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
-from provisioner.workloads.pods import bound_of_pods, parse_pod
+from provisioner.workloads.parse_pod import parse_pod
+from provisioner.workloads.pods import bound_of_pods
 
 _log = structlog.get_logger(__name__)
 

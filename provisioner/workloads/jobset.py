@@ -19,6 +19,7 @@ from provisioner.model.placement import selects_job_nodes
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
+from provisioner.workloads.plain import hosts_of
 
 #: API version and kind, as in owner references.
 JOBSET_TYPE = (WorkloadKind.JOBSET.api_version, WorkloadKind.JOBSET.value)
@@ -131,6 +132,7 @@ def parse_jobset(raw: object) -> Workload:
         replicas = fields.count(entry.get("replicas"))
         needs = {fields.name(each.get("name")) for each in fields.mappings(entry.get("dependsOn"))}
         first = (each.name for each in groups if (in_order or each.name in needs) and not each.template.chips)
+        template = template_of(what, job_spec.get("template"), of_pod)
         groups.append(
             PodGroup(
                 name=group_name,
@@ -139,9 +141,9 @@ def parse_jobset(raw: object) -> Workload:
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
                 succeeded=succeeded.get(group_name, 0),
                 selects_job_nodes=selects_job_nodes(annotations, of_job),
-                lowest_leads=constants.EXCLUSIVE_TOPOLOGY not in {*annotations, *of_job},
+                lowest_leads=constants.EXCLUSIVE_TOPOLOGY not in {*annotations, *of_job} or hosts_of(template) == 1,
                 parallelism=fields.count(job_spec.get("parallelism")),
-                template=template_of(what, job_spec.get("template"), of_pod),
+                template=template,
             )
         )
     problem = reader.problem or too_much(found.kind, groups, part="replicated job")

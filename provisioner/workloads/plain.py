@@ -130,9 +130,9 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
     of_set = (owner.api_version, owner.kind) == STATEFUL_SET
     field = "replicas" if of_set else "completions and parallelism"
     if found > hosts:
-        return f"{what}, and the {owner.kind} has more pods; set {field} to {hosts}, or {advice} for several slices"
+        return f"set {field} to {hosts}, or {advice} for several slices: {what}, and the {owner.kind} has more pods"
     parallel = ", and podManagementPolicy to Parallel" if of_set else ""
-    return f"{what}, and the {owner.kind} has fewer pods; set {field} to {hosts}{parallel}" if found < hosts else ""
+    return f"set {field} to {hosts}{parallel}: {what}, and the {owner.kind} has fewer pods" if found < hosts else ""
 
 
 def _has_several_hosts(requirements: Requirements) -> bool:

@@ -16,7 +16,7 @@ from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.objects import job_reference, pod_spec, raw_jobset, raw_node, raw_pod
 
 #: SHA1 of "default/train-slice-0".

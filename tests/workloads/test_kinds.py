@@ -16,7 +16,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import templates_of
 from provisioner.workloads import KINDS, PLAIN_JOB, Kind, kinds_served
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import claim_of
+from provisioner.workloads.parse_pod import claim_of
 from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset, raw_raycluster, raw_request
 from tests.support.settings import settings
 from tests.workloads.test_leaderworkerset import recorded

@@ -20,7 +20,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import LEADER_WORKER_SET
 from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import parse_leaderworkerset
-from provisioner.workloads.pods import claim_of, parse_pod
+from provisioner.workloads.parse_pod import claim_of, parse_pod
 
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "leaderworkerset" / "objects.json").read_text(encoding="utf-8")

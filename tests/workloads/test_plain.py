@@ -9,7 +9,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.slices.demand.owners import with_owners
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.models import make_job
 from tests.support.objects import raw_plain_pod, reference
 

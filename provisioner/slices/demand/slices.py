@@ -39,7 +39,7 @@ from provisioner.model.workloads import (
 )
 from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.workloads.plain import hosts_of, misfit_of
+from provisioner.workloads.plain import misfit_of
 
 #: Toleration that GKE's API server adds to every pod that requests chips; templates do not have it yet.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
@@ -387,7 +387,7 @@ def _slice(
     workload: Workload, listed: ListedGroup, pods: list[Pod], siblings: int, policy: ServingPolicy, *, ended: bool
 ) -> Slice:
     group = workload.groups[listed.place]
-    leader = _leader(pods, lowest=group.lowest_leads or (bool(pods) and hosts_of(group.template) == 1))
+    leader = _leader(pods, lowest=group.lowest_leads)
     if leader is not None and _is_outdated(leader, workload, group.template):
         leader = None
     # GKE's API server adds this toleration to pods that are created from the template.

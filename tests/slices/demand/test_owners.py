@@ -18,7 +18,7 @@ from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.clock import NOW
 from tests.support.counting import counted
 from tests.support.objects import pod_spec, raw_plain_pod, reference
@@ -55,7 +55,14 @@ JOB = reference("Job", "sweep", "batch/v1")
         pytest.param(None, 1, "2x2x1", [1], "", id="single host of a pod without a controller"),
         pytest.param(STATEFUL, 2, "2x2x2", [2], "", id="StatefulSet with a pod for each host"),
         pytest.param(STATEFUL, 1, "2x2x2", [], "set replicas to 2, and podManagementPolicy to Parallel", id="too few"),
-        pytest.param(STATEFUL, 4, "2x2x2", [], "the StatefulSet has more pods; set replicas to 2", id="two slices"),
+        pytest.param(
+            STATEFUL,
+            4,
+            "2x2x2",
+            [],
+            "set replicas to 2, or use a JobSet",
+            id="two slices",
+        ),
         pytest.param(SET, 2, "2x2x2", [], "pods of a ReplicaSet have no index", id="several hosts of a Deployment"),
         pytest.param(JOB, 2, "2x2x2", [], "pods of a Job have no index", id="several hosts of a NonIndexed Job"),
         pytest.param(None, 1, "2x2x2", [], "pods without a controller have no index", id="several hosts of a pod"),

@@ -13,7 +13,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.workloads import Pod
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.planning.round import Snapshot
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.models import make_jobset, make_requirements
 from tests.support.objects import raw_plain_pod, reference
 from tests.support.settings import settings

@@ -32,6 +32,7 @@ from provisioner.slices.demand.slices import selected_machines
 from provisioner.slices.planning.spec import capacity
 from provisioner.slices.planning.spec.capacity import Choices, choices_of
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
+from provisioner.workloads.plain import hosts_of
 
 #: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,
 #: because the cluster autoscaler uses the labels of the pool's template.
@@ -266,7 +267,8 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked))
+        # The number of the pods of a controller may still change.
+        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
