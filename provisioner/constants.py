@@ -180,6 +180,8 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: "true" requests that the JobSet's slices start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
+#: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
+ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotations of node settings, which ALLOWED_NODE_SETTINGS names (`settings.node_fields`).
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 NODE_SETTINGS = (
@@ -199,6 +201,7 @@ READ_ANNOTATIONS = (
     SAME_ZONE,
     MAX_RUN_DURATION,
     ALL_OR_NOTHING,
+    ALLOW_UNUSED_HOSTS,
     SLICE_TOPOLOGY,
     SLICE_AUTOPROVISIONING,
     CONSUMES_REQUEST,

@@ -192,6 +192,8 @@ class PodGroup:
     deadline_seconds: int = 0
     #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the Job's name.
     selects_job_nodes: bool = False
+    #: Number of child Jobs that are one group, because their pods together fill a slice and each alone does not.
+    jobs: int = 1
     #: Number of pods per group.
     parallelism: int
     template: Requirements

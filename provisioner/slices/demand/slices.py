@@ -89,7 +89,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             # The name is unknown, or it comes from a label that has only its beginning.
             unnamed.append(key)
             continue
-        name, index = _parts(workload.name, each.name)
+        name, index = parts_of_group(workload.name, each.name)
         if index is None or name not in groups:
             continue
         place, group = groups[name]
@@ -117,7 +117,7 @@ def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
 
 
 @lru_cache(maxsize=16384)
-def _parts(workload_name: str, group_name: str) -> tuple[str, int | None]:
+def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
     """Split the name of a group into the name in the spec and the index, None if the name has another form."""
     if group_name == workload_name:
         return "", 0
@@ -418,6 +418,12 @@ def _slice(
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
         shape = shape if not problem else None
+    if group.jobs > 1 and mark and not problem:
+        shape = None
+        problem = (
+            f"{group.jobs} child Jobs are one slice, and the placement policy keeps each child Job on its own nodes; "
+            f"use one Job with parallelism {group.parallelism}"
+        )
     return Slice(
         id=SliceId(workload.uid, listed.key),
         workload=workload,

@@ -287,9 +287,12 @@ def _tell_of_malformed(
 
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
+    group = workload.groups[template.place]
     # A problem of the workload is reported once, and none of its pods is served.
-    if workload.problem or workload.groups[template.place].template.chips == 0:
+    if workload.problem or group.template.chips == 0:
         return
+    if group.jobs > 1:
+        template = template._replace(replicas=group.replicas, pods=group.parallelism)
     most = reading.most_of_object
     numbers = _numbers(template.replicas, most and most // len(subject.templates))
     named = title(kind.value, raw["metadata"])

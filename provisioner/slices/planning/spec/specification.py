@@ -276,6 +276,15 @@ def check_shape(slice_: Slice) -> tpu.Shape:
             f"has {slice_.nodes} hosts with one pod each; set {slice_.pods_field} to {slice_.nodes} or choose a larger "
             f"topology"
         )
+    unused = slice_.nodes - slice_.parallelism
+    confirmed = {**slice_.workload.annotations, **slice_.requirements.annotations}.get(constants.ALLOW_UNUSED_HOSTS)
+    if shape.multi_host and unused > slice_.parallelism and slice_.workload.kind.has_pods and confirmed != "true":
+        raise UnmeetableError(
+            f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
+            f"has {slice_.nodes} hosts, so {unused} would not be used; choose a smaller topology, set "
+            f"{slice_.pods_field} to {slice_.nodes}, or set the annotation {constants.ALLOW_UNUSED_HOSTS} to "
+            '"true" for a node pool anyway'
+        )
     return shape
 
 
