@@ -10,56 +10,12 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind
-from provisioner.model.workloads import Pod
-from provisioner.slices.demand.owners import with_owners
-from provisioner.slices.planning.round import Snapshot
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.models import make_jobset, make_requirements
 from tests.support.objects import raw_plain_pod, reference
+from tests.support.pod_world import Cluster
 from tests.support.settings import settings
-from tests.support.world import World, failure
-
-
-def pod_of(name: str, owner: str = "web", **parts: Any) -> Pod:
-    """Return a pod of a ReplicaSet that is not scheduled yet."""
-    pod = parse_pod(raw_plain_pod(name, reference("ReplicaSet", owner), **parts), jobs=False)
-    assert pod is not None
-    return pod
-
-
-class Cluster(World):
-    """A world with pods of ReplicaSets, which are bound to any node that fits."""
-
-    def scale(self, number: int, owner: str = "web", **parts: Any) -> None:
-        """Add pods until a ReplicaSet has a number of them."""
-        for index in range(sum(pod.workload_name == f"ReplicaSet.{owner}" for pod in self.pods.values()), number):
-            pod = pod_of(f"{owner}-{index}", owner, **parts)
-            self.put(replace(pod, created_at=self.now, unschedulable_since=self.now))
-
-    def snapshot(self, **changes: Any) -> Snapshot:
-        workloads, pods = with_owners(self.workloads, self.pods.values())
-        return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
-
-    def bind(self) -> None:
-        """Bind each waiting pod to a free node of a ready pool."""
-        busy = {pod.node_name for pod in self.pods.values()}
-        free = [name for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned]
-        for uid, pod in sorted(self.pods.items()):
-            if not pod.node_name and free:
-                self.pods[uid] = replace(pod, node_name=free.pop(0), phase="Running", unschedulable_since=None)
-
-    def settle(self, rounds: int = 3) -> None:
-        """Let creates end, bind pods, and delete pools."""
-        for _ in range(rounds):
-            self.step()
-            self.finish_creates()
-            self.finish_deletes()
-            self.bind()
-
-    @property
-    def sizes(self) -> list[int]:
-        """Number of hosts of each pool, largest first."""
-        return sorted((pool.hosts for pool in self.pools.values()), reverse=True)
+from tests.support.world import failure
 
 
 def cluster(**changes: Any) -> Cluster:
