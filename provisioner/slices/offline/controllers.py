@@ -31,7 +31,7 @@ _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "N
 
 
 def template_of(raw: Json) -> Template | None:
-    """Return where an object has its pod template; None if its kind is none of a pod or of a controller."""
+    """Return where an object has its pod template; None if it is neither a pod nor a controller of Kubernetes."""
     kind = fields.text(raw.get("apiVersion")).partition("/")[0], fields.text(raw.get("kind"))
     if kind == _POD:
         return Template(place=0, name="", replicas=1, pods=1, path=(), pods_path=("spec",), replicas_path=("spec",))
