@@ -180,6 +180,8 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: "true" requests that the JobSet's slices start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
+#: Annotation of pods: a ReplicaSet that scales in deletes the pods with the lowest cost first.
+POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotations of node settings, which ALLOWED_NODE_SETTINGS names (`settings.node_fields`).
@@ -202,6 +204,7 @@ READ_ANNOTATIONS = (
     MAX_RUN_DURATION,
     ALL_OR_NOTHING,
     ALLOW_UNUSED_HOSTS,
+    POD_DELETION_COST,
     SLICE_TOPOLOGY,
     SLICE_AUTOPROVISIONING,
     CONSUMES_REQUEST,

@@ -49,6 +49,10 @@ def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(alon
         alone.wait(lambda: running() == 40, "40 pods are bound")
         assert sum(len(pool.nodes) for pool in alone.living()) == 40
         assert len(alone.pools()) <= 6
+        alone.wait(
+            lambda: all(constants.POD_DELETION_COST in pod["metadata"].get("annotations", {}) for pod in alone.pods()),
+            "all pods have a deletion cost",
+        )
         assert constants.CREATION_STARTED in alone.reasons("ReplicaSet", "web")
     finally:
         scale(0)

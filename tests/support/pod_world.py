@@ -42,7 +42,7 @@ class Cluster(World):
             if not pod.node_name and free:
                 self.pods[uid] = replace(pod, node_name=free.pop(0), phase="Running", unschedulable_since=None)
 
-    def settle(self, rounds: int = 3) -> None:
+    def settle(self, rounds: int = 8) -> None:
         """Let creates end, bind pods, and delete pools."""
         for _ in range(rounds):
             self.step()

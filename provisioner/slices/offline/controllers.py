@@ -26,6 +26,8 @@ _SPECS: dict[tuple[str, str], Path] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
 }
 _POD = ("v1", "Pod")
+#: Time since which the pods are unschedulable: pods that have just become so wait for others of a burst.
+_LONG_AGO = "1999-12-31T00:00:00Z"
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 
@@ -94,6 +96,6 @@ def _pod(raw: Json, template: Template) -> Json:
         }
     tolerations = [*fields.sequence(spec.get("tolerations")), _TOLERATION]
     waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_NODES}
-    condition = {**waits, "lastTransitionTime": own["creationTimestamp"]}
+    condition = {**waits, "lastTransitionTime": _LONG_AGO}
     status = {"phase": "Pending", "conditions": [condition]}
     return {"metadata": metadata, "spec": {**spec, "nodeName": "", "tolerations": tolerations}, "status": status}

@@ -97,6 +97,15 @@ class Assignment(NamedTuple):
     verify: tuple[str, ...] = ()
 
 
+class PodCost(NamedTuple):
+    """Deletion cost to write on one pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    cost: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Information for the owner of a workload: becomes an Event on each object."""
@@ -201,6 +210,8 @@ class Plan:
     releases: tuple[str, ...] = ()
     #: Nodes whose labels have to change.
     assignments: tuple[Assignment, ...] = ()
+    #: Pods whose deletion cost has to be written.
+    costs: tuple[PodCost, ...] = ()
     notices: tuple[Notice, ...] = ()
     #: Reason of the wait of each slice that wants a pool and has none.
     waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)

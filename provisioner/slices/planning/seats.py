@@ -6,8 +6,9 @@ are counted first. A pod that is being deleted frees its node within its grace p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from datetime import datetime, timedelta
 from typing import NamedTuple
 
 from provisioner.model import bounds
@@ -18,6 +19,10 @@ from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.round import Round, Supply, has_settings, right_size, serves
 
+#: A pool for fewer than all nodes is created if no further pod has become unschedulable for this time.
+_QUIET = timedelta(seconds=3)
+#: Maximum time for which a pod waits for others: an autoscaler may add pods one by one.
+_BURST = timedelta(seconds=15)
 #: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
 _Party = tuple[str, str] | None
 
@@ -119,3 +124,15 @@ def join(slices: Iterable[Slice]) -> list[tuple[Slice, tuple[Slice, ...]]]:
             groups.append(group)
         group.append(slice_)
     return [(replace(first, parallelism=1 + len(rest)) if rest else first, tuple(rest)) for first, *rest in groups]
+
+
+def burst_ends(slices: Sequence[Slice]) -> datetime | None:
+    """Return when a pool for some slices is created at the latest; None if it is not delayed.
+
+    The scheduler reports the pods of a burst one after the other, within seconds.
+    """
+    if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
+        return None
+    leaders = (each.leader for each in slices)
+    times = [pod.unschedulable_since for pod in leaders if pod is not None and pod.unschedulable_since is not None]
+    return min(max(times) + _QUIET, min(times) + _BURST) if times else None

@@ -57,6 +57,8 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *(Right("", POD_TEMPLATES, verb) for verb in ("list", "watch")),
         Right("", "pods", "watch"),
     ]
+    if settings.pod_deletion_cost and settings.serve_pods != "none":
+        watched.append(Right("", "pods", "patch", optional=True))
     if settings.namespaces:
         watched = [replace(right, namespace=namespace) for right in watched for namespace in settings.namespaces]
     own_namespace = settings.own_namespace

@@ -43,15 +43,31 @@ def test_pending_pods_get_pools_of_at_most_16_nodes(number: int, sizes: list[int
     assert len(world.created) == len(sizes)
 
 
+@pytest.mark.parametrize(
+    ("interval_seconds", "most"), [pytest.param(0, 2, id="burst"), pytest.param(2, 4, id="trickle")]
+)
+def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int, most: int) -> None:
+    """The scheduler reports the pods of a burst within seconds; a pool for each round would be small."""
+    world = cluster()
+    for number in range(1, 21):
+        world.scale(number)
+        world.step(seconds=max(interval_seconds, 0.2))
+        world.finish_creates()
+        world.bind()
+    world.settle()
+    assert len(world.created) <= most
+    assert all(pod.node_name for pod in world.pods.values())
+
+
 def test_pods_use_free_nodes_before_new_ones_are_bought() -> None:
     """Also nodes of a pool in creation, and of a pool that runs pods of another ReplicaSet of the namespace."""
     world = cluster()
     world.scale(6)
-    world.step()
+    world.run(4)
     world.scale(2, owner="other")
     for uid in [uid for uid, pod in world.pods.items() if pod.name in ("web-4", "web-5")]:
         del world.pods[uid]
-    world.step()
+    world.run(4)
     assert world.sizes == [6]
     world.settle()
     assert world.sizes == [6]
@@ -98,7 +114,7 @@ def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, boug
     uid, old = next(iter(world.pods.items()))
     world.pods[uid] = replace(old, deletion_deadline=world.now + timedelta(seconds=grace))
     world.scale(1, owner="next")
-    world.step()
+    world.run(5)
     assert len(world.created) == 1 + bought
 
 
@@ -149,14 +165,14 @@ def test_limit_charges_the_namespace_that_uses_a_node() -> None:
 def test_different_pods_do_not_share_a_pool_in_creation(other: dict[str, Any]) -> None:
     world = cluster()
     world.scale(3)
-    world.step()
+    world.run(4)
     hosts = 2 if "topology" in other else 1
     owner = reference("StatefulSet", "far")
     for index in range(hosts):
         pod = parse_pod(raw_plain_pod(f"far-{index}", owner, **other), jobs=False)
         assert pod is not None
         world.put(replace(pod, unschedulable_since=world.now))
-    world.step()
+    world.run(4)
     assert world.sizes == [3, hosts]
 
 
@@ -170,7 +186,7 @@ def test_pods_and_jobset_do_not_count_on_the_same_free_pool() -> None:
     world.finish(ended)
     world.scale(2)
     world.add(make_jobset("next", template=template))
-    world.run(3)
+    world.run(5)
     assert world.sizes == [2, 2]
 
 
@@ -178,7 +194,7 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
     world = cluster()
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.scale(20)
-    world.run(3)
+    world.run(6)
     assert world.pools == {}
     assert {each.uid for each in world.pods.values()} <= {
         ref.uid for plan in world.plans for each in plan.notices for ref in each.objects

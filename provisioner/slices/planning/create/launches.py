@@ -36,7 +36,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Phase, Stamps, Tally
 from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
 from provisioner.slices.planning.round import Round
-from provisioner.slices.planning.seats import join
+from provisioner.slices.planning.seats import burst_ends, join
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
@@ -194,6 +194,9 @@ class Launches:
         slice_ = self._within_limits(slice_)
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, name, refusals)
+        until = burst_ends((slice_, *self.joined[slice_.id]))
+        if not isinstance(found, WaitsFor) and until is not None and until > self.round_.now:
+            found = waits.of_burst(name, until)
         if isinstance(found, WaitsFor):
             self._wait(slice_, found)
             return None
