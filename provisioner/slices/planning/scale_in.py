@@ -1,8 +1,7 @@
 """Decides the deletion costs of pods, so that a Deployment that scales in empties one pool before the next. Pure.
 
-A ReplicaSet deletes ready pods in the order of their cost. The cost is a function of the pool alone, so each pod is
-written at most once: https://kubernetes.io/docs/concepts/workloads/controllers/replicaset/#pod-deletion-cost advises
-against frequent updates.
+A ReplicaSet deletes ready pods in the order of their cost. The cost depends only on the pool, so each pod is written at
+most once. Frequent updates would load the API server (KEP-2255).
 """
 
 from __future__ import annotations
