@@ -53,7 +53,7 @@ def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(alon
             lambda: all(constants.POD_DELETION_COST in pod["metadata"].get("annotations", {}) for pod in alone.pods()),
             "all pods have a deletion cost",
         )
-        assert constants.CREATION_STARTED in alone.reasons("ReplicaSet", "web")
+        assert constants.CREATION_STARTED in alone.reasons("Pod", "web")
     finally:
         scale(0)
     alone.wait(lambda: not alone.pods(), "all pods have ended")
