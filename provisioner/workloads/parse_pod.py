@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, WorkloadKind, WorkloadUid, group_key
@@ -33,7 +35,9 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
     # Checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
-        return None
+        if claim is None or not _is_chipless_leader(claim, spec):
+            return None
+        claim = replace(claim, group_size=max(0, claim.group_size - 1))
     namespace, name, uid = fields.identity("pod", metadata)
     requirements = podspec.requirements(what, spec, metadata)
     status = fields.mapping(fields.mapping(raw).get("status"))
@@ -76,6 +80,12 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )
     return as_plain(pod) if plain else pod
+
+
+def _is_chipless_leader(claim: Claim, spec: dict[str, Any]) -> bool:
+    """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: its workers may be created only when it is bound."""
+    leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
+    return leads and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 
 
 def _is_scheduled(status: dict[str, Any]) -> bool:

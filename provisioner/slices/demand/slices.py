@@ -395,7 +395,8 @@ def _slice(
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    if leader is not None:
+    # The nodes of a leader without chips are those that the workers need.
+    if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
         requirements = with_host_chips(requirements)

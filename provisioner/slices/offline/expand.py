@@ -68,14 +68,18 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         return [_template_of_job(spec, ("spec",), replicas_path=("spec", "parallelism"))]
     if kind is WorkloadKind.LEADER_WORKER_SET:
         base: Path = ("spec", "leaderWorkerTemplate")
-        has_leader = bool(fields.mapping(spec.get("leaderWorkerTemplate")).get("leaderTemplate"))
+        parts = fields.mapping(spec.get("leaderWorkerTemplate"))
+        has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
+        of_leader = fields.mapping(fields.mapping(parts.get("leaderTemplate")).get("spec"))
+        # The workers of a leader without chips are the hosts.
+        chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
                 place=0,
                 name="",
                 replicas=fields.count(spec.get("replicas")),
-                pods=fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size")),
-                path=(*base, "leaderTemplate" if has_leader else "workerTemplate"),
+                pods=size - chipless,
+                path=(*base, "leaderTemplate" if has_leader and not chipless else "workerTemplate"),
                 pods_path=(*base, "size"),
                 replicas_path=("spec", "replicas"),
             )
@@ -93,6 +97,14 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         replicas = fields.count(entry.get("replicas"))
         found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
     return found
+
+
+def _has_chips(spec: Json) -> bool:
+    try:
+        return podspec.requested_chips("pod template", spec) > 0
+    except fields.MalformedObject:
+        # Reported when the template is read.
+        return True
 
 
 def cluster_of(raw: Json) -> Json:

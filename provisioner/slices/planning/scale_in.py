@@ -28,7 +28,7 @@ def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
     found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
     for pod in round_.snapshot.pods:
         if pod.kind is WorkloadKind.POD and pod.owner is not None and pod.owner.kind == "ReplicaSet":
-            name = round_.memory.membership.seen.get(pod.node_name)
+            name = round_.memory.membership.seen.get(pod.node_name, PoolName(""))
             if name in round_.supply and not pod.finished and pod.deletion_deadline is None:
                 found[pod.workload_uid].append((pod, name))
     costs = [
