@@ -431,12 +431,12 @@ def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], wo
 def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
     """Events report neither of them, because unserved workloads get no Events."""
     raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
-    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=0)}
+    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=2)}
     found = plan(raw)
     told = " ".join(each.message for each in found.remarks)
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
-    assert "leader template requests 0 chips and its worker template 4" in told
+    assert "leader template requests 2 chips and its worker template 4" in told
 
 
 def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> None:
