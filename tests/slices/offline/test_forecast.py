@@ -431,7 +431,7 @@ def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], wo
 def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
     """Events report neither of them, because unserved workloads get no Events."""
     raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
-    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=2)}
+    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": {**pod_spec(chips=2), "nodeSelector": {}}}
     found = plan(raw)
     told = " ".join(each.message for each in found.remarks)
     assert not found.all_served
