@@ -97,7 +97,11 @@ test: setup ## Run all checks and tests, including the end-to-end tests.
 	wait $$rewriting || true
 	@$(BIN)/tpu-rehearsal build --lws > /dev/null
 # Five workers and their control planes share the cores here, so a test takes a multiple of its own time.
-	@$(BIN)/pytest $(WORKERS) --timeout=40
+	@$(BIN)/pytest $(WORKERS) --timeout=40 -m 'not nightly'
+
+.PHONY: test-tools
+test-tools: $(SETUP) ## Run the tests of the simulators and of the tools of the tests, which `make test` leaves out.
+	@$(BIN)/pytest -n auto --timeout=60 -m nightly
 
 .PHONY: test-operators
 test-operators: setup ## Run the tests with Kueue and KubeRay, which takes minutes, and the first time a quarter of an hour.
@@ -122,7 +126,7 @@ coverage: setup ## Run all tests and measure which code they run: at least 90 pe
 
 .PHONY: test-quick
 test-quick: $(SETUP) ## Run the tests that need no control plane.
-	@$(BIN)/pytest -m 'not e2e'
+	@$(BIN)/pytest -m 'not e2e and not nightly'
 
 .PHONY: explore
 explore: $(SETUP) ## Try new examples in the property tests; `make test` tries the same ones each time.

@@ -16,7 +16,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import group_key
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
-from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot
+from provisioner.slices.planning.round import Round, Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 
 _NOW = datetime(2026, 1, 1, tzinfo=UTC)
@@ -36,12 +36,12 @@ def measure(say: Callable[..., None]) -> None:
             ("that all want a pool", pending, Memory()),
             ("that all run, two nodes each", running, remembered),
         ):
-            last = decide(snapshot, memory, _SETTINGS, GKE_RULES, _NOW).derived
+            last = decide(snapshot, memory, _SETTINGS, GKE_RULES, _NOW).round
             say(f"decide: {slices} slices {what}, all new", f"{_median(snapshot, memory):.1f} ms")
             say(f"decide: {slices} slices {what}", f"{_median(snapshot, memory, last):.1f} ms")
 
 
-def _median(snapshot: Snapshot, memory: Memory, last: Derived = NOT_DERIVED) -> float:
+def _median(snapshot: Snapshot, memory: Memory, last: Round | None = None) -> float:
     """Return the median time of a decision, with or without the results of the last one."""
     seconds = []
     for _ in range(_RUNS):

@@ -3,7 +3,7 @@
 Runs on a bare Python, from the top of the repository.
 
     python3 -m generators.artifacts krew IMAGE REPOSITORY WHEEL FOLDER   tpu.yaml, and the archive that it names
-    python3 -m generators.artifacts vex IMAGE TIMESTAMP FILE             statements about known vulnerabilities
+    python3 -m generators.artifacts vex IMAGE TIMESTAMP FILE             the statements of vex-statements.json, if any
     python3 -m generators.artifacts artifacthub ID FILE                  metadata that proves the publisher of the chart
 
 IMAGE is NAME:TAG@sha256:DIGEST; REPOSITORY is the source's address; TIMESTAMP is the commit's time in ISO 8601; ID is
@@ -21,6 +21,7 @@ import sys
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
+from typing import NamedTuple
 from urllib.parse import quote
 
 from generators.release import ReleaseError, read_image
@@ -74,13 +75,16 @@ spec:
       sha256: {sha256}
       bin: kubectl-{plugin}
 """
-#: Vulnerabilities that scanners report for each image on Debian, and that no process of the container can reach:
-#: name, package of Debian, and its program.
-_NOT_EXECUTED = (
-    ("CVE-2005-2541", "tar", "tar"),
-    ("CVE-2011-3374", "apt", "apt-key"),
-    ("CVE-2011-4116", "perl", "perl"),
-    ("CVE-2022-0563", "util-linux", "chfn or chsh"),
+#: Statements of the release, written after a scan of its image (docs/develop/releasing.md).
+_STATEMENTS = Path(__file__).with_name("vex-statements.json")
+_JUSTIFICATIONS = frozenset(
+    {
+        "component_not_present",
+        "vulnerable_code_not_present",
+        "vulnerable_code_not_in_execute_path",
+        "vulnerable_code_cannot_be_controlled_by_adversary",
+        "inline_mitigations_already_exist",
+    }
 )
 _USAGE = "usage: artifacts krew IMAGE REPOSITORY WHEEL FOLDER, vex IMAGE TIMESTAMP FILE, artifacthub ID FILE\n"
 
@@ -92,7 +96,8 @@ def main(arguments: Sequence[str]) -> int:
             case ["krew", image, repository, wheel, folder]:
                 make_plugin(image, repository, Path(wheel), Path(folder))
             case ["vex", image, timestamp, file]:
-                Path(file).write_text(vex(image, timestamp), encoding="utf-8")
+                if document := vex(image, timestamp, read_statements(_STATEMENTS)):
+                    Path(file).write_text(document, encoding="utf-8")
             case ["artifacthub", identifier, file]:
                 Path(file).write_text(publisher(identifier), encoding="utf-8")
             case _:
@@ -132,8 +137,31 @@ def make_plugin(image: str, repository: str, wheel: Path, folder: Path) -> None:
     (folder / f"{_PLUGIN}.yaml").write_text(manifest, encoding="utf-8")
 
 
-def vex(image: str, timestamp: str) -> str:
-    """Return an OpenVEX 0.2 document about the image."""
+class Statement(NamedTuple):
+    """A vulnerability that a scan of the image reported, and that does not affect the image."""
+
+    vulnerability: str
+    #: Debian package of the image.
+    package: str
+    #: Value of OpenVEX's `justification`.
+    justification: str
+
+
+def read_statements(file: Path) -> list[Statement]:
+    """Return the statements in a JSON file. Raises ReleaseError if one is malformed."""
+    statements = []
+    for entry in json.loads(file.read_text(encoding="utf-8")):
+        if entry.keys() != set(Statement._fields) or entry["justification"] not in _JUSTIFICATIONS:
+            fields, values = ", ".join(Statement._fields), ", ".join(sorted(_JUSTIFICATIONS))
+            raise ReleaseError(f"{file.name}: {entry} needs the fields {fields}; justification is one of {values}")
+        statements.append(Statement(**entry))
+    return statements
+
+
+def vex(image: str, timestamp: str, statements: Sequence[Statement]) -> str | None:
+    """Return an OpenVEX 0.2 document about the image, None without statements: its schema requires at least one."""
+    if not statements:
+        return None
     found = read_image(image)
     name, digest = found["name"], found["digest"]
     short = name.rpartition("/")[2]
@@ -146,13 +174,12 @@ def vex(image: str, timestamp: str) -> str:
         "version": 1,
         "statements": [
             {
-                "vulnerability": {"name": vulnerability},
-                "products": [{"@id": product, "subcomponents": [{"@id": f"pkg:deb/debian/{package}"}]}],
+                "vulnerability": {"name": each.vulnerability},
+                "products": [{"@id": product, "subcomponents": [{"@id": f"pkg:deb/debian/{each.package}"}]}],
                 "status": "not_affected",
-                "justification": "vulnerable_code_not_in_execute_path",
-                "impact_statement": f"The base image contains {package}. No process of the container runs {program}.",
+                "justification": each.justification,
             }
-            for vulnerability, package, program in _NOT_EXECUTED
+            for each in statements
         ],
     }
     return json.dumps(document, indent=2) + "\n"

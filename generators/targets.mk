@@ -47,5 +47,5 @@ chart: $(SETUP) ## Generate values.schema.json, README and dashboards of the cha
 	@$(BIN)/python -m generators.chart
 
 .PHONY: crds
-crds: $(SETUP) ## Generate the CustomResourceDefinitions of the node groups, and their copies in the chart, from the code.
+crds: $(SETUP) ## Copy the CustomResourceDefinitions of the node groups to deploy and to the chart.
 	@$(BIN)/python -m generators.crds

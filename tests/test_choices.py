@@ -19,8 +19,12 @@ NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue re
 
 
 def reserved(path: str, zone: str = "") -> CapacityChoice:
-    """Return the choice of a reservation."""
     return CapacityChoice(kind=CapacityKind.RESERVATION, reservation=path, zone=Zone(zone))
+
+
+def spot_in(zone: str) -> CapacityChoice:
+    """Return the choice of spot capacity in a zone."""
+    return CapacityChoice(kind=CapacityKind.SPOT, zone=Zone(zone))
 
 
 @pytest.mark.parametrize(
@@ -32,26 +36,20 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
         pytest.param("  on-demand ,\n spot, ", (ON_DEMAND, SPOT), id="blanks and a last comma do not matter"),
         pytest.param("reservation/r1, on-demand", (reserved("r1"), ON_DEMAND), id="a reservation of the own project"),
         pytest.param("reservation/projects", (reserved("projects"),), id="a reservation named projects"),
+        pytest.param("reservation/project-1/r1", (reserved("projects/project-1/reservations/r1"),), id="shared"),
         pytest.param(
-            "reservation/other-project/r1", (reserved("projects/other-project/reservations/r1"),), id="a shared one"
+            "reservation/a.b:project-1/r1",
+            (reserved("projects/a.b:project-1/reservations/r1"),),
+            id="domain",
         ),
         pytest.param(
-            "reservation/example.com:team-a/r1",
-            (reserved("projects/example.com:team-a/reservations/r1"),),
-            id="a shared one of a project in a domain",
-        ),
-        pytest.param(
-            "reservation/other-project/r1/b1/s1",
-            (reserved("projects/other-project/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1"),),
+            "reservation/project-1/r1/b1/s1",
+            (reserved("projects/project-1/reservations/r1/reservationBlocks/b1/reservationSubBlocks/s1"),),
             id="a sub-block",
         ),
         pytest.param(
             "spot@us-east5-b, spot @ us-central1-ai1a, spot",
-            (
-                CapacityChoice(kind=CapacityKind.SPOT, zone=Zone("us-east5-b")),
-                CapacityChoice(kind=CapacityKind.SPOT, zone=Zone("us-central1-ai1a")),
-                SPOT,
-            ),
+            (spot_in("us-east5-b"), spot_in("us-central1-ai1a"), SPOT),
             id="one kind in one zone, in another, and anywhere, are three choices",
         ),
         pytest.param(
@@ -62,7 +60,6 @@ def reserved(path: str, zone: str = "") -> CapacityChoice:
     ],
 )
 def test_valid_choices_are_read(text: str, want: tuple[CapacityChoice, ...]) -> None:
-    """The cases cover the whole grammar."""
     assert parse_choices(text) == want
 
 

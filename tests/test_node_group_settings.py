@@ -44,6 +44,5 @@ def test_valid_setting_is_read(variable: str, text: str, field: str, want: objec
     ],
 )
 def test_invalid_setting_is_reported_with_its_variable(variable: str, text: str) -> None:
-    """The message has the variable, its value, and its purpose."""
     with pytest.raises(SettingsError, match=f"{variable}="):
         read_options(NodeGroupSettings, {**PROJECT, variable: text})

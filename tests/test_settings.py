@@ -12,7 +12,6 @@ from tests.support.settings import REQUIRED
 
 
 def problems(**environment: str) -> tuple[str, ...]:
-    """Return the problems of an environment."""
     with pytest.raises(SettingsError) as caught:
         read_settings(REQUIRED | environment)
     return caught.value.problems
@@ -189,7 +188,6 @@ def test_option_that_needs_gke_is_rejected_without_it(changes: dict[str, str], w
     ],
 )
 def test_option_is_read(variable: str, text: str, field: str, want: object) -> None:
-    """Each form of the Go provisioner, and the additional ones."""
     assert getattr(read_settings(REQUIRED | {variable: text}), field) == want
 
 

@@ -74,14 +74,15 @@ def format_option(*more: str) -> Callable[[_Function], _Function]:
     return click.option("-o", "--output", "form", type=click.Choice((*FORMATS, *more)), help="format of the output")
 
 
+def file_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
+    """Add an option with the name of a file, which shells complete."""
+    return click.option(name, metavar="FILE", shell_complete=complete_files, help=text, **options)
+
+
 def kubeconfig_option(command: _Function) -> _Function:
     """Add the option of commands that talk to the cluster."""
-    return click.option(
-        "--kubeconfig",
-        metavar="FILE",
-        shell_complete=complete_files,
-        help="kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)",
-    )(command)
+    text = "kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
+    return file_option("--kubeconfig", text)(command)
 
 
 def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from provisioner.cli.frame import Frame, complete_files, kubeconfig_option, observation_options
+from provisioner.cli.frame import Frame, file_option, kubeconfig_option, observation_options
 
 if TYPE_CHECKING:
     from provisioner.partitions.vipu.cli import VipuCommand
@@ -38,13 +38,8 @@ COMMANDS = {"get": ("partitions_get", "wait for a pod's partition: the init cont
     show_default=True,
     help='address of the REST API over TLS, where there is a certificate; "0" disables it',
 )
-@click.option(
-    "--tls-cert-file",
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="its certificate; read again when it changes (default: no TLS)",
-)
-@click.option("--tls-key-file", metavar="FILE", shell_complete=complete_files, help="the key of the certificate")
+@file_option("--tls-cert-file", "its certificate; read again when it changes (default: no TLS)")
+@file_option("--tls-key-file", "the key of the certificate")
 @observation_options(metrics=":8082")
 @click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")
 @kubeconfig_option

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.frame import Command, file_option
 from provisioner.cli.output import ExitCode, plain, refuse
 from provisioner.partitions import client, names
 
@@ -27,25 +27,16 @@ _VARIABLES = (
     examples=("{prog} partitions get --server=http://tpu-provisioner-partitions.tpu-provisioner-system.svc",),
 )
 @click.option("--server", required=True, metavar="URL", help="where the REST API is")
-@click.option(
+@file_option(
     "--ca-file",
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="authorities that sign the certificate of an https server; read again each time (default: the system's)",
+    "authorities that sign the certificate of an https server; read again each time (default: the system's)",
 )
-@click.option(
-    "--file",
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="write the IPUoF configuration there (default: only wait)",
-)
-@click.option(
+@file_option("--file", "write the IPUoF configuration there (default: only wait)")
+@file_option(
     "--token-file",
+    "the token of the pod; read again each time",
     default=f"{names.TOKEN_DIRECTORY}/{names.TOKEN_FILE}",
     show_default=True,
-    metavar="FILE",
-    shell_complete=complete_files,
-    help="the token of the pod; read again each time",
 )
 @click.option(
     "--timeout", type=click.FloatRange(min=0), metavar="SECONDS", help="give up after this time (default: never)"

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import click
 
 from provisioner.admission.files import Files
-from provisioner.cli.frame import Command, complete_files, kubeconfig_option, observation_options, truth_option
+from provisioner.cli.frame import Command, file_option, kubeconfig_option, observation_options, truth_option
 from provisioner.kube.api import connect
 from provisioner.runtime import logs
 from provisioner.settings.webhook import read_webhook_settings
@@ -20,19 +18,7 @@ from provisioner.webhook import app
 _CERTIFICATE, _KEY = "/etc/tls/tls.crt", "/etc/tls/tls.key"
 
 
-def _file_option(
-    name: str, variable: str, default: str, text: str
-) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    return click.option(
-        name,
-        envvar=variable,
-        default=default,
-        show_default=True,
-        show_envvar=True,
-        metavar="FILE",
-        shell_complete=complete_files,
-        help=text,
-    )
+_SHOWN = {"show_default": True, "show_envvar": True}
 
 
 @click.command(
@@ -44,8 +30,14 @@ def _file_option(
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="address of the webhooks, over HTTPS")
 @observation_options(metrics=":8080")
-@_file_option("--tls-cert-file", "GTEI_TLS_CERT_FILE", _CERTIFICATE, "certificate; read again when it changes")
-@_file_option("--tls-key-file", "GTEI_TLS_KEY_FILE", _KEY, "its key")
+@file_option(
+    "--tls-cert-file",
+    "certificate; read again when it changes",
+    envvar="GTEI_TLS_CERT_FILE",
+    default=_CERTIFICATE,
+    **_SHOWN,
+)
+@file_option("--tls-key-file", "its key", envvar="GTEI_TLS_KEY_FILE", default=_KEY, **_SHOWN)
 @truth_option("--verbose", "log at level debug", envvar="GTEI_VERBOSE", show_envvar=True)
 @kubeconfig_option
 def command(

@@ -58,17 +58,11 @@ SHARED_POOL_NODES = 16
 GROUP_NODES = 2304
 #: Characters of all finalizers of an object. Those of the provisioner have fewer than 200.
 FINALIZERS = 4096
-#: Entries of metadata. With more, the API server rejects the CRD's rule that counts the bytes of all values.
-METADATA_ENTRIES = 64
 #: Bytes of one value of metadata, and of all values of a group. Compute Engine accepts 262,144 bytes per value. A
 #: template also contains the provisioner's startup script.
 METADATA_VALUE = 262_144
-TEMPLATE_METADATA = 2 * METADATA_VALUE
-#: Network tags, of which Compute Engine accepts 64, and scopes of a service account, of which one is enough.
+#: Network tags. Compute Engine accepts 64.
 NETWORK_TAGS = 64
-SCOPES = 64
-#: Characters of a resource's address in Compute Engine, which usually has about 200.
-RESOURCE_ADDRESS = 1024
 #: Characters of a kubelet's certificate request in base64. One with an RSA key of 4,096 bits and the longest node name
 #: has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096

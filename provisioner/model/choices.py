@@ -12,6 +12,7 @@ from __future__ import annotations
 import re
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model import bounds
@@ -92,12 +93,26 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
     return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
 
 
-def capacity_key(pool: NodePool | NodePoolRequest) -> str:
-    """Return a key of a pool's capacity, for back-off: a smaller slice, or another network, may be available."""
+class CapacityKey(NamedTuple):
+    """Capacity of a pool, as key of its back-off: a smaller slice, or another network, may be available."""
+
+    zone: Zone
+    machine_type: str
+    #: Topology and number of hosts.
+    shape: str
+    #: Capacity type or reservation, followed by a fingerprint of the pods' own choices if they have any.
+    terms: str
+
+    def __str__(self) -> str:
+        return "/".join(self)
+
+
+def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
+    """Return the capacity of a pool."""
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
     own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
-    return f"{choice.zone}/{pool.machine_type}/{pool.topology} on {pool.hosts}/{terms}{own}"
+    return CapacityKey(choice.zone, pool.machine_type, f"{pool.topology} on {pool.hosts}", f"{terms}{own}")
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:

@@ -1,7 +1,7 @@
 """Serves ASGI apps over HTTP: uvicorn in a thread, with bounds on the time, number and size of requests.
 
 Apps must not block the event loop. With TLS, a certificate that is loaded into the context again is used from the next
-connection on. The number of TLS handshakes is not bounded: asyncio takes 0.3 MiB for each, for at most 60 s.
+connection on. asyncio takes 0.3 MiB for each TLS handshake, for at most 60 s, so their number is bounded.
 """
 
 from __future__ import annotations
@@ -51,6 +51,10 @@ _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
+#: Connections whose handshake has not ended, by the address of the client, oldest first; with entries that are closed.
+Handshakes = dict[Any, socket.socket]
+
+
 class ServerError(UserError):
     """An address that cannot be served; the message is for the user."""
 
@@ -76,7 +80,8 @@ def parse_address(text: str) -> Address | None:
 class Limits:
     """Bounds of one address."""
 
-    #: Maximum number of open connections; beyond it, the client with the most loses its oldest.
+    #: Maximum number of open connections; beyond it, the client with the most loses its oldest. Also the maximum number
+    #: of TLS handshakes; beyond it, the oldest one ends.
     connections: int = 32
     #: Maximum time from the connection to the first byte of a request, and from there to the end of the response.
     request_seconds: float = 10.0
@@ -109,13 +114,15 @@ class _Requests(h11.Connection):
 class _Connection(H11Protocol):
     """A connection that is aborted at its deadline, or if its client has too many."""
 
-    def __init__(self, limits: Limits, *args: Any, **options: Any) -> None:
+    def __init__(self, limits: Limits, handshakes: Handshakes, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
+        self._handshakes = handshakes
         self.conn = _Requests(limits.header_bytes)
         self._limits = limits
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._handshakes.pop(self.client, None)
         self.opened_at = self.loop.time()
         self._deadline, self._rests = self.loop.call_later(self._limits.request_seconds, transport.abort), True
         if len(self.connections) > self._limits.connections:
@@ -151,11 +158,31 @@ class _Connection(H11Protocol):
         super().connection_lost(None)
 
 
-def _make_server(app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | None) -> uvicorn.Server:
+class _TlsListener(socket.socket):
+    """Listening socket that ends the oldest handshakes beyond a maximum."""
+
+    def __init__(self, listening: socket.socket, handshakes: Handshakes, max_handshakes: int) -> None:
+        super().__init__(listening.family, listening.type, listening.proto, listening.detach())
+        self._handshakes, self._max_handshakes = handshakes, max_handshakes
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        connection, address = super().accept()
+        self._handshakes[address[:2]] = connection
+        while len(self._handshakes) > self._max_handshakes:
+            oldest = self._handshakes.pop(next(iter(self._handshakes)))
+            with contextlib.suppress(OSError):
+                # asyncio closes the connection. A connection that has failed is closed already.
+                oldest.shutdown(socket.SHUT_RDWR)
+        return connection, address
+
+
+def _make_server(
+    app: ASGIApp, name: str, limits: Limits, tls: ssl.SSLContext | None, handshakes: Handshakes
+) -> uvicorn.Server:
     return uvicorn.Server(
         uvicorn.Config(
             _guarded(app, limits),
-            http=cast(Any, partial(_Connection, limits)),
+            http=cast(Any, partial(_Connection, limits, handshakes)),
             ws="none",
             lifespan="off",
             # uvicorn logs nothing; failures of an app are logged here.
@@ -227,8 +254,9 @@ class HttpServer:
         limits: Limits = Limits(),
         tls: ssl.SSLContext | None = None,
     ) -> None:
-        self._addresses = tuple(apps)
-        self._servers = [_make_server(app, name, limits, tls) for app in apps.values()]
+        self._limits, self._tls = limits, tls
+        self._handshakes: dict[Address, Handshakes] = {address: {} for address in apps}
+        self._servers = [_make_server(app, name, limits, tls, self._handshakes[each]) for each, app in apps.items()]
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         #: Ports that are served. With port 0, the system chooses one.
@@ -237,12 +265,18 @@ class HttpServer:
     def start(self) -> None:
         """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
         with contextlib.ExitStack() as opened:
-            self._sockets = [opened.enter_context(_listen(each)) for each in self._addresses]
+            self._sockets = [opened.enter_context(self._listen(each)) for each in self._handshakes]
             opened.pop_all()
         self.ports = tuple(each.getsockname()[1] for each in self._sockets)
         if self.ports:
             self._thread.start()
             _log.debug("http_server.started", ports=self.ports)
+
+    def _listen(self, address: Address) -> socket.socket:
+        listening = _listen(address)
+        if self._tls is None:
+            return listening
+        return _TlsListener(listening, self._handshakes[address], self._limits.connections)
 
     def drain(self) -> None:
         """Close each connection with its next response, from 1 s later at the latest, so that clients reconnect."""

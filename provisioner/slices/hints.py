@@ -24,7 +24,7 @@ from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.model import bounds
 from provisioner.model.capacity import Failure, FailureKind, PoolName
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, Memory, PoolMemory, SliceMemory
+from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory, PoolMemory, SliceMemory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
@@ -40,7 +40,7 @@ def to_text(memory: Memory) -> dict[str, str]:
     """
     # The back-offs that last longest, because pods name the reservations in the keys: there may be any number of them.
     shared = (item for item in memory.backoffs.items() if item[1].slice_id is None)
-    backoffs = sorted(shared, key=lambda item: (item[1].until, item[0]), reverse=True)[: bounds.HINTED_BACKOFFS]
+    backoffs = sorted(shared, key=lambda item: (item[1].until, str(item[0])), reverse=True)[: bounds.HINTED_BACKOFFS]
     pools = memory.pools.items()
     sections: dict[str, list[Any]] = {
         "creates": sorted(memory.created_at, reverse=True),
@@ -59,7 +59,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
 def from_text(data: Mapping[str, str]) -> Memory:
     """Parse the hints; an invalid section is left out."""
-    backoffs = _read(data, "back-off", list[tuple[str, FailureKind, str, int, _Moment, _Moment]])
+    backoffs = _read(data, "back-off", list[tuple[BackoffKey, FailureKind, str, int, _Moment, _Moment]])
     idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
     last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))
     attempts = _read(data, "attempts", list[tuple[SliceId, _Attempt]])

@@ -23,7 +23,7 @@ from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan, notice
-from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, policy_of
+from provisioner.slices.planning.round import Round, Snapshot, policy_of
 from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 
@@ -60,7 +60,8 @@ class Loop(RoundLoop[answers.Answer]):
     #: Times since which nothing could be decided, and of the last notification of owners; None if there was none.
     _stalled_since: float | None = None
     _told_stalled: float | None = None
-    _derived: Derived = NOT_DERIVED
+    #: The last round, whose slices and pools the next one reuses; None if the catalogue has changed since.
+    _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
 
     def run(self) -> None:
@@ -138,7 +139,7 @@ class Loop(RoundLoop[answers.Answer]):
         self._machine_configs = extend_catalogue(watch.records() if watch is not None else {}, before)
         if self._machine_configs is before:
             return False
-        self._derived = NOT_DERIVED
+        self._last_round = None
         return True
 
     def _prepare(self) -> float:
@@ -185,8 +186,8 @@ class Loop(RoundLoop[answers.Answer]):
             snapshot = observe()
         rules = self.pools.supplier.rules
         with self.metrics.decide_seconds.time():
-            plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._derived)
-        self._derived = plan.derived
+            plan = decide(snapshot, self.memory, self._adapted(), rules, self.clock(), self._last_round)
+        self._last_round = plan.round
         return plan, snapshot
 
     def _due_in_seconds(self) -> float:

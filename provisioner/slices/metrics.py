@@ -162,7 +162,6 @@ _USE: Mapping[Phase, Use] = {
     Phase.DELETING: Use.DRAINING,
     Phase.GONE: Use.DRAINING,
 }
-_KINDS = frozenset(kind.value for kind in FailureKind)
 _TRYING = frozenset({Phase.WANTED, Phase.CREATING, Phase.PROVISIONING})
 
 
@@ -249,7 +248,7 @@ class Meter:
 
     def look(self, plan: Plan, snapshot: Snapshot, now: datetime) -> None:
         """Measure one round."""
-        supply = plan.derived.supply
+        supply = plan.round.supply if plan.round is not None else {}
         self._measure_usage(plan.pools, supply)
         self._waiting, measured = follow(self._waiting, plan.pools, now)
         for stage, seconds in measured:
@@ -338,7 +337,7 @@ def values_of(
         "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits for: "
         "the kind of a failure, or a limit."
     )
-    causes = ((cause, waits[uid]) for cause, uid in _causes(plan, plan.derived.supply) if uid in waits)
+    causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
     # Pools of workloads that are not watched are never overdue.
     undecided = {state.name for state in plan.pools if state.undecided}
@@ -364,7 +363,9 @@ def values_of(
     yield Shown("limit", "The limits that are set.", {key: each.most for key, each in limits.items()}, scopes)
     text = "How much of each limit is used; scope `*`: by the one that uses most."
     yield Shown("limit_used", text, {key: each.used for key, each in limits.items()}, scopes)
-    limited = Counter(each.key.partition(" ")[0] for each in plan.notices if each.reason == constants.LIMIT_REACHED)
+    limited = Counter(
+        cause for wait in plan.waits.values() if wait.reason == constants.LIMIT_REACHED for cause in wait.causes
+    )
     waiting = {each.name: 0 for each in plan.limits} | limited
     yield Shown("limit_waiting_slices", "Slices that wait because of a limit.", waiting, ("limit",))
     text = "Node pool operations in progress in the cluster, as far as known."
@@ -389,20 +390,18 @@ def _phase_of(state: PoolState) -> str:
     return SPLIT if _is_split(state) else state.phase.value
 
 
-def _causes(plan: Plan, supply: Mapping[PoolName, Supply]) -> Iterator[tuple[str, str]]:
-    """Yield the causes for which slices wait, a kind of failure or a limit, with the UIDs of their objects."""
-    for notice in plan.notices:
-        # The last word of the key is the pool.
-        words = notice.key.split()[:-1]
-        if notice.reason == constants.LIMIT_REACHED:
-            causes = words[:1]
-        else:
-            causes = [each for each in words if each in _KINDS] if notice.reason == constants.CREATION_WAITING else []
-        yield from ((cause, ref.uid) for cause in causes for ref in notice.objects)
-    # The slice that tries whether there is capacity again has no notice, but waits for the same cause.
-    memory = plan.memory
+def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
+    """Yield the causes for which slices wait, a kind of failure or a limit, with the UIDs of their leader pods."""
+    memory, round_ = plan.memory, plan.round
+    if round_ is None:
+        return
+    for slice_id, wait in plan.waits.items():
+        leader = round_.slices[slice_id].leader
+        if leader is not None and not wait.silent:
+            yield from ((cause, leader.uid) for cause in wait.causes)
+    # The slice that tries whether there is capacity again has no such record, but waits for the same cause.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    pools = {name: each.pool for name, each in supply.items()} | requests
+    pools = {name: each.pool for name, each in round_.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():
         if state.leader is not None and state.name in pools and state.phase in _TRYING:
             last = backoff.probing(memory.backoffs, capacity_key(pools[state.name]))

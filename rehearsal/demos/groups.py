@@ -10,13 +10,13 @@ import json
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from importlib import resources
 from pathlib import Path
 from typing import Any
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.crds import crd
 from provisioner.nodegroups.api.types import GROUP, VERSION, Kind
 from provisioner.nodegroups.bootstrap import tokens
 from rehearsal import localcluster
@@ -59,8 +59,9 @@ class GroupRehearsal(RehearsedCluster):
 
     def start_rest(self) -> None:
         """Install the CRDs, and start the simulated Compute Engine."""
-        definitions = {"apiVersion": "v1", "kind": "List", "items": [crd(kind) for kind in Kind]}
-        self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(definitions))
+        folder = resources.files("provisioner.nodegroups.api") / "crds"
+        definitions = "---\n".join(file.read_text(encoding="utf-8") for file in folder.iterdir())
+        self.kubectl("apply", "--server-side", "--filename=-", stdin=definitions)
         named = [f"customresourcedefinition/{kind.plural}.{GROUP}" for kind in Kind]
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *named)
         for each in (_PLUGIN_ACCOUNT, *_MACHINES):

@@ -28,8 +28,6 @@ Respond = Callable[..., Awaitable[int]]
 
 
 def post(body: bytes, media_type: str = "application/json") -> Request:
-    """Return a request with a body."""
-
     async def receive() -> dict[str, Any]:
         return {"type": "http.request", "body": body}
 
@@ -104,7 +102,6 @@ def test_quick_small_bodies_are_answered_in_the_event_loop(*, quick: bool, body:
 
 
 def test_duration_starts_before_the_wait_in_a_lane():
-    """The wait in a lane is part of the duration."""
     since = []
 
     def begin(_body: bytes, at: float) -> Response:

@@ -100,7 +100,6 @@ def test_deferred_review_is_answered_later():
 
 
 def test_duration_of_a_review_starts_when_its_body_has_arrived():
-    """The wait in a lane is part of the duration."""
     seen = []
 
     def reviewed(_hook: str, _outcome: str, seconds: float) -> None:

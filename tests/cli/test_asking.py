@@ -101,7 +101,6 @@ def test_unknown_name_or_kind_is_reported_with_the_nearest_one(name: str, words:
 
 
 def test_name_in_two_namespaces_is_explained_for_both_unless_one_is_given() -> None:
-    """Without a namespace, both are explained."""
     world = World(make_jobset("train", namespace="one"), make_jobset("train", namespace="two"))
     found = explanations(document_of(world), "train", "")
     assert [each.id for each in found] == ["JobSet/one/train", "JobSet/two/train"]
@@ -338,6 +337,11 @@ def test_any_running_pod_is_read_if_there_is_no_lease(
     assert "train-slice-0" in capsys.readouterr().out
 
 
+def _led_by_a(board: Answer) -> dict[str, Answer]:
+    lease = Answer(body=b'{"spec":{"holderIdentity":"a"}}')
+    return {f"GET {_LEASE}": lease, f"GET {_PODS}/a:8081/proxy{_BOARD}": board}
+
+
 @pytest.mark.parametrize(
     ("answers", "words"),
     [
@@ -355,18 +359,10 @@ def test_any_running_pod_is_read_if_there_is_no_lease(
             id="not installed",
         ),
         pytest.param(
-            {
-                f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
-                f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(body=b'{"version":"x"}'),
-            },
-            "not in the format of this release",
-            id="another release",
+            _led_by_a(Answer(body=b'{"version":"x"}')), "not in the format of this release", id="another release"
         ),
         pytest.param(
-            {
-                f"GET {_LEASE}": Answer(body=b'{"spec":{"holderIdentity":"a"}}'),
-                f"GET {_PODS}/a:8081/proxy{_BOARD}": Answer(status=503, body=b'{"kind":"Status","message":"no route"}'),
-            },
+            _led_by_a(Answer(status=503, body=b'{"kind":"Status","message":"no route"}')),
             "Is it running?",
             id="the pod does not answer",
         ),
@@ -375,7 +371,6 @@ def test_any_running_pod_is_read_if_there_is_no_lease(
 def test_unreachable_controller_is_reported_with_a_remedy(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], answers: dict[str, Answer], words: str
 ) -> None:
-    """The output is one message without a traceback."""
     for what, answer in answers.items():
         wire.answer(what, answer)
     assert run("status", "--kubeconfig", str(write_kubeconfig(tmp_path / "config", wire.url))) == 1

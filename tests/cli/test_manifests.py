@@ -44,7 +44,6 @@ def read(text: str | bytes) -> list[Any]:
     ],
 )
 def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> None:
-    """The values are those that kubectl sends to the API server."""
     assert read(text) == [want]
 
 
@@ -84,7 +83,6 @@ def test_a_yaml_bomb_is_not_expanded() -> None:
 
 
 def test_missing_field_has_the_line_of_its_nearest_parent() -> None:
-    """The line is that of the nearest existing parent."""
     documents, _ = read_documents("f", "# a remark\na:\n  b:\n    - c: 1\n    - &x\n      d: 2\ne: *x\n---\nf: 1\n")
     document, other = documents
     assert document.line == 2
@@ -120,7 +118,6 @@ def test_json_is_read_as_yaml(value: dict[str, Any]) -> None:
 @hypothesis_settings(max_examples=200, deadline=None)
 @given(st.text(st.sampled_from("ab:-[]{}&*!|>'\"#%@`,? \n\t\\<~01.") | st.characters(), max_size=60))
 def test_any_text_gives_documents_or_problems(text: str) -> None:
-    """No text raises an exception."""
     documents, problems = read_documents("f", text)
     assert isinstance(documents, list)
     assert all(0 <= each.line <= text.count("\n") + 2 for each in problems)

@@ -255,7 +255,6 @@ def test_settings_are_read_from_a_file(capsys: pytest.CaptureFixture[str], *, wr
     ],
 )
 def test_invalid_settings_file_is_an_error(text: str | None, words: str, capsys: pytest.CaptureFixture[str]) -> None:
-    """The exit code is 1."""
     if text is not None:
         Path("settings.env").write_text(text, encoding="utf-8")
     assert main(["plan", "-f", write("a.yaml", GOOD), "--settings=settings.env"]) == ExitCode.ERROR

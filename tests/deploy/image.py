@@ -53,7 +53,6 @@ class Stage:
 
 
 def read_stages(dockerfile: Path) -> list[Stage]:
-    """Return the stages of a Dockerfile."""
     text = re.sub(r"(?m)^\s*#.*\n", "", dockerfile.read_text(encoding="utf-8"))
     stages: list[Stage] = []
     for line in re.sub(r"\\\n\s*", " ", text).splitlines():

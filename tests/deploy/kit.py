@@ -114,7 +114,6 @@ def example(folder: Path, name: str, *, options: str = "") -> Path:
 
 
 def only(documents: Iterable[dict[str, Any]], kind: str, name: str = "") -> dict[str, Any]:
-    """Return the only document of a kind."""
     (found,) = [each for each in documents if each["kind"] == kind and name in ("", each["metadata"]["name"])]
     return found
 

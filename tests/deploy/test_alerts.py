@@ -130,6 +130,44 @@ def _of_every_controller(
     )
 
 
+#: Alerts that depend on one series: its values, the minutes in which the alert fires, the duration of the case, and the
+#: labels of the series that the alert has.
+_OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]], ...] = (
+    ("IPUPartitionsServerUnreadable", 'partitions_server_readable{pod="i",server="vipu-2:8090"}', "1x4 0x29 1x56",
+     (20, 35), 50, ("server",)),
+    ("IPUPartitionsOrphans", 'partitions_partitions{pod="i",phase="orphan"}', "0x4 2x85", (35, _END), 50, ()),
+    *(
+        (alert, f'nodegroups_groups{{pod="n",reason="{reason}"}}', values, minutes, last, ("reason",))
+        for alert, reason, values, minutes, last in (
+            ("TPUNodeGroupsRejected", "RequestRejected", "0x4 1x85", (20, _END), 50),
+            ("TPUNodeGroupsWaitForCapacity", "InstancesCreationFailed", "1x70 0x19", (60, 71), 80),
+            ("TPUNodeGroupsWaitForCapacity", "LimitReached", "1x70 0x19", (60, 71), 80),
+            ("TPUNodeGroupsNotJoining", "AwaitingNodeJoin", "2x90", (30, _END), 50),
+            ("TPUNodeGroupsNodeLost", "NodeLost", "0x9 1x80", (40, _END), 50),
+            ("TPUNodeGroupsDeleteHeldUp", "DrainingNodes", "1x150", (120, _END), 150),
+            ("TPUNodeGroupsDeleteHeldUp", "Recreating", "1x150", (120, _END), 150),
+        )
+    ),
+    ("TPUProvisionerMassDisappearance", 'alerts{pod="a",kind="mass_disappearance"}', "0x4 2x9 0x76", (6, 15), 50, ()),
+    ("TPUProvisionerNodePoolStuck", 'alerts{pod="a",kind="pool_stuck"}', "0x4 2x9 0x76", (10, 15), 50, ()),
+    ("TPUProvisionerNodeChangeRejected", 'alerts{pod="a",kind="node_change_rejected"}', "0x4 1x9 0x76", (10, 15), 50,
+     ()),
+    ("TPUProvisionerNodePoolLeak", 'unneeded_overdue_seconds{pod="a"}', "0+60x90", (71, _END), 80, ()),
+    ("TPUProvisionerSliceStuck", 'notices{pod="a",reason="SliceStuck"}', "0x4 1x85", (15, _END), 50, ()),
+    ("TPUProvisionerSliceSplit", 'split_slices{pod="a"}', "0x4 2x85", (20, _END), 50, ()),
+    # More than half an hour at minute 31.
+    ("TPUProvisionerStockout", 'waiting_oldest_seconds{pod="a",cause="stockout"}', "0+60x60 0x29", (41, 61), 80, ()),
+    # More than twelve hours at minute 4.
+    ("TPUProvisionerLimitReached", 'waiting_oldest_seconds{pod="a",cause="MAX_CHIPS"}', "43000+60x90", (64, _END), 80,
+     ("cause",)),
+    ("TPUProvisionerWebhookCertificates", 'webhook_certificates_problem{pod="w"}', "0x4 1x39 0x46", (35, 45), 50, ()),
+)  # fmt: skip
+
+
+def _labels_of(series: str, *names: str) -> dict[str, str]:
+    return {name: value for name, value in re.findall(r'(\w+)="([^"]*)"', series) if name in names}
+
+
 #: Alert and its labels by the counter of failures.
 _FAULTS: dict[str, tuple[str, dict[str, str]]] = {
     'partitions_decision_faults_total{pod="i"}': ("IPUPartitionsDecisionFaults", {}),
@@ -171,16 +209,12 @@ _CASES = (
     ),
     _Case("node groups alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS, "")),
     _Case("no node groups, ever", dict.fromkeys(_NODE_GROUPS, "")),
+    _Case("no webhook server, ever", dict.fromkeys(_WEBHOOK, "")),
+    _Case("a restart of four minutes without a leader", {'leader{pod="a"}': "1x5 0x3 1x80"}),
     _Case(
         "nobody leads partitions, nor knows their ledger",
         {'partitions_leader{pod="i"}': "0x90", 'partitions_ledger_known{pod="i"}': "0x90"},
         {"IPUPartitionsWithoutLeader": (5, _END)},
-    ),
-    _Case(
-        "one of two V-IPU servers cannot be read for half an hour",
-        {'partitions_server_readable{pod="i",server="vipu-2:8090"}': "1x4 0x29 1x56"},
-        {"IPUPartitionsServerUnreadable": (20, 35)},
-        {"server": "vipu-2:8090"},
     ),
     _Case(
         "a pod that waits while as many IPUs are free",
@@ -188,73 +222,6 @@ _CASES = (
         # More than an hour at minute 61.
         {"IPUPartitionsPodWaits": (91, _END)},
         minutes=120,
-    ),
-    _Case(
-        "orphans that stay",
-        {'partitions_partitions{pod="i",phase="orphan"}': "0x4 2x85"},
-        {"IPUPartitionsOrphans": (35, _END)},
-    ),
-    _Case(
-        "a group that Google rejects",
-        {'nodegroups_groups{pod="n",reason="RequestRejected"}': "0x4 1x85"},
-        {"TPUNodeGroupsRejected": (20, _END)},
-        {"reason": "RequestRejected"},
-    ),
-    _Case(
-        "a group that waits for capacity",
-        {'nodegroups_groups{pod="n",reason="InstancesCreationFailed"}': "1x70 0x19"},
-        {"TPUNodeGroupsWaitForCapacity": (60, 71)},
-        {"reason": "InstancesCreationFailed"},
-        minutes=80,
-    ),
-    _Case(
-        "a group that waits for the limit on machines",
-        {'nodegroups_groups{pod="n",reason="LimitReached"}': "1x70 0x19"},
-        {"TPUNodeGroupsWaitForCapacity": (60, 71)},
-        {"reason": "LimitReached"},
-        minutes=80,
-    ),
-    _Case(
-        "machines that do not join",
-        {'nodegroups_groups{pod="n",reason="AwaitingNodeJoin"}': "2x90"},
-        {"TPUNodeGroupsNotJoining": (30, _END)},
-        {"reason": "AwaitingNodeJoin"},
-    ),
-    _Case(
-        "a lost node whose slice is not recreated",
-        {'nodegroups_groups{pod="n",reason="NodeLost"}': "0x9 1x80"},
-        {"TPUNodeGroupsNodeLost": (40, _END)},
-        {"reason": "NodeLost"},
-    ),
-    _Case(
-        "a group that goes and waits for pods",
-        {'nodegroups_groups{pod="n",reason="DrainingNodes"}': "1x150"},
-        {"TPUNodeGroupsDeleteHeldUp": (120, _END)},
-        {"reason": "DrainingNodes"},
-        minutes=150,
-    ),
-    _Case(
-        "a slice that is recreated and whose machines stay",
-        {'nodegroups_groups{pod="n",reason="Recreating"}': "1x150"},
-        {"TPUNodeGroupsDeleteHeldUp": (120, _END)},
-        {"reason": "Recreating"},
-        minutes=150,
-    ),
-    _Case("a restart of four minutes without a leader", {'leader{pod="a"}': "1x5 0x3 1x80"}),
-    _Case(
-        "the brake holds for ten minutes",
-        {'alerts{pod="a",kind="mass_disappearance"}': "0x4 2x9 0x76"},
-        {"TPUProvisionerMassDisappearance": (6, 15)},
-    ),
-    _Case(
-        "a delete that is held up and then passes",
-        {'alerts{pod="a",kind="pool_stuck"}': "0x4 2x9 0x76"},
-        {"TPUProvisionerNodePoolStuck": (10, 15)},
-    ),
-    _Case(
-        "the right to change nodes is missing for a while",
-        {'alerts{pod="a",kind="node_change_rejected"}': "0x4 1x9 0x76"},
-        {"TPUProvisionerNodeChangeRejected": (10, 15)},
     ),
     _Case(
         "the right to list MachineConfigs is missing since an upgrade",
@@ -266,51 +233,17 @@ _CASES = (
         {"source": "machineconfigs"},
     ),
     _Case(
-        "a pool that does not go",
-        {'unneeded_overdue_seconds{pod="a"}': "0+60x90"},
-        {"TPUProvisionerNodePoolLeak": (71, _END)},
-        minutes=80,
-    ),
-    _Case(
-        "a slice that is stuck",
-        {'notices{pod="a",reason="SliceStuck"}': "0x4 1x85"},
-        {"TPUProvisionerSliceStuck": (15, _END)},
-    ),
-    _Case(
-        "two slices whose pods are mixed",
-        {'split_slices{pod="a"}': "0x4 2x85"},
-        {"TPUProvisionerSliceSplit": (20, _END)},
-    ),
-    _Case(
-        "a stockout that a slice waits for",
-        {'waiting_oldest_seconds{pod="a",cause="stockout"}': "0+60x60 0x29"},
-        # More than half an hour at minute 31.
-        {"TPUProvisionerStockout": (41, 61)},
-        minutes=80,
-    ),
-    _Case(
-        "a limit that keeps one slice waiting for twelve hours and more",
-        {'waiting_oldest_seconds{pod="a",cause="MAX_CHIPS"}': "43000+60x90"},
-        # More than twelve hours at minute 4.
-        {"TPUProvisionerLimitReached": (64, _END)},
-        {"cause": "MAX_CHIPS"},
-        minutes=80,
-    ),
-    _Case("no webhook server, ever", dict.fromkeys(_WEBHOOK, "")),
-    _Case(
-        "certificates with a problem for forty minutes",
-        {'webhook_certificates_problem{pod="w"}': "0x4 1x39 0x46"},
-        {"TPUProvisionerWebhookCertificates": (35, 45)},
-    ),
-    _Case(
         "reviews of which one in fifty takes four seconds",
         {
-            'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="1.0"}': "0+98x90",
-            'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="5.0"}': "0+100x90",
-            'webhook_review_duration_seconds_bucket{pod="w",hook="environment",le="+Inf"}': "0+100x90",
+            f'webhook_review_duration_seconds_bucket{{pod="w",hook="environment",le="{bound}"}}': f"0+{count}x90"
+            for bound, count in (("1.0", 98), ("5.0", 100), ("+Inf", 100))
         },
         {"TPUProvisionerWebhookSlow": (11, _END)},
         {"hook": "environment"},
+    ),
+    *(
+        _Case(f"{series}: {values}", {series: values}, {alert: minutes}, _labels_of(series, *shown), minutes=last)
+        for alert, series, values, minutes, last, shown in _OF_ONE_SERIES
     ),
 )
 
@@ -437,7 +370,6 @@ def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
 
 
 def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
-    """The component is complete without another one."""
     (made,) = tools.built(tmp_path, "prometheus-rule")
     assert made["kind"] == "PrometheusRule"
     assert made["metadata"]["namespace"] == NAMESPACE

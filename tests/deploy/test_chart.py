@@ -100,7 +100,6 @@ def test_chart_has_no_findings_of_helm_lint() -> None:
 def test_chart_with_default_values_creates_the_objects_of_the_base(
     installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The objects differ only in the namespace and the labels."""
     by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
     assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
@@ -297,7 +296,6 @@ _REFUSED = {
 
 @pytest.mark.parametrize("change", _REFUSED.values(), ids=_REFUSED)
 def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dict[str, Any]) -> None:
-    """The message contains the name of the setting."""
     (name,) = change
     with pytest.raises(ValueError, match=name):
         _template({**_IMAGE, "settings": _REQUIRED | change})

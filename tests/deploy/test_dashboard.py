@@ -120,7 +120,6 @@ def test_every_metric_of_slices_is_on_a_panel() -> None:
 
 @_each
 def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard) -> None:
-    """The test also requires a description of each panel."""
     everything = board.json()
     panels = everything["panels"]
     assert len({each["id"] for each in panels}) == len(panels)

@@ -93,7 +93,6 @@ class Reader:
     gcloud_state: Path
 
     def start(self, script: str) -> subprocess.Popen[str]:
-        """Start a script."""
         return subprocess.Popen(
             ["bash", "-euo", "pipefail", "-c", script],
             cwd=self.checkout,
@@ -271,7 +270,6 @@ def test_run_on_a_machine_installs_only_the_packages_of_the_image(tmp_path: Path
 
 @pytest.mark.e2e
 def test_make_run_serves_a_jobset_and_stops_in_order(reader: Reader) -> None:
-    """The command runs in the foreground."""
     names, *_ = _blocks("all")
     (login,) = _blocks("machine", page=_VARIANTS)
     account = "GOOGLE_SERVICE_ACCOUNT=tpu-provisioner@my-project.iam.gserviceaccount.com\n"

@@ -85,7 +85,6 @@ def variables(objects: Objects, name: str) -> dict[str, str]:
 
 
 def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
-    """Controller, REST API, webhook and rights."""
     objects = render()
     assert variables(objects, "ipu-ipu-partitions")["VIPU_SERVERS"] == "vipu.example.com:8191"
     assert objects["Service", "ipu-ipu-partitions"]["spec"]["type"] == "ClusterIP"

@@ -21,11 +21,9 @@ from tests.deploy.kit import (
     REPOSITORY,
     SERVICE_ACCOUNT,
     VALUES,
-    container_of,
     copy_of_deploy,
     enable_component,
     key_of,
-    only,
     rights,
     rule_of_component,
 )
@@ -102,30 +100,6 @@ def full(
 
 
 @pytest.mark.e2e
-def test_all_components_together_are_accepted_by_a_real_api_server(rehearsal: Rehearsal, full: Path) -> None:
-    """Unknown fields would be an error.
-
-    The image is that of `kustomize edit set image`, and a changed setting leads to new pods.
-    """
-    documents = _render(rehearsal, full)
-    kinds = {each["kind"] for each in documents}
-    assert {"PodMonitor", "PodMonitoring"} <= kinds
-    deployment = only(documents, "Deployment", "tpu-provisioner")["spec"]
-    assert deployment["replicas"] == 2
-    container = container_of(documents)
-    assert container["image"] == _IMAGE
-    # The name of the ConfigMap depends on its content.
-    assert container["envFrom"][0]["configMapRef"]["name"].startswith("tpu-provisioner-settings-")
-    account = only(documents, "ServiceAccount", SERVICE_ACCOUNT)
-    assert account["metadata"]["annotations"] == {
-        "iam.gke.io/gcp-service-account": "tpu-provisioner@rehearsal-project.iam.gserviceaccount.com"
-    }
-    role = only(documents, "ClusterRole", "tpu-provisioner")
-    assert any("namespaces" in rule["resources"] for rule in role["rules"])
-    rehearsal.kubectl("apply", "--server-side", "--validate=strict", "-k", str(full))
-
-
-@pytest.mark.e2e
 def test_overlay_without_the_annotation_removes_it_from_the_service_account(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
@@ -136,14 +110,6 @@ def test_overlay_without_the_annotation_removes_it_from_the_service_account(
     text = yaml.safe_dump_all(installed)
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=text)
     assert "iam.gke.io/gcp-service-account" not in rehearsal.api.get(path)["metadata"].get("annotations", {})
-
-
-@pytest.mark.e2e
-def test_second_apply_keeps_the_stored_hints(rehearsal: Rehearsal, installed: list[dict[str, Any]]) -> None:
-    path = f"/api/v1/namespaces/{NAMESPACE}/configmaps/{constants.HINTS_CONFIGMAP_NAME}"
-    rehearsal.api.patch(path, {"data": {"kept": "yes"}})
-    rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=yaml.safe_dump_all(installed))
-    assert rehearsal.api.get(path)["data"]["kept"] == "yes"
 
 
 @pytest.mark.e2e

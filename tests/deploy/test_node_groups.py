@@ -14,6 +14,7 @@ import yaml
 
 from generators import chart, crds
 from provisioner.nodegroups import app, device_plugin
+from provisioner.nodegroups.api.types import Kind
 from provisioner.settings import read as read_options
 from provisioner.settings.nodegroups import OPTIONS, NodeGroupSettings
 from rehearsal.demos import Rehearsal, RehearsalError
@@ -117,7 +118,7 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "test"
     kept = {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in definitions.values()}
     assert kept == {"keep"}
-    made = [tools.documents(text)[0] for text in crds.definitions().values()]
+    made = [crds.crd(kind) for kind in Kind]
     assert {key_of(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
 
 

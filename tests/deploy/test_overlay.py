@@ -126,7 +126,6 @@ _WRONG_CHOICES = (
 def test_invalid_choice_is_rejected_before_anything_is_written(
     name: str, choices: overlay.Choices, words: str, deploy: Path
 ) -> None:
-    """A wrong account, image or repository."""
     with pytest.raises(overlay.OverlayError) as refused:
         overlay.make_overlay(deploy, _VALUES, choices)
     assert words in str(refused.value)

@@ -101,7 +101,6 @@ def _needed(call: Call) -> Right:
 
 
 def test_rights_of_partitions_equal_the_needs_of_their_calls(documents: list[dict[str, Any]], ground: Ground) -> None:
-    """Calls of the Lease, watches, rounds, Events and the REST API."""
     controller = Controller()
     _lead(controller.kube)
     _watch(controller.kube)

@@ -113,7 +113,6 @@ def _repository(root: Path, code: str, changelog: str) -> Path:
 def test_tag_that_contradicts_code_or_changelog_is_not_released(
     name: str, code: str, changelog: str, tag: str, words: str, tmp_path: Path
 ) -> None:
-    """The message contains advice."""
     with pytest.raises(release.ReleaseError, match=re.escape(words)):
         release.check(_repository(tmp_path, code, changelog), tag)
 
@@ -247,7 +246,7 @@ def test_everything_published_is_attested() -> None:
 
 
 def test_everything_published_is_signed() -> None:
-    """Image and chart by digest, and each file; statements on vulnerabilities are attached to the image."""
+    """Image and chart by digest, and each file; statements on vulnerabilities, if any, are attached to the image."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     image, publish = (_commands(jobs[name]) for name in ("image", "publish"))
     assert '"${cosign}" sign --yes --recursive "${IMAGE}"' in image
@@ -276,7 +275,6 @@ def _commands(job: dict[str, Any]) -> str:
 
 
 def test_dependabot_updates_every_pin() -> None:
-    """Actions, base image, Python packages and each Go module."""
     updates = _read(REPOSITORY / ".github/dependabot.yml")["updates"]
     assert {each["package-ecosystem"] for each in updates} == {"github-actions", "docker", "pip", "gomod"}
     assert all(each["cooldown"]["default-days"] == 7 for each in updates)

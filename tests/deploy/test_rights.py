@@ -60,7 +60,6 @@ def _lease_holder(rehearsal: Rehearsal, path: str) -> str:
 def test_provisioner_needs_exactly_the_rights_of_the_manifests(
     rehearsal: Rehearsal, installed: list[dict[str, Any]], ground: Ground, tmp_path: Path
 ) -> None:
-    """A JobSet is served with only the ServiceAccount's token."""
     _make_original_lease(rehearsal)
     with Recorder(rehearsal).recording() as recorder:
         # The provisioner cordons nodes; this uses the right to patch nodes, and the policy on nodes allows it.

@@ -388,7 +388,6 @@ _WITHOUT_COUNTERPART: dict[str, tuple[Json, str]] = {
 
 @pytest.mark.parametrize(("values", "message"), _WITHOUT_COUNTERPART.values(), ids=_WITHOUT_COUNTERPART)
 def test_value_of_env_injector_without_counterpart_is_rejected_with_advice(values: Json, message: str) -> None:
-    """The message names the value and its replacement."""
     with pytest.raises(ValueError, match=message):
         _alone(**values)
 

@@ -119,7 +119,6 @@ def ground(rehearsal: Rehearsal, shared: Shared) -> Iterator[Ground]:
 
 @pytest.fixture
 def provisioner(shared: Shared) -> ProvisionerProcess:
-    """The shared provisioner."""
     return shared.running()
 
 

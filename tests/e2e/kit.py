@@ -84,7 +84,6 @@ def jobset(
     tolerations: Iterable[Mapping[str, str]] = (),
     annotations: Mapping[str, str] | None = None,
 ) -> dict[str, Any]:
-    """Return a JobSet."""
     selectors = {constants.TPU_ACCELERATOR: accelerator, constants.TPU_TOPOLOGY: topology, **(selector or {})}
     return raw_jobset(
         name,
@@ -150,7 +149,6 @@ class Ground:
         self.api.delete(self._path(name))
 
     def jobset(self, name: str) -> dict[str, Any]:
-        """Read a JobSet."""
         return self.api.get(self._path(name))
 
     def state(self, name: str) -> str:
@@ -177,7 +175,6 @@ class Ground:
     # --- pods and nodes
 
     def pods(self) -> list[dict[str, Any]]:
-        """List the pods."""
         return self.rehearsal.objects(collection_path("pods", namespace=self.namespace))
 
     def pods_of(self, name: str) -> list[dict[str, Any]]:
@@ -203,7 +200,6 @@ class Ground:
         return any(each.get("reason") == "Unschedulable" for each in conditions)
 
     def nodes(self) -> list[dict[str, Any]]:
-        """List all nodes."""
         return self.rehearsal.objects(collection_path("nodes"))
 
     def events(self, kind: str, name: str = "") -> list[dict[str, Any]]:
@@ -269,7 +265,6 @@ class Ground:
         wait: bool = True,
         kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Start a provisioner for this test."""
         made = self.rehearsal.provisioner(
             environment={**EAGER, **(environment or {})}, arguments=arguments, kubeconfig=kubeconfig
         )

@@ -28,7 +28,6 @@ def assert_tells(story: list[str], *arguments: str, **environment: str) -> str:
 
 
 def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
-    """The tables follow, and the exit code is 0."""
     story = [
         r"JobSet default/tpu-demo: created",
         r"leader pod default/tpu-demo-workers-0-0-\w+ cannot be scheduled",

@@ -46,7 +46,6 @@ def job(
 
 
 def apply(ground: Ground, name: str, **options: Any) -> None:
-    """Create a Job."""
     path = collection_path("jobs", namespace=ground.namespace, root=PLAIN_JOB.root)
     ground.api.post(path, job(name, ground, **options))
 

@@ -102,7 +102,6 @@ class Ray:
         self.change(workerGroupSpecs=[{**self._raw["spec"]["workerGroupSpecs"][0], "replicas": replicas}])
 
     def delete(self) -> None:
-        """Delete the created object."""
         self.ground.api.delete(self._path)
 
     @property
@@ -221,7 +220,6 @@ def test_ended_rayjob_leaves_no_pool(ground: Ground) -> None:
 
 
 def test_group_of_256_chips_runs_on_one_pool(ground: Ground) -> None:
-    """The pool has 64 hosts."""
     ray = Ray(ground, hosts=64, topology="16x16")
     ray.create()
     ray.await_workers(64)

@@ -236,7 +236,6 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
 
 @pytest.mark.usefixtures("provisioner")
 def test_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
-    """The preempting JobSet runs on the pools of the other one."""
     ground = queue.ground
     queue.set_up(_V4, chips=8, preemption={"withinClusterQueue": "LowerPriority"})
     classes = {name: queue.make("WorkloadPriorityClass", name, {}, value=value) for name, value in _PRIORITIES.items()}

@@ -39,7 +39,6 @@ def running(ground: Ground) -> dict[str, str]:
 def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
     ground: Ground, provisioner: ProvisionerProcess
 ) -> None:
-    """A restart reuses the pool; scaling creates and deletes one."""
     path = apply(ground, "serve")
     ground.wait(lambda: len(running(ground)) == 4, "all pods of both groups run")
     pools = {pool.name for pool in ground.living("serve-")}

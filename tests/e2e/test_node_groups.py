@@ -79,7 +79,6 @@ class World:
             self.controller = None
 
     def group(self) -> dict[str, Any]:
-        """Return the group."""
         return self.admin.get(object_path("tpunodegroups", _GROUP, namespace=_NAMESPACE, root=API_ROOT))
 
     def ready(self) -> dict[str, Any]:
@@ -88,7 +87,6 @@ class World:
         return next((each for each in conditions if each["type"] == "Ready"), {})
 
     def is_ready(self) -> bool:
-        """Return whether the group is ready."""
         return self.ready().get("status") == "True"
 
     def nodes(self) -> list[dict[str, Any]]:

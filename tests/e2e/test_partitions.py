@@ -94,11 +94,9 @@ class World:
         self.rehearsal.api.post(_JOBS, job)
 
     def pods(self) -> list[dict[str, Any]]:
-        """Return all pods of the test."""
         return self.rehearsal.objects(_PODS)
 
     def pods_of_jobs(self) -> dict[str, dict[str, Any]]:
-        """Return the pods by the names of their Jobs."""
         return {pod["metadata"]["labels"]["batch.kubernetes.io/job-name"]: pod for pod in self.pods()}
 
     def phases(self) -> list[str]:

@@ -12,7 +12,6 @@ from provisioner.model.placement import UNKNOWN_GROUP, labels_of, slice_key
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import LEADER_WORKER_SET
 from rehearsal.demos import Rehearsal
-from tests.e2e.assigning import assert_each_on_a_pool_of_its_own, running, train
 from tests.e2e.kit import (
     ASSIGNED,
     PLACEMENT_MANIFESTS,
@@ -83,18 +82,6 @@ def test_pod_with_more_values_than_are_read_is_rejected(server: Admission) -> No
     spec["containers"][0]["env"] = [{"name": f"E{number}", "value": "," * 100_000} for number in range(6)]
     assert "placement.tpu-provisioner.cloud.google.com" in server.refusal(_OPEN, spec)
     assert "values, and at most 500,000 are read" in server.refusal(_OPEN, spec)
-
-
-# The pods wait for node pools.
-@pytest.mark.timeout(60)
-def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) -> None:
-    """The provisioner assigns pools to pods with marks of the webhook."""
-    assigned.provisioner()
-    for name in ("a", "b"):
-        assigned.post(train(assigned, name, slices=2, exclusive=False))
-    assigned.wait(lambda: len(running(assigned)) == 8, "all pods run")
-    assert_each_on_a_pool_of_its_own(assigned, slices=4)
-    assert assigned.accepted("nodePools.create") == 4
 
 
 @pytest.mark.usefixtures("leaderworkersets")

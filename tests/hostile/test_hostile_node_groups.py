@@ -170,7 +170,6 @@ def _read(parse: Callable[[object], Any], raw: Json) -> Any:
 
 
 def test_daemon_set_of_any_form_is_read_or_malformed() -> None:
-    """Other forms raise MalformedObject."""
     raw: Json = {"metadata": {"name": "n", "namespace": "kube-system", "uid": "u", "annotations": {"a": "b"}}}
     for path in _places(raw):
         for odd in _ODD:

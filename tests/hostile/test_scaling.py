@@ -98,7 +98,7 @@ def decide_on(make: Callable[[str], Workload], count: int, *, limited: bool, poo
         return decide(seen, memory, changed, GKE_RULES, now, **last)
 
     first = look(Memory())
-    return lambda: look(first.memory, last=first.derived)
+    return lambda: look(first.memory, last=first.round)
 
 
 @pytest.mark.parametrize("limited", [False, True], ids=["no limits", "limits"])

@@ -86,7 +86,6 @@ def many(count: int) -> dict[str, str]:
     ],
 )
 def test_pod_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -> None:
-    """The message contains the field, its size and the limit."""
     found = requirements_of(**fields).problem
     assert found.startswith(problem) or (problem and problem in found)
     assert bool(found) is bool(problem)
@@ -96,7 +95,6 @@ def test_pod_above_a_limit_has_a_problem(fields: dict[str, Any], problem: str) -
 def jobset_of(
     *, replicas: int = 1, parallelism: Any = 1, count: int = 1, chips: int = 4, name: str = "", **template: Any
 ) -> Workload:
-    """Return the record of a JobSet."""
     raw = raw_jobset()
     (job,) = raw["spec"]["replicatedJobs"]
     job["replicas"] = replicas
@@ -224,7 +222,6 @@ class Sized(FakeKube):
 
 
 def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
-    """Read a list to its end."""
     pager, found, token = Pager(kube, "/p", {}, most=most), [], ""
     while True:
         page = pager.fetch(token)

@@ -56,19 +56,16 @@ def kube() -> FakeKube:
 
 @pytest.fixture
 def clock() -> FakeClock:
-    """Give a clock."""
     return FakeClock()
 
 
 def spec(kube: FakeKube, path: str = OURS) -> dict[str, Any]:
-    """Return the spec of a Lease."""
     lease = kube.object(path)
     assert lease is not None
     return dict(lease["spec"])
 
 
 def held_by(holder: str, **fields: Any) -> dict[str, Any]:
-    """Return a Lease with a holder."""
     return {
         "metadata": {"name": "x", "namespace": "system"},
         "spec": {
@@ -345,7 +342,6 @@ def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock
 def test_missing_namespace_or_permission_is_reported_and_retried(
     kube: FakeKube, clock: FakeClock, error: Exception, words: str
 ) -> None:
-    """The message describes the remedy."""
     kube.fail("POST", "leases", error)
     candidate = Candidate(kube, clock).step()
     assert not candidate.leads

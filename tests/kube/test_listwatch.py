@@ -64,7 +64,6 @@ def event(kind: str, raw: Any) -> dict[str, Any]:
 
 
 def bookmark(version: str) -> dict[str, Any]:
-    """Return a bookmark."""
     return event("BOOKMARK", {"metadata": {"resourceVersion": version}})
 
 
@@ -100,7 +99,6 @@ class Harness:
             self.kube.put_object(f"{THINGS}/{raw['metadata']['name']}", raw)
 
     def values(self) -> dict[str, int]:
-        """Return name -> value of the records."""
         return {name: value for (_, name), value in self.watch.records().items()}
 
     def play(self, *lines: Any) -> float:
@@ -178,7 +176,6 @@ def test_quiet_change_is_kept_without_notification(lines: list[Any], changes: in
     ],
 )
 def test_list_after_a_gap_notifies_unless_all_changes_are_quiet(things: list[dict[str, Any]], changes: int) -> None:
-    """As with events."""
     harness = Harness(quiet=_same_tens)
     harness.put(thing("a", 1), thing("b", 20))
     harness.watch.step()
@@ -267,7 +264,6 @@ def test_list_that_expires_between_pages_starts_again() -> None:
 def test_events_change_the_records(
     harness: Harness, lines: list[Any], want: dict[str, int] | None, changes: int
 ) -> None:
-    """The records after literal sequences of events."""
     harness.play(*lines)
     if want is not None:
         assert want == harness.values()

@@ -115,7 +115,6 @@ def test_unfinished_pods_of_a_node_are_listed_on_all_pages(kube: FakeKube) -> No
     ],
 )
 def test_unreadable_pod_prevents_the_delete(kube: FakeKube, damage: dict[str, Any]) -> None:
-    """The error is raised, and the pod is not skipped."""
     kube.put_object("/api/v1/namespaces/default/pods/p", raw_pod("p", **damage))
     with pytest.raises(errors.Malformed, match="pod default/p"):
         list_pods_on_node(kube, "n1")

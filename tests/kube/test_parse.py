@@ -44,36 +44,32 @@ def test_unschedulable_leader_is_read_completely() -> None:
     assert pod.deletion_deadline is None
 
 
+def _with_resources(**chips: str) -> dict[str, Any]:
+    resources = {name: {constants.TPU_RESOURCE: count} for name, count in chips.items()}
+    return {"containers": [{"resources": resources}]}
+
+
+_SIDECAR = {**_chips(1), "restartPolicy": "Always"}
+
+
 @pytest.mark.parametrize(
     ("raw", "want"),
     [
         pytest.param(_spec(), 4, id="requests of one container"),
         pytest.param({"containers": [_chips("4"), _chips(4)]}, 8, id="containers add up"),
-        pytest.param(
-            {"containers": [{"resources": {"limits": {"google.com/tpu": "8"}}}]},
-            8,
-            id="limits count where there is no request",
-        ),
-        pytest.param(
-            {"containers": [{"resources": {"requests": {"google.com/tpu": "4"}, "limits": {"google.com/tpu": "8"}}}]},
-            4,
-            id="a request goes before a limit",
-        ),
+        pytest.param(_with_resources(limits="8"), 8, id="limits count where there is no request"),
+        pytest.param(_with_resources(requests="4", limits="8"), 4, id="a request goes before a limit"),
         pytest.param(
             {"initContainers": [_chips(8)], "containers": [_chips(4)]}, 8, id="a larger init container counts"
         ),
         pytest.param(
             {"initContainers": [_chips(2), _chips(3)], "containers": [_chips(4)]}, 4, id="init containers don't add up"
         ),
+        pytest.param({"initContainers": [_SIDECAR], "containers": [_chips(4)]}, 5, id="sidecar beside the containers"),
         pytest.param(
-            {"initContainers": [{**_chips(1), "restartPolicy": "Always"}], "containers": [_chips(4)]},
+            {"initContainers": [_SIDECAR, _chips(4)], "containers": [_chips(1)]},
             5,
-            id="a sidecar runs beside the containers",
-        ),
-        pytest.param(
-            {"initContainers": [{**_chips(1), "restartPolicy": "Always"}, _chips(4)], "containers": [_chips(1)]},
-            5,
-            id="an init container runs beside the sidecars before it",
+            id="sidecar before an init container",
         ),
         pytest.param({"containers": [_chips("4000m")]}, 4, id="thousandths that make a whole"),
     ],
@@ -114,7 +110,6 @@ def test_cpu_and_memory_are_rounded_up_and_include_overhead() -> None:
     ],
 )
 def test_unreadable_pod_is_reported(raw: dict[str, Any], words: str) -> None:
-    """The message names the pod and the mistake."""
     with pytest.raises(MalformedObject) as caught:
         parse_pod(raw)
     assert words in str(caught.value)
@@ -308,6 +303,12 @@ def _term(**labels: list[str]) -> dict[str, Any]:
     }
 
 
+def _of_topology(*values: list[Any], operator: str = "In") -> dict[str, Any]:
+    return {
+        "matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": operator, "values": each} for each in values]
+    }
+
+
 _BOTH = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "4x4"}
 _V6E = {constants.TPU_ACCELERATOR: "tpu-v6e-slice"}
 
@@ -324,32 +325,10 @@ _V6E = {constants.TPU_ACCELERATOR: "tpu-v6e-slice"}
         pytest.param([_term(topology=["4x4"]), _term(pool=["a"])], _V6E, None, id="one term allows any"),
         pytest.param([_term(topology=["4x4"]), {"matchFields": [{}]}], _V6E, None, id="one term selects a name"),
         pytest.param([_term(topology=["4x4"]), {}], _V6E, _BOTH, id="an empty term matches nothing"),
-        pytest.param(
-            [
-                {
-                    "matchExpressions": [
-                        *_term(topology=["4x4", "2x2"])["matchExpressions"],
-                        *_term(topology=["4x4"])["matchExpressions"],
-                    ]
-                }
-            ],
-            _V6E,
-            _BOTH,
-            id="two expressions",
-        ),
-        pytest.param(
-            [{"matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": "NotIn", "values": ["4x4"]}]}],
-            _V6E,
-            None,
-            id="another operator",
-        ),
+        pytest.param([_of_topology(["4x4", "2x2"], ["4x4"])], _V6E, _BOTH, id="two expressions"),
+        pytest.param([_of_topology(["4x4"], operator="NotIn")], _V6E, None, id="another operator"),
         pytest.param([_term(pool=["a"])], {}, None, id="another label"),
-        pytest.param(
-            [{"matchExpressions": [{"key": constants.TPU_TOPOLOGY, "operator": "In", "values": [[], 4]}]}],
-            {},
-            None,
-            id="no texts",
-        ),
+        pytest.param([_of_topology([[], 4])], {}, None, id="no texts"),
     ],
 )
 def test_slice_is_read_from_required_affinity_if_one_value_is_left(
@@ -469,7 +448,6 @@ def _copy(raw: Any) -> Any:
 @settings(max_examples=300, deadline=None)
 @given(raw=_json | _damaged(raw_pod()) | _damaged(raw_jobset()) | _damaged(raw_node()))
 def test_any_json_is_parsed_or_raises_malformed_object(raw: Any) -> None:
-    """No other exception is raised."""
     for parse in (parse_pod, parse_jobset, parse_node):
         with contextlib.suppress(MalformedObject):
             record = parse(raw)

@@ -49,7 +49,6 @@ def test_valid_quantity_is_read(raw: object, want: str) -> None:
     ],
 )
 def test_invalid_quantity_is_none(raw: object) -> None:
-    """Negative, or in another notation."""
     assert parse_quantity(raw) is None
 
 

@@ -41,7 +41,6 @@ def test_programs_are_built_once_and_then_taken_from_the_cache(go_home: GoHome) 
 
 
 def test_assets_have_priority_and_missing_programs_are_built(go_home: GoHome, tmp_path: Path) -> None:
-    """KUBEBUILDER_ASSETS provides the programs that it contains."""
     go_home.install_go()
     assets = _assets(tmp_path / "assets", "etcd", "kube-apiserver", "kubectl")
     binaries = go_home.resolve(KUBEBUILDER_ASSETS=str(assets))
@@ -56,7 +55,6 @@ def test_assets_have_priority_and_missing_programs_are_built(go_home: GoHome, tm
 
 
 def test_assets_that_are_no_folder_raise_an_error(go_home: GoHome) -> None:
-    """The error names the variable and the value."""
     with pytest.raises(LocalClusterError, match=r"KUBEBUILDER_ASSETS is '/no/such/folder'.*\n.*unset") as caught:
         go_home.resolve(KUBEBUILDER_ASSETS="/no/such/folder")
     assert caught.value.output == ()

@@ -38,7 +38,6 @@ def test_failed_start_names_the_program_and_leaves_no_files(broken_etcd: Path) -
 
 @pytest.mark.usefixtures("broken_etcd")
 def test_directory_that_is_not_empty_is_rejected(tmp_path: Path) -> None:
-    """No file is overwritten."""
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").write_text("words")
     with pytest.raises(localcluster.LocalClusterError, match=r"mine is not empty"):

@@ -32,7 +32,6 @@ def _started(tmp_path: Path, command: list[str]) -> Process:
 
 
 def test_program_that_is_never_ready_is_reported_with_its_last_lines(tmp_path: Path) -> None:
-    """The message has the time that was waited."""
     process = _started(tmp_path, SLEEPER)
     clock = FakeClock()
     with pytest.raises(LocalClusterError, match=r"a miracle did not happen within 5 s") as caught:

@@ -181,7 +181,6 @@ CALL_IDS = [f"{type(call).__name__} {call.target.kind.value}" for call in ALL_CA
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
 @pytest.mark.parametrize("kind", [kind for kind in FailureKind if kind is not FailureKind.NOT_FOUND])
 def test_failure_of_a_call_is_in_its_answer(world: World, call: Call, kind: FailureKind) -> None:
-    """The answer has the kind, the message, and Google's Retry-After."""
     world.compute.fail(kind, retry_after_seconds=7.0, code=503)
     answer = world.answer(call)
     assert answer.failure is not None
@@ -230,7 +229,6 @@ def test_delete_is_sent_if_its_proof_holds(world: World) -> None:
 
 
 def test_delete_is_not_sent_if_its_proof_does_not_hold(world: World) -> None:
-    """The answer has the reason, and no request was sent."""
     world.put_group()
     world.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on("m-0"))
     answer = world.answer(GATED)

@@ -13,7 +13,6 @@ ALL = {"plugin": "registry/plugin:1", "agent": "registry/agent:1", "log": "regis
 
 
 def containers(made: dict[str, Any]) -> dict[str, Any]:
-    """Return the containers by name."""
     return {each["name"]: each for each in made["spec"]["template"]["spec"]["containers"]}
 
 

@@ -60,7 +60,6 @@ class World:
         self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", **parts: Any) -> None:
-        """Create a pod on a node."""
         self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
 
 
@@ -103,198 +102,125 @@ def test_nodes_are_checked_in_parallel(world: World) -> None:
 _OF_CLASS = {"name": "main", "resources": {"limits": {"deviceclass.resource.kubernetes.io/tpu.google.com": "4"}}}
 
 
+Change = Callable[[World], object]
+
+
 def _nothing(_: World) -> None: ...
 
 
-@pytest.mark.parametrize(
-    ("change", "proof"),
-    [
-        pytest.param(lambda world: world.put_pod(chips=0), {}, id="a pod without chips"),
-        pytest.param(
-            lambda world: world.put_pod(chips=0),
-            {"deadline": datetime(2026, 1, 1, 0, 16, tzinfo=UTC)},
-            id="a pod without chips after the deadline",
-        ),
-        pytest.param(
-            lambda world: world.put_pod(chips=0, metadata={"namespace": "other"}),
-            {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
-            id="a pod without chips of another namespace",
-        ),
-        pytest.param(lambda world: world.put_pod("elsewhere"), {}, id="a pod on another node"),
-        pytest.param(lambda world: world.put_pod(status={"phase": "Succeeded"}), {}, id="a pod that has ended"),
-        pytest.param(
-            lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}),
-            {},
-            id="a pod that has outlived its grace",
-        ),
-        pytest.param(
-            lambda world: world.put_pod(
-                metadata={"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
-            ),
-            {},
-            id="a pod that ends with its node",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-2", unschedulable=False, ready=False),
-            {},
-            id="a labelled node that is not ready and of no machine",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-2", unschedulable=False, labels=ANOTHER), {}, id="a node of another group"
-        ),
-        pytest.param(
-            lambda world: world.put_node(
-                "m-2", unschedulable=False, labels=TPU_ALONE, status={"capacity": {"google.com/tpu": "10E"}}
-            ),
-            {},
-            id="a node with TPUs of another machine, however many its kubelet reports",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-2", unschedulable=False, spec={"providerID": "gce://other/z/m-2"}),
-            {},
-            id="a node of another place that says it is of the group",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-mig-2", unschedulable=False),
-            {},
-            id="a node of a group that is named as this managed instance group, and says it is of this group",
-        ),
-        pytest.param(
-            lambda world: world.put_node("n", unschedulable=False, spec={"providerID": provider_id("m-1")}),
-            {},
-            id="a node of another name that says it is a machine of the group",
-        ),
-        pytest.param(lambda world: world.kube.remove_object("/api/v1/nodes/m-1"), {}, id="a machine without a node"),
-        pytest.param(
-            lambda world: world.put_node(
-                "m-1", unschedulable=False, labels=UNLABELLED, spec={"providerID": "gce://a/b/c"}
-            ),
-            {},
-            id="a namesake of a machine in another zone",
-        ),
-        pytest.param(_nothing, {"group_labels": {}}, id="a managed instance group that belongs to no group"),
-        pytest.param(_nothing, {"provider_ids": frozenset()}, id="a group without machines"),
-        pytest.param(lambda world: _silence(world, "m-0"), {}, id="a silent node beside one that reports"),
-    ],
-)
-def test_delete_passes_if_no_work_is_affected(
-    world: World, change: Callable[[World], None], proof: dict[str, Any]
-) -> None:
-    """No work ends in these cases."""
+def _pod(node: str = "m-0", **parts: Any) -> Change:
+    """Return a change that creates a pod."""
+    return lambda world: world.put_pod(node, **parts)
+
+
+def _open_node(name: str, **parts: Any) -> Change:
+    """Return a change that creates or replaces a node, which is not cordoned."""
+    return lambda world: world.put_node(name, unschedulable=False, **parts)
+
+
+def _silent(*names: str) -> Change:
+    """Return a change that replaces nodes by nodes that report to another control plane."""
+    return lambda world: _silence(world, *names)
+
+
+def _at(minute: int) -> datetime:
+    return datetime(2026, 1, 1, 0, minute, tzinfo=UTC)
+
+
+_OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
+_MANY_CHIPS = {"capacity": {"google.com/tpu": "10E"}}
+#: Changes of the world and of the proof by case.
+_PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
+    "pod without chips": (_pod(chips=0), {}),
+    "pod without chips after the deadline": (_pod(chips=0), {"deadline": _at(16)}),
+    "pod without chips of another namespace": (_pod(chips=0, metadata={"namespace": "other"}), {"deadline": _at(17)}),
+    "pod on another node": (_pod("elsewhere"), {}),
+    "pod that has ended": (_pod(status={"phase": "Succeeded"}), {}),
+    "pod that has outlived its grace period": (_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), {}),
+    "pod that ends with its node": (_pod(metadata=_OF_DAEMON_SET), {}),
+    "labelled node of no machine that is not ready": (_open_node("m-2", ready=False), {}),
+    "node of another group": (_open_node("m-2", labels=ANOTHER), {}),
+    "node of another machine with any number of chips": (_open_node("m-2", labels=TPU_ALONE, status=_MANY_CHIPS), {}),
+    "node of another project with the group's labels": (
+        _open_node("m-2", spec={"providerID": "gce://other/z/m-2"}),
+        {},
+    ),
+    "node of a group with a similar name and this group's labels": (_open_node("m-mig-2"), {}),
+    "node of another name with a machine's provider ID": (_open_node("n", spec={"providerID": provider_id("m-1")}), {}),
+    "machine without a node": (lambda world: world.kube.remove_object("/api/v1/nodes/m-1"), {}),
+    "namesake of a machine in another zone": (
+        _open_node("m-1", labels=UNLABELLED, spec={"providerID": "gce://a/b/c"}),
+        {},
+    ),
+    "managed instance group of no group": (_nothing, {"group_labels": {}}),
+    "group without machines": (_nothing, {"provider_ids": frozenset()}),
+    "silent node beside one that reports": (_silent("m-0"), {}),
+}
+
+
+@pytest.mark.parametrize(("change", "proof"), _PASSES.values(), ids=_PASSES)
+def test_delete_passes_if_no_work_is_affected(world: World, change: Change, proof: dict[str, Any]) -> None:
     change(world)
     world.gate.pass_through(a_proof(**proof))
 
 
-@pytest.mark.parametrize(
-    ("change", "proof", "want"),
-    [
-        pytest.param(
-            lambda world: world.kube.remove_object(kind_path(MIG, MANAGER)), {}, "there is no", id="its object is gone"
-        ),
-        pytest.param(_nothing, {"uid": "other"}, "was replaced by another one", id="its object is another one"),
-        pytest.param(
-            lambda world: world.put_manager(labels={}), {}, "is not being deleted", id="its object is not being deleted"
-        ),
-        pytest.param(World.put_pod, {}, "research/train-0 on m-0", id="a pod with chips"),
-        pytest.param(
-            lambda world: world.put_pod(spec={"containers": [_OF_CLASS]}),
-            {},
-            "research/train-0 on m-0",
-            id="a pod with devices of a class",
-        ),
-        pytest.param(
-            lambda world: world.put_pod(chips=0),
-            {"deadline": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
-            "unfinished pods are on its machines: research/train-0 on m-0",
-            id="a pod without chips before the deadline",
-        ),
-        pytest.param(
-            lambda world: world.put_pod(chips=0, metadata={"namespace": "other"}),
-            {"deadline_of_others": datetime(2026, 1, 1, 0, 17, tzinfo=UTC)},
-            "unfinished pods are on its machines: other/train-0 on m-0",
-            id="a pod without chips of another namespace before its deadline",
-        ),
-        pytest.param(
-            lambda world: world.put_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}),
-            {},
-            "train-0",
-            id="a pod within its grace",
-        ),
-        pytest.param(lambda world: world.put_pod(status={}), {}, "train-0", id="a pod that says nothing of its phase"),
-        pytest.param(
-            lambda world: world.put_node("m-1", unschedulable=False), {}, "m-1 is not cordoned", id="an open node"
-        ),
-        pytest.param(
-            lambda world: _silence(world, "m-0", "m-1"),
-            {},
-            "m-0 had not reported for ten minutes",
-            id="nodes that report to another control plane",
-        ),
-        pytest.param(
-            lambda world: _silence(world, "m-0", "m-1"),
-            {"provider_ids": frozenset({provider_id("m-2")})},
-            "m-0 had not reported for ten minutes",
-            id="silent nodes of machines that another control plane has replaced",
-        ),
-        pytest.param(
-            lambda world: _silence(world, "m-0", "m-1"),
-            {"provider_ids": frozenset()},
-            "m-0 had not reported for ten minutes",
-            id="silent nodes while another control plane recreates the machines",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-1", unschedulable=False, ready=False),
-            {},
-            "m-1 is not cordoned",
-            id="an open node of a machine, ready or not",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-2", unschedulable=False),
-            {},
-            "m-2 is not cordoned",
-            id="an open node that says it is of the group",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-1", unschedulable=False, labels=TPU_ALONE),
-            {},
-            "m-1 is not cordoned",
-            id="an open node that does not say so yet",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-1", unschedulable=False, labels=UNLABELLED),
-            {},
-            "m-1 is not cordoned",
-            id="an open node that says nothing at all",
-        ),
-        pytest.param(
-            lambda world: world.put_node("m-1", unschedulable=False, labels=UNLABELLED, spec={"providerID": ""}),
-            {},
-            "m-1 is not cordoned",
-            id="an open node that does not know its machine",
-        ),
-    ],
-)
-def test_delete_is_refused_with_the_reason(
-    world: World, change: Callable[[World], None], proof: dict[str, Any], want: str
-) -> None:
-    """The message has the reason."""
+_IS_OPEN, _IS_SILENT = "m-1 is not cordoned", "m-0 had not reported for ten minutes"
+#: Changes of the world and of the proof, and the reason of the refusal, by case.
+_REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
+    "object is gone": (lambda world: world.kube.remove_object(kind_path(MIG, MANAGER)), {}, "there is no"),
+    "object is another one": (_nothing, {"uid": "other"}, "was replaced by another one"),
+    "object is not being deleted": (lambda world: world.put_manager(labels={}), {}, "is not being deleted"),
+    "pod with chips": (_pod(), {}, "research/train-0 on m-0"),
+    "pod with devices of a class": (_pod(spec={"containers": [_OF_CLASS]}), {}, "research/train-0 on m-0"),
+    "pod without chips before the deadline": (
+        _pod(chips=0),
+        {"deadline": _at(17)},
+        "unfinished pods are on its machines: research/train-0 on m-0",
+    ),
+    "pod without chips of another namespace before its deadline": (
+        _pod(chips=0, metadata={"namespace": "other"}),
+        {"deadline_of_others": _at(17)},
+        "unfinished pods are on its machines: other/train-0 on m-0",
+    ),
+    "pod within its grace period": (_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}), {}, "train-0"),
+    "pod without a phase": (_pod(status={}), {}, "train-0"),
+    "nodes that report to another control plane": (_silent("m-0", "m-1"), {}, _IS_SILENT),
+    "silent nodes of machines that another control plane has replaced": (
+        _silent("m-0", "m-1"),
+        {"provider_ids": frozenset({provider_id("m-2")})},
+        _IS_SILENT,
+    ),
+    "silent nodes while another control plane recreates the machines": (
+        _silent("m-0", "m-1"),
+        {"provider_ids": frozenset()},
+        _IS_SILENT,
+    ),
+    "open node": (_open_node("m-1"), {}, _IS_OPEN),
+    "open node that is not ready": (_open_node("m-1", ready=False), {}, _IS_OPEN),
+    "open node of no machine with the group's labels": (_open_node("m-2"), {}, "m-2 is not cordoned"),
+    "open node without the group's labels": (_open_node("m-1", labels=TPU_ALONE), {}, _IS_OPEN),
+    "open node without any label": (_open_node("m-1", labels=UNLABELLED), {}, _IS_OPEN),
+    "open node without a provider ID": (_open_node("m-1", labels=UNLABELLED, spec={"providerID": ""}), {}, _IS_OPEN),
+}
+
+
+@pytest.mark.parametrize(("change", "proof", "want"), _REFUSED.values(), ids=_REFUSED)
+def test_delete_is_refused_with_the_reason(world: World, change: Change, proof: dict[str, Any], want: str) -> None:
     change(world)
     with pytest.raises(KeptError, match=want):
         world.gate.pass_through(a_proof(**proof))
 
 
-@pytest.mark.parametrize(
-    "late",
-    [
-        pytest.param(lambda world: world.put_node("m-1", unschedulable=False), id="is uncordoned"),
-        pytest.param(lambda world: world.put_node("m-9", unschedulable=False), id="registers with the group's labels"),
-        pytest.param(
-            lambda world: world.put_node("m-1", unschedulable=False, labels=TPU_ALONE), id="registers without them"
-        ),
-        pytest.param(lambda world: world.put_node("m-9"), id="registers and is closed by somebody else"),
-    ],
-)
-def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(late: Callable[[World], None]) -> None:
+_LATE: dict[str, Change] = {
+    "uncordoned": _open_node("m-1"),
+    "registered with the group's labels": _open_node("m-9"),
+    "registered without labels": _open_node("m-1", labels=TPU_ALONE),
+    "registered and cordoned by another client": lambda world: world.put_node("m-9"),
+}
+
+
+@pytest.mark.parametrize("late", _LATE.values(), ids=_LATE)
+def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(late: Change) -> None:
     """The nodes are read once more after their pods."""
 
     class Late(FakeKube):

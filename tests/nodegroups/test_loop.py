@@ -75,7 +75,6 @@ def test_answer_whose_processing_raises_does_not_affect_others(world: World, mon
 
 
 def test_follower_does_not_read_or_write(world: World) -> None:
-    """A follower does not even read, and reports no problem."""
     world.leading = False
     assert world.round() == 15.0
     assert (world.wire.sent, world.writes(), world.loop.problems()) == ([], [], ())

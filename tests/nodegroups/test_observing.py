@@ -74,7 +74,6 @@ class World:
         return self.kube.put_object(object_path("nodes", name), raw_machine_node(name, **parts))
 
     def put_pod(self, node: str = "m-0", name: str = "train-0", **parts: Any) -> None:
-        """Create a pod."""
         self.kube.put_object(object_path("pods", name, namespace=NAMESPACE), raw_pod_on(node, name, **parts))
 
     def put_secret(self, name: str = "bootstrap-token-abcdef", **changes: Any) -> None:

@@ -178,7 +178,6 @@ def test_pod_with_an_invalid_essential_field_is_malformed(parts: dict[str, Any])
     ],
 )
 def test_pod_may_run_on_tpu_nodes_only_if_it_tolerates_the_taint(tolerations: object, want: bool) -> None:
-    """Pods need a toleration of the taint."""
     assert tolerates_tpu_nodes(raw_pod_on("m-0", spec={"tolerations": tolerations})) is want
 
 

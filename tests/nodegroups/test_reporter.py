@@ -68,7 +68,6 @@ EVENT = Event(
 
 @pytest.fixture
 def reporter() -> Reporter:
-    """Return a new reporter."""
     return Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"))
 
 
@@ -81,17 +80,14 @@ def told(reporter: Reporter, answer: CallAnswer | WriteAnswer) -> list[tuple[str
 
 
 def answered(call: Call, **parts: Any) -> CallAnswer:
-    """Return an answer to a call."""
     return AnsweredCall(call=call, asked_at=NOW, at=NOW, **parts)
 
 
 def failed(call: Call, kind: FailureKind = FailureKind.PERMISSION, message: str = "no") -> CallAnswer:
-    """Return an answer with a failure."""
     return answered(call, failure=Failure(kind=kind, message=message))
 
 
 def operation(*, done: bool = False, failure: Failure | None = None) -> Operation:
-    """Return an operation."""
     return Operation(name=OperationName("operation-1"), scope=target(MIG).scope, done=done, failure=failure)
 
 
@@ -241,7 +237,7 @@ def test_event_of_a_lost_status_write_is_dropped(reporter: Reporter) -> None:
 
 def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
     """Return a group with a condition."""
-    conditions = (Condition(type="Ready", status=ConditionStatus.FALSE, reason=reason),) if reason else ()
+    conditions = (Condition(type="Ready", status=ConditionStatus.FALSE, reason=reason, message=""),) if reason else ()
     status = TpuNodeGroupStatus(conditions=conditions, node_count=4)
     spec = TpuNodeGroupSpec(project="p", node_location="us-east5-a")
     return TpuNodeGroup(meta=meta(**parts), spec=spec, status=status)

@@ -17,8 +17,8 @@ from provisioner.nodegroups import device_plugin
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ResourceStatus
-from provisioner.nodegroups.api.types import RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
+from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, UriStatus
+from provisioner.nodegroups.api.types import API_VERSION, RECORDS, Kind, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.tokens import LIFE, parse_secret
 from provisioner.nodegroups.device_plugin import manifest, version_of
@@ -65,7 +65,6 @@ def api() -> FakeKube:
 
 
 def writer(api: FakeKube, **parts: Any) -> Writer:
-    """Return a writer."""
     return Writer(**{"api": api, "device_plugin": MANIFEST, **parts})
 
 
@@ -98,7 +97,8 @@ def test_child_is_created_as_decided(api: FakeKube) -> None:
     made = parse(WorkloadPolicy, raw)
     assert made.spec == child.spec
     assert raw["metadata"]["labels"] == {names.GROUP_NAMESPACE: NAMESPACE, names.GROUP_NAME: GROUP}
-    assert raw["metadata"]["ownerReferences"][0]["uid"] == "u1"
+    owner = {"apiVersion": API_VERSION, "kind": "TPUNodeGroup", "name": GROUP, "uid": "u1", "controller": True}
+    assert raw["metadata"]["ownerReferences"] == [owner]
     assert made.meta.finalizers == (names.CHILD_FINALIZERS[POLICY],)
 
 
@@ -134,8 +134,10 @@ def test_finalizers_are_replaced_only_in_the_version_that_was_read(api: FakeKube
 
 def test_status_is_patched_with_changed_fields_only(api: FakeKube) -> None:
     """The patch is sent to the subresource, with the resource version. An empty patch is not sent."""
-    ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason="Created", last_transition_time=EXPIRES)
-    policy = replace(put(api, POLICY), status=ResourceStatus(conditions=(ready,)))
+    ready = Condition(
+        type="Ready", status=ConditionStatus.TRUE, reason="Created", message="", last_transition_time=EXPIRES
+    )
+    policy = replace(put(api, POLICY), status=UriStatus(conditions=(ready,)))
     writer(api).write(PatchStatus(record=policy, new=replace(policy.status, url="https://x")))
     call = api.calls[-1]
     assert call.path == f"{kind_path(POLICY)}/status"

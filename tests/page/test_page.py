@@ -251,7 +251,6 @@ def test_problems_and_alerts_are_on_top_of_every_view(
 
 
 def test_page_of_a_follower_names_the_leader(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """The page shows no slices, and names the leader."""
     board.show(leading=False, leader="", view=None)
     open_page(browser, url)
     assert "Another process leads." in text_of(browser, "#banners")

@@ -74,7 +74,6 @@ def many(board: HandMadeBoard, url: str) -> str:
     ],
 )
 def test_address_with_filters_opens_the_filtered_view(browser: Chrome, many: str, query: str, want: list[str]) -> None:
-    """Filters are in the query of the address."""
     open_page(browser, f"{many}{query}")
     assert list(rows_of(browser)) == want
     assert ("Nothing matches these filters" in text_of(browser, "#board")) is (not want)
@@ -167,7 +166,6 @@ def test_workload_with_many_slices_is_one_line_until_it_is_opened(
 
 @pytest.mark.parametrize("view", VIEWS)
 def test_markup_in_names_is_shown_as_text(browser: Chrome, board: HandMadeBoard, url: str, view: str) -> None:
-    """Texts of users are text in every view."""
     bad = '"><img src=x onerror="window.isBroken=1"><script>window.isBroken=1</script>'
     workload = a_workload(bad, bad, state=bad)
     notice = NoticeView(reason=bad, message=bad, warning=True)

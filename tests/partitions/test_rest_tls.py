@@ -46,7 +46,6 @@ class Place:
         self.authority.write_text(keys.authority_pem)
 
     def start(self, *, api: str = ANYWHERE, api_tls: str = ANYWHERE, files: bool = True) -> Rest:
-        """Start the REST API."""
         self.rest = make_rest(api, api_tls, self.files if files else None, self.ground.kube, self.ground.sources())
         self.rest.start()
         return self.rest

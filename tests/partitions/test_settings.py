@@ -72,7 +72,6 @@ def test_limits_and_sizes_are_read_into_the_settings() -> None:
     ],
 )
 def test_invalid_option_is_reported_with_its_variable_and_format(variable: str, text: str, part: str) -> None:
-    """The error also explains the option."""
     with pytest.raises(SettingsError, match=part) as caught:
         read_options(PartitionSettings, {**SERVER, variable: text})
     assert variable in str(caught.value)

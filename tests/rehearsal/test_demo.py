@@ -54,7 +54,6 @@ def test_summary_after_an_interruption_lists_the_pools_that_are_left(until: str)
 def test_invalid_option_is_a_usage_error(
     command: str, option: str, words: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """The check comes before anything is started."""
     with pytest.raises(SystemExit) as ended:
         main([command, option])
     assert ended.value.code == ExitCode.USAGE

@@ -38,7 +38,6 @@ def test_address_is_read_in_the_form_of_go(text: str, want: Address | None) -> N
     "text", ["8080", "host", "::1:8080", "h:99999", "h:-1", "h:http", "h:1:2", "*:80", "[::1]8080", "[]:1"]
 )
 def test_invalid_address_is_named_in_the_error(text: str) -> None:
-    """The message contains the address and the valid forms."""
     with pytest.raises(ServerError, match="write") as caught:
         parse_address(text)
     assert repr(text) in str(caught.value)

@@ -99,6 +99,16 @@ def test_new_certificate_is_served_from_the_next_connection_on(
                 encrypted(server, new).close()
 
 
+def test_oldest_handshake_beyond_the_maximum_ends(serve: Serve, keys: Keys):
+    """Each handshake takes 0.3 MiB, so silent connections could fill the memory."""
+    server = serve(connections=2, request_seconds=30.0)
+    with encrypted(server, keys) as connection, connect(server.ports[0]) as first, connect(server.ports[0]):
+        with encrypted(server, keys) as late:
+            assert ends(first)
+            assert ask(late) == "hello"
+        assert ask(connection) == "hello"
+
+
 def test_http_without_tls_ends_the_connection(serve: Serve, keys: Keys):
     server = serve()
     with connect(server.ports[0]) as plain, encrypted(server, keys) as connection:

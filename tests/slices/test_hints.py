@@ -13,7 +13,8 @@ from hypothesis import strategies as st
 
 from provisioner.kube import errors
 from provisioner.model import bounds
-from provisioner.model.capacity import FailureKind, PoolName
+from provisioner.model.capacity import FailureKind, PoolName, Zone
+from provisioner.model.choices import CapacityKey
 from provisioner.model.workloads import GroupKey, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand import SliceId
@@ -32,7 +33,10 @@ def test_hints_are_read_back_unchanged() -> None:
     memory = Memory(
         pools={PoolName("p"): PoolMemory(unneeded_since=NOW, last_user=SLICE)},
         backoffs={
-            "key": Backoff(failure=failure(FailureKind.STOCKOUT, 'it says "ö"'), failures=3, since=NOW, until=after(9))
+            CapacityKey(Zone("z"), "m", "2x2x2 on 2", "reservation p/r"): Backoff(
+                failure=failure(FailureKind.STOCKOUT, 'it says "ö"'), failures=3, since=NOW, until=after(9)
+            ),
+            "digest": Backoff(failure=failure(FailureKind.UNAVAILABLE), failures=1, since=NOW, until=after(9)),
         },
         slices={SLICE: SliceMemory(attempt=2)},
     )
@@ -54,7 +58,7 @@ def test_hints_of_3000_back_offs_keep_the_500_that_end_last() -> None:
     """A ConfigMap can hold 1 MiB. The 500 back-offs that end last are kept."""
     words = failure(FailureKind.STOCKOUT, "out of stock " * 1000)
     backoffs = {
-        f"us-central2-b/ct4p-hightpu-4t/reservation r{index}": Backoff(
+        CapacityKey(Zone("us-central2-b"), "ct4p-hightpu-4t", "2x2x2 on 2", f"reservation r{index}"): Backoff(
             failure=words, failures=1, since=NOW, until=after(index)
         )
         for index in range(3000)

@@ -28,5 +28,4 @@ class FakeClock:
         return datetime(2026, 1, 1, tzinfo=UTC) + timedelta(seconds=self.seconds)
 
     def advance(self, seconds: float) -> None:
-        """Advance the clock."""
         self.seconds += seconds

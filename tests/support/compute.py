@@ -144,19 +144,7 @@ class Compute:
         self.do("POST", TEMPLATES, template(model=model))
         self.do("POST", GROUPS, group(**changes))
 
-    def members(self, name: str = "group") -> list[dict[str, Any]]:
-        """Return the managed instances of a group."""
-        status, body = self("POST", f"{GROUPS}/{name}/listManagedInstances")
-        assert status == 200, body
-        found: list[dict[str, Any]] = body.get("managedInstances", [])
-        return found
-
-    def statuses(self, name: str = "group") -> list[str]:
-        """Return the statuses of a group's VMs, "" for a member without a VM."""
-        return [member.get("instanceStatus", "") for member in self.members(name)]
-
     def status(self, name: str = "group") -> dict[str, Any]:
-        """Return the status of a group."""
         found: dict[str, Any] = self.get(f"{GROUPS}/{name}")["status"]
         return found
 

@@ -69,7 +69,6 @@ class FakeWatch(Generic[T]):
         """Do nothing."""
 
     def records(self) -> Mapping[tuple[str, str], T]:
-        """Return the current objects."""
         return MappingProxyType(dict(self._read()))
 
     def missing_seconds(self) -> float:
@@ -285,7 +284,6 @@ class World:
                 self.remove_nodes(pool.name)
 
     def remove_nodes(self, pool_name: str) -> None:
-        """Delete the nodes of a pool."""
         for raw in self.kube.objects(collection_path("nodes")):
             if raw["metadata"]["labels"][constants.NODE_POOL] == pool_name:
                 self.kube.remove_object(object_path("nodes", raw["metadata"]["name"]))
@@ -318,7 +316,6 @@ class World:
 
 
 def jobset_path(name: str) -> str:
-    """Return the path of a JobSet."""
     return object_path("jobsets", name, namespace=NAMESPACE, root=JOBSET.root)
 
 

@@ -56,7 +56,6 @@ METHODS = (
 
 
 def failure(kind: FailureKind, message: str = "injected by the test") -> Failure:
-    """Return a failure."""
     return Failure(kind=kind, message=message)
 
 

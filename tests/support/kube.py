@@ -85,17 +85,14 @@ class FakeKube(Api):
             return self._store(path, body)
 
     def remove_object(self, path: str) -> None:
-        """Delete an object."""
         with self._changed:
             self._drop(path)
 
     def object(self, path: str) -> JsonObject | None:
-        """Return the object at a path."""
         with self._changed:
             return copy.deepcopy(self._objects.get(path))
 
     def objects(self, collection: str) -> list[JsonObject]:
-        """Return the objects of a collection."""
         with self._changed:
             return [copy.deepcopy(raw) for path, raw in self._objects.items() if belongs(path, collection)]
 
@@ -314,7 +311,6 @@ class FakeStream:
             self._kube._streams.remove(self)
 
     def close(self) -> None:
-        """End the stream."""
         with self._kube._changed:
             self._closed = True
             self._kube._changed.notify_all()

@@ -46,7 +46,6 @@ class GoHome:
 
     @property
     def environment(self) -> dict[str, str]:
-        """Environment with this home."""
         return {
             "PATH": f"{self.root / 'bin'}:/usr/bin:/bin",
             "HOME": str(self.root),
@@ -111,7 +110,6 @@ class Kube:
     def call(
         self, method: str, path: str, body: Mapping[str, Any] | None = None, *, timeout_seconds: float = 20
     ) -> requests.Response:
-        """Make one call."""
         return self._session.request(method, self.url + path, json=body, timeout=timeout_seconds)
 
     def get(self, path: str) -> dict[str, Any]:
@@ -121,7 +119,6 @@ class Kube:
         return dict(answer.json())
 
     def create(self, path: str, body: Mapping[str, Any]) -> dict[str, Any]:
-        """Create an object; return it."""
         answer = self.call("POST", path, body)
         assert answer.status_code == 201, answer.text
         return dict(answer.json())

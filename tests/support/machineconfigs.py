@@ -12,7 +12,6 @@ Json = dict[str, Any]
 
 
 def machine_config_path(name: str = "tpu9x") -> str:
-    """Return the path of a MachineConfig."""
     return object_path(MACHINE_CONFIGS.resource, name, root=MACHINE_CONFIGS.root)
 
 

@@ -78,7 +78,6 @@ class Cluster(FakeKube):
         self.on_evict: Callable[[str], object] = lambda _: None
 
     def post(self, path: str, body: JsonObject, **parts: Any) -> JsonObject:
-        """Create an object."""
         if path.endswith("/eviction"):
             self.on_evict(body["metadata"]["name"])
             return {}
@@ -197,16 +196,13 @@ class World:
     # --- what there is ---
 
     def put_group(self) -> None:
-        """Create the group."""
         metadata = {"name": GROUP, "namespace": NAMESPACE, "generation": 1}
         self.kube.put_object(self.path(), {"metadata": metadata, "spec": SPEC})
 
     def path(self, kind: Kind = Kind.TPU_NODE_GROUP, name: str = GROUP) -> str:
-        """Return the path of an object."""
         return object_path(kind.plural, name, namespace=NAMESPACE, root=API_ROOT)
 
     def group(self) -> TpuNodeGroup:
-        """Return the current group."""
         record = parse(RECORDS[Kind.TPU_NODE_GROUP], self.kube.object(self.path()))
         assert isinstance(record, TpuNodeGroup)
         return record
@@ -279,7 +275,6 @@ class World:
         self.kube.put_object(object_path("nodes", name), raw)
 
     def nodes(self) -> list[Json]:
-        """Return the current nodes by name."""
         return sorted(self.kube.objects(collection_path("nodes")), key=lambda raw: str(raw["metadata"]["name"]))
 
     def writes(self) -> list[str]:

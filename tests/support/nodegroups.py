@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -9,7 +10,6 @@ from typing import Any
 from hypothesis import strategies as st
 
 from provisioner.kube.fields import format_time
-from provisioner.nodegroups.api.codec import Array, Flag, Form, Map, Moment, Struct, Text, Whole
 from provisioner.nodegroups.api.types import API_VERSION, Kind
 
 Json = dict[str, Any]
@@ -32,6 +32,8 @@ INSTANCE_CONFIG: Mapping[str, Any] = {
     "networkTags": ["research", "tpu"],
     "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
 }
+#: Fields of specs without an effect, which are not read.
+UNREAD = ("minNodeCount", "acceleratorConnectionMode", "bootDisk")
 #: One object of each kind, with every field of gke-labs/tpu-operator.
 SPECS: Mapping[Kind, Mapping[str, Any]] = {
     Kind.TPU_NODE_GROUP: {
@@ -85,29 +87,36 @@ _MOMENTS = st.datetimes(datetime(2020, 1, 1), datetime(2040, 1, 1), timezones=st
 )
 
 
-def valid(form: Form) -> st.SearchStrategy[Any]:
-    """Return a strategy for raw values of a form; rules between fields are ignored."""
-    match form:
-        case Text(choices=choices) if choices:
+def valid(schema: Mapping[str, Any]) -> st.SearchStrategy[Any]:
+    """Return a strategy for raw values of an OpenAPI schema; rules between fields are ignored."""
+    match schema:
+        case {"enum": choices}:
             return st.sampled_from(choices)
-        case Text():
-            most = min(form.most, 40)
-            if form.pattern:
-                return st.from_regex(form.pattern, fullmatch=True).filter(lambda text: len(text) <= form.most)
-            return st.text(st.characters(codec="utf-8"), min_size=form.least, max_size=most)
-        case Whole():
-            return st.integers(form.least, form.most)
-        case Flag():
-            return st.booleans()
-        case Moment():
+        case {"format": "date-time"}:
             return _MOMENTS.map(format_time)
-        case Array():
-            unique = (lambda entry: entry[form.key]) if form.key else None
-            return st.lists(valid(form.items), max_size=min(form.most, 3), unique_by=unique)
-        case Map():
-            return st.dictionaries(st.from_regex("[A-Za-z0-9_-]{1,20}", fullmatch=True), valid(form.values), max_size=3)
-        case Struct():
-            return st.fixed_dictionaries(
-                {name: valid(form.fields[name]) for name in form.required},
-                optional={name: valid(each) for name, each in form.fields.items() if name not in form.required},
-            )
+        case {"type": "string", "maxLength": most}:
+            if pattern := _pattern_of(schema):
+                return st.from_regex(pattern, fullmatch=True).filter(lambda text: len(text) <= most)
+            return st.text(st.characters(codec="utf-8"), min_size=schema.get("minLength", 0), max_size=min(most, 40))
+        case {"type": "integer", "minimum": least, "maximum": most}:
+            return st.integers(least, most)
+        case {"type": "boolean"}:
+            return st.booleans()
+        case {"type": "array", "items": items, "maxItems": most}:
+            (key,) = schema.get("x-kubernetes-list-map-keys", [""])
+            unique = (lambda entry: entry[key]) if key else None
+            return st.lists(valid(items), max_size=min(most, 3), unique_by=unique)
+        case {"additionalProperties": values}:
+            return st.dictionaries(st.from_regex("[A-Za-z0-9_-]{1,20}", fullmatch=True), valid(values), max_size=3)
+    required = schema.get("required", ())
+    parts = schema["properties"].items()
+    return st.fixed_dictionaries(
+        {name: valid(part) for name, part in parts if name in required},
+        optional={name: valid(part) for name, part in parts if name not in required},
+    )
+
+
+def _pattern_of(schema: Mapping[str, Any]) -> str:
+    """Return the regular expression in the rules of a text, empty if it has none."""
+    rules = (each["rule"] for each in schema.get("x-kubernetes-validations", ()))
+    return next((found[1] for rule in rules if (found := re.fullmatch(r"self\.matches\(r'\^(.*)\$'\)", rule))), "")

@@ -104,7 +104,6 @@ def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNIN
 
 
 def a_pool(slice_: SliceView, hosts: str = "RRRR", **changes: Any) -> PoolView:
-    """Return the pool of a slice."""
     fields: dict[str, Any] = {
         "name": slice_.pool,
         "state": slice_.state,
@@ -166,7 +165,6 @@ def a_view(
     pools: Sequence[PoolView] = (),
     **changes: Any,
 ) -> View:
-    """Return a view."""
     fields: dict[str, Any] = {
         "at": NOW,
         "alerts": (),

@@ -51,7 +51,6 @@ class FakeVipu:
         self.faults: dict[str, list[tuple[Failure, bool]]] = {}
 
     def put(self, partition_id: str, state: PartitionState) -> None:
-        """Add a partition in a state."""
         self.partitions[partition_id] = replace(partition(partition_id), state=state)
 
     def fail(self, method: str, kind: FailureKind, *, after_effect: bool = False) -> None:
@@ -60,12 +59,10 @@ class FakeVipu:
         self.faults.setdefault(method, []).append((failure, after_effect))
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return a partition."""
         self._meet("list_allocations", after=False)
         return (Allocation(name="a", ipus=_IPUS),)
 
     def list_partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions."""
         self.reads += 1
         assert self.answers.wait(20)
         if self.failing is not None:
@@ -73,7 +70,6 @@ class FakeVipu:
         return tuple(self.partitions.values())
 
     def create_partition(self, request: PartitionRequest) -> None:
-        """Create a partition."""
         self.calls.append(("create", request.id))
         self._meet("create", after=False)
         if request.id in self.partitions:
@@ -84,13 +80,11 @@ class FakeVipu:
         self._meet("create", after=True)
 
     def remove_partition(self, partition_id: str) -> None:
-        """Remove a partition."""
         self.calls.append(("remove", partition_id))
         if self.partitions.pop(partition_id, None) is None:
             raise VipuError(Failure(kind=FailureKind.NOT_FOUND, message="there is none"))
 
     def ipuof_config(self, partition_id: str) -> str:
-        """Return the state of a partition."""
         assert self.partitions[partition_id].state is PartitionState.ACTIVE
         return CONFIGURATION
 
@@ -188,7 +182,6 @@ class Controller:
         return names.partition_id(CLUSTER_UID, f"uid-{name}", SERVER.address)
 
     def pod(self, name: str) -> dict[str, Any]:
-        """Return the current object of a pod."""
         return self.kube.object(pod_path(name)) or {}
 
     def is_gated(self, name: str) -> bool:
@@ -211,7 +204,6 @@ class Controller:
 
 
 def pod_path(name: str) -> str:
-    """Return the path of a pod."""
     return object_path("pods", name, namespace=NAMESPACE)
 
 

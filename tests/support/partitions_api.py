@@ -112,7 +112,6 @@ class Ground:
     cluster_uid: str = CLUSTER
 
     def sources(self) -> Sources:
-        """Return the sources of the API."""
         return Sources(
             cluster_uid=lambda: self.cluster_uid,
             pod=lambda namespace, name: self.pods.get((namespace, name)),
@@ -170,7 +169,6 @@ class Ground:
         return made
 
     def token(self, pod: Pod) -> str:
-        """Return the token of a pod."""
         return self.kube.token_of_pod(pod.namespace, pod.name, pod.uid)
 
     def ask(self, pod: Pod, token: str | None = None, **parts: Any) -> Answer:

@@ -128,7 +128,7 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
 def _is_one_unit(each: SliceView, plan: Plan) -> bool:
     """Return whether a served slice is a multi-host slice."""
     chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
-    served = (slice_ for found in plan.derived.found.values() for slice_ in found.slices.values() if slice_.served)
+    served = (slice_ for slice_ in plan.decided.slices.values() if slice_.served)
     return each.hosts > 0 and chips > each.chips // each.hosts and each.id in set(map(id_of_slice, served))
 
 
@@ -197,10 +197,9 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
 
 def _false_causes(pool: PoolView, plan: Plan, snapshot: Snapshot) -> Iterator[str]:
     """Compare statements about a pool's workload with the workload. `reason` contains the pool's state and cause."""
-    derived = plan.derived
-    if pool.state is not State.IDLE or derived is None:
+    if pool.state is not State.IDLE:
         return
-    supply = derived.supply[pool.name]  # type: ignore[index]
+    supply = plan.decided.supply[pool.name]  # type: ignore[index]
     uid = supply.ownership.workload_uid or Workloads.of(snapshot.workloads).uid_of_name.get(supply.ownership.workload)
     workload = snapshot.workloads.get(uid) if uid else None
     causes = {

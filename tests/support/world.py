@@ -28,7 +28,7 @@ from provisioner.slices.planning.memory.state import CallState, LookUp, Memory
 from provisioner.slices.planning.notices import notices_of_workloads
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason, Notice, Plan
-from provisioner.slices.planning.round import NOT_DERIVED, Derived, Snapshot, begin_round
+from provisioner.slices.planning.round import Round, Snapshot, begin_round
 from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
@@ -40,7 +40,6 @@ _COMPARED_EVERY = 6
 
 
 def failure(kind: FailureKind, message: str = "GKE's own words.") -> Failure:
-    """Return a failure."""
     return Failure(kind=kind, message=message)
 
 
@@ -62,7 +61,7 @@ class World:
         self.memory = Memory()
         self.now: datetime = NOW
         self.plans: list[Plan] = []
-        self.derived: Derived = NOT_DERIVED
+        self.last_round: Round | None = None
         self.created: list[PoolName] = []
         self.deleted: list[PoolName] = []
         #: Failure of a create or delete; None if GKE accepts it.
@@ -211,12 +210,12 @@ class World:
     def look(self, **changes: Any) -> Plan:
         """Decide without sending calls, which remain in progress."""
         snapshot = self.snapshot(**changes)
-        plan = decide(snapshot, self.memory, self.settings, self.rules, self.now, self.derived)
+        plan = decide(snapshot, self.memory, self.settings, self.rules, self.now, self.last_round)
         if len(self.plans) % _COMPARED_EVERY == 1:
             # Results that are cached from the last round must not change the decision.
             fresh = decide(snapshot, self.memory, self.settings, self.rules, self.now)
-            assert replace(plan, derived=None) == replace(fresh, derived=None)
-        self.derived = plan.derived
+            assert plan == fresh
+        self.last_round = plan.round
         self.memory = plan.memory
         self.plans.append(plan)
         return plan
@@ -329,5 +328,5 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
     """Return the names of workloads whose owners are notified that they get no node pools."""
     snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
-    round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW, NOT_DERIVED)
+    round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
     return [notice.objects[0].name for notice in notices_of_workloads(round_)]

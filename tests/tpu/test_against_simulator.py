@@ -59,7 +59,6 @@ def test_catalogue_and_simulator_agree_on_each_machine_type(name: str) -> None:
 
 @pytest.mark.parametrize("name", [name for name in MACHINES if name not in KNOWN_DIFFERENCES])
 def test_catalogue_and_simulator_agree_on_the_hosts_of_each_topology(name: str) -> None:
-    """Topologies have the same number of hosts."""
     offer, _, simulated = read(name)
     assert hosts_by_catalogue(offer, name) == hosts_by_simulator(simulated, offer)
 

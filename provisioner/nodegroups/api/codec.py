@@ -1,7 +1,7 @@
-"""Maps dataclasses to the JSON and to the schema of API objects. Pure.
+"""Reads and writes the JSON of API objects as dataclasses. Pure.
 
-`Annotated[str, Text(about="...")]` declares a field; a string after the form is its name in JSON, by default the
-attribute's name in camel case. The API server has validated all values; another type raises ValueError or TypeError.
+A field has the attribute's name in camel case, or the string of its `Annotated` type. The API server has validated all
+values by the CustomResourceDefinitions; another type raises ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -9,104 +9,15 @@ from __future__ import annotations
 import dataclasses
 import functools
 import types
-from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
 from typing import Annotated, Any, NoReturn, TypeVar, Union, cast, get_args, get_origin, get_type_hints
 
 from provisioner.kube import fields
-from provisioner.model import bounds
 
 Json = dict[str, Any]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Form:
-    about: str
-    #: Default of an absent field; None if it has no default.
-    default: Any = None
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Text(_Form):
-    """Form of a string."""
-
-    most: int = bounds.OBJECT_NAME
-    #: Regular expression for the whole string, without anchors, in syntax common to Go and Python; empty allows any.
-    pattern: str = ""
-    #: Noun phrase for a string of that pattern, for error messages and docs/node-groups/fields.md.
-    meaning: str = ""
-    #: The only valid strings; empty if any string is valid.
-    choices: tuple[str, ...] = ()
-    least: int = 0
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Whole(_Form):
-    """Form of an integer."""
-
-    least: int = 0
-    most: int = 2**31 - 1
-
-
-class Flag(_Form):
-    """Form of a boolean."""
-
-
-class Moment(_Form):
-    """Form of a time in RFC 3339."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Array(_Form):
-    """Form of a list."""
-
-    items: Form
-    most: int
-    #: Field whose value identifies an item and is unique in the list; empty if items have no such field.
-    key: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Map(_Form):
-    """Form of a mapping from strings to strings."""
-
-    values: Text
-    most: int
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rule:
-    """Condition on several fields of an object, which the API server checks."""
-
-    #: Expression in the Common Expression Language; `self` is the object.
-    cel: str
-    message: str
-    field: str = ""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Struct(_Form):
-    """Form of an object with its own fields."""
-
-    fields: Mapping[str, Form]
-    required: tuple[str, ...] = ()
-    rules: tuple[Rule, ...] = ()
-    #: Whether each field is immutable, and cannot be added or removed.
-    fixed: bool = False
-    #: Whether the object as a whole is immutable.
-    all_fixed: bool = False
-
-
-Form = Text | Whole | Flag | Moment | Array | Map | Struct
-
-
-def choice(about: str, choices: Iterable[str]) -> Text:
-    """Return the form of a string that must be one of `choices`."""
-    return Text(about=about, choices=tuple(map(str, choices)))
-
-
 T = TypeVar("T")
 
 #: Marks an attribute whose fields are inlined: in JSON, they are fields of the containing object.
@@ -115,108 +26,67 @@ _LARGEST = 2**63
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Part:
+class Part:
+    """A field of a dataclass."""
+
     attribute: str
+    #: Name in JSON.
     name: str
-    hint: Any
-    #: None if the fields of the attribute are inlined (INLINE).
-    form: Form | None
-    #: Whether an empty value is written. A field whose form has a default is written even if this is False.
+    #: Type without its annotations and without None.
+    kind: Any
+    inlined: bool
+    required: bool
+    #: Whether an empty value is written, because an absent field has another value, or is invalid.
     always: bool
-    defaulted: bool
     read: Callable[[Any], Any]
 
 
-_CLASSES: dict[type, Struct] = {}
-
-
-def declared(
-    about: str,
-    *,
-    required: tuple[str, ...] = (),
-    rules: tuple[Rule, ...] = (),
-    fixed: bool = False,
-    all_fixed: bool = False,
-) -> Callable[[type[T]], type[T]]:
-    """Declare a dataclass as an object of the API. If `required` is empty, fields without a default are required."""
-
-    def declare(cls: type[T]) -> type[T]:
-        _CLASSES[cls] = Struct(about=about, fields={}, required=required, rules=rules, fixed=fixed, all_fixed=all_fixed)
-        return cls
-
-    return declare
-
-
-@functools.cache
-def struct_of(cls: type) -> Struct:
-    """Return the form of a declared dataclass."""
-    whole = _CLASSES[cls]
-    found: dict[str, Form] = {}
-    required: list[str] = []
-    rules = list(whole.rules)
-    for part in _parts(cls):
-        if part.form is None:
-            inner = struct_of(_bare(part.hint))
-            found |= inner.fields
-            required += inner.required
-            rules += inner.rules
-        else:
-            found[part.name] = part.form
-            required += () if part.defaulted else (part.name,)
-    return replace(whole, fields=found, required=whole.required or tuple(required), rules=tuple(rules))
-
-
 def read(cls: Callable[..., T], raw: object) -> T:
-    """Read a declared dataclass from JSON. Raises ValueError or TypeError if a value has another type."""
+    """Read a dataclass from JSON. Raises ValueError or TypeError if a value has another type."""
     given = fields.mapping(raw)
     values: dict[str, Any] = {}
-    for part in _parts(cls):
-        if part.form is None:
-            values[part.attribute] = read(_bare(part.hint), given)
+    for part in parts_of(cls):
+        if part.inlined:
+            values[part.attribute] = read(part.kind, given)
         elif given.get(part.name) is not None:
             values[part.attribute] = part.read(given[part.name])
-        elif not part.defaulted:
+        elif part.required:
             # Objects that were created under an earlier CRD may lack the field.
-            values[part.attribute] = _bare(part.hint)()
+            values[part.attribute] = part.kind()
     return cls(**values)
 
 
 def write(record: object) -> Json:
     """Return a record as JSON: fields with their defaults are included, empty fields are left out."""
     written: Json = {}
-    for part in _parts(cast("Callable[..., Any]", type(record))):
+    for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)
-        if part.form is None:
+        if part.inlined:
             written |= write(value)
-        elif value is not None and (value or part.always or part.form.default is not None):
+        elif value is not None and (value or part.always):
             written[part.name] = _plain(value)
     return written
 
 
 @functools.cache
-def _parts(cls: Callable[..., Any]) -> tuple[_Part, ...]:
+def parts_of(cls: Callable[..., Any]) -> tuple[Part, ...]:
+    """Return the fields of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(_part(cls, each, hints[each.name]) for each in dataclasses.fields(cast("Any", cls)))
+    return tuple(_part(each, hints[each.name]) for each in dataclasses.fields(cast("Any", cls)))
 
 
-def _part(cls: Callable[..., Any], each: dataclasses.Field[Any], hint: Any) -> _Part:
+def _part(each: dataclasses.Field[Any], hint: Any) -> Part:
     marks = get_args(hint)[1:] if get_origin(hint) is Annotated else ()
     first, *rest = each.name.split("_")
     name = next((mark for mark in marks if isinstance(mark, str)), first + "".join(word.title() for word in rest))
-    default = each.default_factory() if each.default_factory is not dataclasses.MISSING else each.default
-    form: Form | None = next((mark for mark in marks if isinstance(mark, Form)), None)
-    if form is None and INLINE not in marks:
-        form = struct_of(_bare(hint))
-    if form is not None and default is not dataclasses.MISSING and default and not isinstance(default, tuple):
-        form = replace(form, default=_plain(default))
-    required = _CLASSES[cast("type", cls)].required
-    return _Part(
+    required = each.default is dataclasses.MISSING and each.default_factory is dataclasses.MISSING
+    return Part(
         attribute=each.name,
         name=name,
-        hint=hint,
-        form=form,
-        always=default is dataclasses.MISSING or name in required,
-        defaulted=default is not dataclasses.MISSING,
+        kind=_bare(hint),
+        inlined=INLINE in marks,
+        required=required,
+        always=required or (each.default is not dataclasses.MISSING and bool(each.default)),
         read=_reader(hint),
     )
 

@@ -46,9 +46,6 @@ def _scalars(part: Json) -> Json:
 
 def _status(status: Json, cls: Callable[..., Any]) -> Any:
     """Read the status; return an empty one if it is unreadable. Only the controller writes it, and will replace it."""
-    if "uri" in status:
-        # A ManagedInstanceGroup calls the field `url`, the other children call it `uri`.
-        status = {**status, "url": status["uri"]}
     try:
         return codec.read(cls, status)
     except (TypeError, ValueError):
@@ -117,17 +114,9 @@ def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
 
 def status_patch(record: Record, new: Status) -> Json | None:
     """Return the patch from the status of `record` to `new`, None if equal. It conflicts if the object has changed."""
-    before, after = status_document(record.kind, record.status), status_document(record.kind, new)
+    before, after = codec.write(record.status), codec.write(new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None
-
-
-def status_document(kind: Kind, status: Status) -> Json:
-    """Return a status as JSON, with the field names of its kind."""
-    written = codec.write(status)
-    if kind is not Kind.MANAGED_INSTANCE_GROUP and "url" in written:
-        written["uri"] = written.pop("url")
-    return written
 
 
 def _as_read(meta: ObjectMeta) -> Json:

@@ -8,11 +8,8 @@ from enum import StrEnum
 from typing import Annotated
 
 from provisioner.model import bounds
-from provisioner.nodegroups.api.codec import Array, Flag, Moment, Text, Whole, choice, declared, struct_of
 from provisioner.nodegroups.api.specs import SizePolicyMode
 
-#: The API server reads bounds as floating-point numbers, which represent all integers up to this one exactly.
-LARGEST_GENERATION = 2**53 - 1
 #: Statuses of machines that can still get new metadata, and will read it.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
@@ -72,38 +69,18 @@ class Reason(StrEnum):
     DRAINING_NODES = "DrainingNodes"
 
 
-@declared("One condition of the object.", required=("type", "status", "reason", "message", "lastTransitionTime"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """One condition of an object."""
 
-    type: Annotated[
-        str,
-        Text(
-            about="Type of the condition, such as Ready.",
-            most=316,
-            pattern="([a-z0-9]([-a-z0-9]*[a-z0-9])?(\\.[a-z0-9]([-a-z0-9]*[a-z0-9])?)*/)?"
-            "(([A-Za-z0-9][-A-Za-z0-9_.]*)?[A-Za-z0-9])",
-            meaning="a type of conditions",
-        ),
-    ]
-    status: Annotated[ConditionStatus, choice("True, False or Unknown.", ConditionStatus)]
-    reason: Annotated[
-        str,
-        Text(
-            about="The reason in one word.",
-            least=1,
-            most=1024,
-            pattern="[A-Za-z]([A-Za-z0-9_,:]*[A-Za-z0-9_])?",
-            meaning="a reason in one word",
-        ),
-    ]
-    message: Annotated[str, Text(about="The reason in a sentence.", most=32_768)] = ""
+    type: str
+    status: ConditionStatus
+    reason: str
+    message: str
     #: Time of the last change of the status. None until `with_condition` adds the condition to an object.
-    last_transition_time: Annotated[datetime | None, Moment(about="When the status last changed.")] = None
-    observed_generation: Annotated[
-        int, Whole(about="The generation of the object that the condition is based on.", most=LARGEST_GENERATION)
-    ] = 0
+    last_transition_time: datetime | None = None
+    #: Generation of the object that the condition is based on.
+    observed_generation: int = 0
 
 
 def not_ready(reason: Reason, message: str, condition_type: ConditionType = ConditionType.READY) -> Condition:
@@ -144,13 +121,6 @@ def condition_of(conditions: tuple[Condition, ...], condition_type: str) -> Cond
     return None
 
 
-_CONDITIONS = Array(
-    about="Conditions, one entry for each type.", items=struct_of(Condition), most=bounds.CONDITIONS, key="type"
-)
-_OBSERVED_GENERATION = Whole(about="The generation of the object that the status is about.", most=LARGEST_GENERATION)
-_COUNT = bounds.GROUP_NODES
-
-
 class OperationType(StrEnum):
     """Kind of an operation of Compute Engine."""
 
@@ -168,24 +138,19 @@ class OperationRef:
     attempt: int
 
 
-@declared("The state of the resource.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ResourceStatus:
     """Status of a child, which represents one resource of Compute Engine."""
 
-    conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
-    observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
-    url: Annotated[str, Text(about="Address of the resource; empty until it exists.", most=bounds.RESOURCE_ADDRESS)] = (
-        ""
-    )
-    operation_name: Annotated[str, Text(about="Compute Engine's operation that has not ended.")] = ""
-    operation_type: Annotated[OperationType | None, choice("What the operation does.", OperationType)] = None
+    conditions: tuple[Condition, ...] = ()
+    observed_generation: int = 0
+    #: Address of the resource; empty until it exists.
+    url: str = ""
+    #: Name of the open operation of Compute Engine; empty without an open operation.
+    operation_name: str = ""
+    operation_type: OperationType | None = None
     #: Number of the latest attempt, also of the open operation. Numbers are not reused.
-    attempts: Annotated[
-        int,
-        Whole(about="Number of the latest attempt; repeated requests of one attempt count once."),
-        "operationAttempt",
-    ] = 0
+    attempts: Annotated[int, "operationAttempt"] = 0
 
     @property
     def operation(self) -> OperationRef | None:
@@ -195,66 +160,53 @@ class ResourceStatus:
         return OperationRef(name=self.operation_name, type=self.operation_type, attempt=self.attempts)
 
 
-@declared("Counts of nodes.", required=("ready", "reconciling", "failed"))
+@dataclass(frozen=True, slots=True, kw_only=True)
+class UriStatus(ResourceStatus):
+    """Status of a WorkloadPolicy or an InstanceTemplate, which call the address `uri`."""
+
+    url: Annotated[str, "uri"] = ""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeSummary:
     """Numbers of a group's nodes by state."""
 
-    ready: Annotated[int, Whole(about="Nodes that are ready and show all their chips.", most=_COUNT)] = 0
-    reconciling: Annotated[
-        int,
-        Whole(about="Machines that are being created, have not joined, or whose node is not ready yet.", most=_COUNT),
-    ] = 0
-    failed: Annotated[int, Whole(about="Machines that could not be created, or whose node was lost.", most=_COUNT)] = 0
+    ready: int
+    reconciling: int
+    failed: int
 
 
-@declared("One machine.", required=("name", "ready"))
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
     """Entry of a group's status for one machine."""
 
-    name: Annotated[str, Text(about="Its name in Compute Engine.", most=63, least=1, meaning="the name of a machine")]
-    state: Annotated[str, Text(about="Its status in Compute Engine, or the action on it.", most=63)] = ""
-    node: Annotated[str, Text(about="Its node; empty until it has joined.")] = ""
-    ready: Annotated[bool, Flag(about="Whether the node is ready and shows all its chips.")] = False
-    since: Annotated[datetime | None, Moment(about="When state, node or ready last changed.")] = None
+    name: str
+    #: Status of the machine in Compute Engine, or the action on it.
+    state: str = ""
+    #: Node of the machine; empty until the machine has joined.
+    node: str = ""
+    #: Whether the node is ready and shows all its chips.
+    ready: bool
+    #: Time of the last change of state, node or ready.
+    since: datetime | None = None
 
 
-@declared("The state of the machines.")
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupStatus:
     """Status of a group."""
 
-    conditions: Annotated[tuple[Condition, ...], _CONDITIONS] = ()
-    observed_generation: Annotated[int, _OBSERVED_GENERATION] = 0
+    conditions: tuple[Condition, ...] = ()
+    observed_generation: int = 0
     node_summary: NodeSummary | None = None
     #: Derived from `node_summary` and `node_count`; empty until the count is known.
-    nodes: Annotated[str, Text(about="Nodes that are ready, of those that are wanted, as 3/4.", most=16)] = ""
-    topology: Annotated[str, Text(about="The topology in effect, given or derived.", most=bounds.LABEL_VALUE)] = ""
-    node_count: Annotated[
-        int | None, Whole(about="The number of machines in effect, given or derived.", least=1, most=_COUNT)
-    ] = None
-    target_size_policy_mode: Annotated[
-        SizePolicyMode | None, choice("The mode in effect, given or derived.", SizePolicyMode)
-    ] = None
-    machines: Annotated[
-        tuple[Machine, ...],
-        Array(
-            about="The machines, as Compute Engine and the cluster show them.",
-            items=struct_of(Machine),
-            most=_COUNT,
-            key="name",
-        ),
-    ] = ()
-    recreated_at: Annotated[
-        tuple[datetime, ...],
-        Array(
-            about="When all machines were recreated because one was lost, latest last.",
-            items=Moment(about="One moment."),
-            most=bounds.RECREATIONS,
-        ),
-        "recreations",
-    ] = ()
+    nodes: str = ""
+    #: Topology, number of machines and mode in effect, given or derived.
+    topology: str = ""
+    node_count: int | None = None
+    target_size_policy_mode: SizePolicyMode | None = None
+    machines: tuple[Machine, ...] = ()
+    #: Times at which all machines were recreated because one was lost, latest last.
+    recreated_at: Annotated[tuple[datetime, ...], "recreations"] = ()
 
     def __post_init__(self) -> None:
         ready = self.node_summary.ready if self.node_summary is not None else 0

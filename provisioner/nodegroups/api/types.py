@@ -14,7 +14,7 @@ from provisioner.nodegroups.api.specs import (
     TpuNodeGroupSpec,
     WorkloadPolicySpec,
 )
-from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus
+from provisioner.nodegroups.api.statuses import ResourceStatus, TpuNodeGroupStatus, UriStatus
 
 GROUP = "tpu.google.com"
 VERSION = "v1alpha1"
@@ -87,7 +87,7 @@ class WorkloadPolicy:
     kind: ClassVar[Kind] = Kind.WORKLOAD_POLICY
     meta: ObjectMeta
     spec: WorkloadPolicySpec
-    status: ResourceStatus = field(default_factory=ResourceStatus)
+    status: UriStatus = field(default_factory=UriStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -97,7 +97,7 @@ class InstanceTemplate:
     kind: ClassVar[Kind] = Kind.INSTANCE_TEMPLATE
     meta: ObjectMeta
     spec: InstanceTemplateSpec
-    status: ResourceStatus = field(default_factory=ResourceStatus)
+    status: UriStatus = field(default_factory=UriStatus)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

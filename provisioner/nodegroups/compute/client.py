@@ -46,6 +46,13 @@ class _Sort(NamedTuple):
     said: Callable[[Any], Sequence[str]]
 
 
+class _Request(NamedTuple):
+    method: str
+    path: str
+    params: dict[str, str]
+    body: dict[str, Any] | None = None
+
+
 _SORTS: Mapping[type[Any], _Sort] = {
     records.ResourcePolicy: _Sort(
         _POLICIES,
@@ -139,16 +146,8 @@ class ComputeClient:
         of, name = _SORTS[type(resource)], resource.name
         subject = f"insert of {_NOUNS[of.collection]} {name!r}"
         self._path(scope, of.collection, name, subject, Call.CREATE)
-        return self._change(
-            subject,
-            Call.CREATE,
-            scope,
-            "POST",
-            f"{scope.path}/{of.collection}",
-            request_id=request_id,
-            said=(name, *of.said(resource)),
-            body=of.body(resource),
-        )
+        request = _Request("POST", f"{scope.path}/{of.collection}", {"requestId": request_id}, of.body(resource))
+        return self._change(subject, Call.CREATE, scope, request, said=(name, *of.said(resource)))
 
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
@@ -157,35 +156,24 @@ class ComputeClient:
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)
-        return self._change(subject, Call.DELETE, scope, "DELETE", path, request_id=request_id, said=(name,))
+        request = _Request("DELETE", path, {"requestId": request_id})
+        return self._change(subject, Call.DELETE, scope, request, said=(name,))
 
     def list_managers(self, scope: records.Scope) -> tuple[records.Manager, ...]:
         """Implement `Compute.list_managers`."""
         subject = f"list of instance group managers of {scope.project!r}"
         self._path(scope, _MANAGERS, "aggregated", subject, Call.READ)
-        path, params = f"projects/{scope.project}/aggregated/{_MANAGERS}", {"fields": resources.MANAGERS_FIELDS}
-        pages = self._pages(
-            subject,
-            lambda token: self._send(
-                "GET", path, {**params, "filter": resources.MARKED, **token}, seconds=_LIST_SECONDS
-            ),
-            resources.managers_of,
-            said=(),
-        )
-        return tuple(pages)
+        params = {"fields": resources.MANAGERS_FIELDS, "filter": resources.MARKED}
+        request = _Request("GET", f"projects/{scope.project}/aggregated/{_MANAGERS}", params)
+        return tuple(self._pages(subject, request, resources.managers_of, said=()))
 
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
         """Implement `Compute.list_managed_instances`. A POST, although it changes nothing."""
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
-        pages = self._pages(
-            subject,
-            lambda token: self._send("POST", path, {**params, **token}, seconds=_LIST_SECONDS),
-            lambda body: resources.managed_instances_of(body, scope),
-            said=(name,),
-        )
-        found = {each.name: each for each in pages}
+        read = partial(resources.managed_instances_of, scope=scope)
+        found = {each.name: each for each in self._pages(subject, _Request("POST", path, params), read, said=(name,))}
         return tuple(found[each] for each in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
@@ -200,12 +188,8 @@ class ComputeClient:
             "filter": f'name eq "{_common_start(wanted)}.*"',
         }
         shared: dict[str, str] = {}
-        pages = self._pages(
-            subject,
-            lambda token: self._send("GET", f"{scope.path}/{_INSTANCES}", {**params, **token}, seconds=_LIST_SECONDS),
-            lambda body: resources.instances_of(body, shared),
-            said=wanted,
-        )
+        read = partial(resources.instances_of, shared=shared)
+        pages = self._pages(subject, _Request("GET", f"{scope.path}/{_INSTANCES}", params), read, said=wanted)
         found = {each.name: each for each in pages if each.name in wanted}
         return tuple(found[each] for each in sorted(found))
 
@@ -214,28 +198,19 @@ class ComputeClient:
     ) -> records.Operation:
         """Implement `Compute.set_metadata`."""
         subject = f"change of metadata of instance {name!r}"
-        path = self._path(scope, _INSTANCES, name, subject, Call.UPDATE)
-        return self._change(
-            subject,
-            Call.UPDATE,
-            scope,
-            "POST",
-            f"{path}/setMetadata",
-            request_id=request_id,
-            said=(name, *items),
-            body=resources.metadata_body(items, fingerprint),
-        )
+        path = f"{self._path(scope, _INSTANCES, name, subject, Call.UPDATE)}/setMetadata"
+        request = _Request("POST", path, {"requestId": request_id}, resources.metadata_body(items, fingerprint))
+        return self._change(subject, Call.UPDATE, scope, request, said=(name, *items))
 
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
         """Implement `Compute.get_operation`."""
-        return self._get(
-            scope, _OPERATIONS, name, resources.OPERATION_FIELDS, lambda body: resources.operation_of(body, scope)
-        )
+        read = partial(resources.operation_of, scope=scope)
+        return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, read)
 
     def _pages(
         self,
         subject: str,
-        send: Callable[[dict[str, str]], bytes],
+        request: _Request,
         read: Callable[[object], tuple[tuple[_T, ...], str]],
         *,
         said: Sequence[str],
@@ -243,8 +218,8 @@ class ComputeClient:
         """Request page after page, and yield their entries. Raises ComputeError after _MOST_PAGES pages."""
         token = ""
         for _ in range(_MOST_PAGES):
-            asked = {"pageToken": token} if token else {}
-            page, token = self._call(subject, Call.READ, partial(send, asked), read, said=said)
+            asked = request._replace(params=request.params | ({"pageToken": token} if token else {}))
+            page, token = self._call(subject, Call.READ, asked, read, seconds=_LIST_SECONDS, said=said)
             yield from page
             if not token:
                 return
@@ -252,36 +227,15 @@ class ComputeClient:
 
     def _get(self, scope: records.Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:
         subject = f"get of {_NOUNS[collection]} {name!r}"
-        path = self._path(scope, collection, name, subject, Call.READ)
-        return self._call(
-            subject,
-            Call.READ,
-            lambda: self._send("GET", path, {"fields": mask}, seconds=_READ_SECONDS),
-            read,
-            said=(name,),
-            named=name,
-        )
+        request = _Request("GET", self._path(scope, collection, name, subject, Call.READ), {"fields": mask})
+        return self._call(subject, Call.READ, request, read, seconds=_READ_SECONDS, said=(name,), named=name)
 
     def _change(
-        self,
-        subject: str,
-        call: Call,
-        scope: records.Scope,
-        method: str,
-        path: str,
-        *,
-        request_id: str,
-        said: Sequence[str],
-        body: dict[str, Any] | None = None,
+        self, subject: str, call: Call, scope: records.Scope, request: _Request, *, said: Sequence[str]
     ) -> records.Operation:
-        params = {"fields": resources.OPERATION_FIELDS, "requestId": request_id}
-        started = self._call(
-            subject,
-            call,
-            lambda: self._send(method, path, params, seconds=self._change_seconds, body=body),
-            lambda answer: resources.operation_of(answer, scope),
-            said=said,
-        )
+        request = request._replace(params=request.params | {"fields": resources.OPERATION_FIELDS})
+        read = partial(resources.operation_of, scope=scope)
+        started = self._call(subject, call, request, read, seconds=self._change_seconds, said=said)
         if not started.name:
             raise _unreadable(subject, call, "The answer is not an operation.")
         return started
@@ -294,17 +248,14 @@ class ComputeClient:
             raise records.ComputeError(Failure(kind=kind, message=f"{problem}; nothing was sent"), subject)
         return f"{scope.path}/{collection}/{name}"
 
-    def _send(
-        self, method: str, path: str, params: dict[str, str], *, seconds: float, body: dict[str, Any] | None = None
-    ) -> bytes:
-        data = None if body is None else json.dumps(body, sort_keys=True).encode()
-        headers = {} if body is None else {"Content-Type": "application/json"}
+    def _send(self, request: _Request, seconds: float) -> bytes:
+        body = request.body
         response = self._session.request(
-            method,
-            f"{self._base_url}/compute/v1/{quote(path, safe='/:')}",
-            data=data,
-            headers=headers,
-            params=params,
+            request.method,
+            f"{self._base_url}/compute/v1/{quote(request.path, safe='/:')}",
+            data=None if body is None else json.dumps(body, sort_keys=True).encode(),
+            headers={} if body is None else {"Content-Type": "application/json"},
+            params=request.params,
             timeout=seconds,
         )
         return response.content
@@ -313,15 +264,16 @@ class ComputeClient:
         self,
         subject: str,
         call: Call,
-        send: Callable[[], bytes],
+        request: _Request,
         read: Callable[[object], _T],
         *,
+        seconds: float,
         said: Sequence[str],
         named: str = "",
     ) -> _T:
         """Send a request and parse the response. If `named` is set, the response must be about this resource."""
         try:
-            content = send()
+            content = self._send(request, seconds)
         except failures.SDK_ERRORS as error:
             found = failures.read(error, _api(call, said), call)
             raise records.ComputeError(

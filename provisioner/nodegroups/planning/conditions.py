@@ -91,7 +91,7 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     if sightings.problem_of_template:
         template = not_ready(Reason.INVALID_TEMPLATE, sightings.problem_of_template, kind)
     elif sightings.external_url:
-        template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE)
+        template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE, message="")
     else:
         # An earlier process may have read the template.
         before = condition_of(sightings.group.status.conditions, kind)

@@ -290,7 +290,7 @@ def differs(found: Child, wanted: Child) -> bool:
                 # tpu-operator writes the bare name.
                 config = replace(config, subnetwork=wanted.spec.config.subnetwork)
             config = replace(config, provisioning_model=config.effective_provisioning_model)
-            return replace(found.spec, config=config, boot_disk=wanted.spec.boot_disk) != wanted.spec
+            return replace(found.spec, config=config) != wanted.spec
         case ManagedInstanceGroup(), ManagedInstanceGroup():
             return replace(found.spec, target_size_policy_mode=found.spec.effective_mode) != wanted.spec
     return True

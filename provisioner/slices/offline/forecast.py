@@ -21,7 +21,7 @@ from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
-from provisioner.slices.demand.slices import all_slices, read_wishes
+from provisioner.slices.demand.slices import read_wishes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.paths import path_of
@@ -115,12 +115,12 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     _add_slices_of_asks(reading)
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
     apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
-    plan, slices = _decide(accepted, reading, rules)
-    pools = tuple(_pools(reading, plan, slices, rules))
-    _Verdicts(reading, accepted, plan, slices, rules).tell()
+    plan = _decide(accepted, reading, rules)
+    pools = tuple(_pools(reading, plan, rules))
+    _Verdicts(reading, accepted, plan, plan.decided.slices, rules).tell()
     for subjects in apart:
-        plan, slices = _decide(subjects, reading, rules)
-        _Verdicts(reading, subjects, plan, slices, rules).tell()
+        plan = _decide(subjects, reading, rules)
+        _Verdicts(reading, subjects, plan, plan.decided.slices, rules).tell()
     ignored = tuple((kind, *found) for kind, found in reading.ignored.items())
     return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)), ignored=ignored)
 
@@ -138,9 +138,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
             reading.remark(subject.document, ("spec",), named, message)
 
 
-def _decide(
-    subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules
-) -> tuple[Plan, dict[SliceId, Slice]]:
+def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules) -> Plan:
     snapshot = Snapshot(
         workloads={uid: each.workload for uid, each in subjects.items()},
         pods=tuple(_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods),
@@ -149,8 +147,7 @@ def _decide(
     )
     # One thread per pod, because the order of creates does not matter here.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
-    plan = decide(snapshot, Memory(), settings, rules, MOMENT)
-    return plan, all_slices(plan.derived.found)
+    return decide(snapshot, Memory(), settings, rules, MOMENT)
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
@@ -168,12 +165,12 @@ def shown_name(name: str) -> str:
     return f"{name[:-_HASH_DIGITS]}*"
 
 
-def _pools(reading: Reading, plan: Plan, slices: Mapping[SliceId, Slice], rules: PoolRules) -> Iterator[PlannedPool]:
+def _pools(reading: Reading, plan: Plan, rules: PoolRules) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
     # The slices of a template have the same options.
     known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
-        slice_ = slices[create.slice_id]
+        slice_ = plan.decided.slices[create.slice_id]
         subject = reading.subjects[slice_.workload.uid]
         template = subject.template_of.get(slice_.group_name)
         key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
@@ -264,7 +261,7 @@ class _Verdicts:
     def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
         """Add a remark why pods are not served; return whether that may be a mistake."""
         workload = about.workload if isinstance(about, Slice) else about
-        found = self.plan.derived.policy.why_not(workload, requirements)
+        found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
             self._say(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
         return found is not None and not found.meant

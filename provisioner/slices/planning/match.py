@@ -11,20 +11,26 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import timedelta
-from itertools import accumulate
+from functools import cached_property
 from typing import TypeVar
 
-from provisioner.model.capacity import NodePool, PoolName, Zone
-from provisioner.model.fits import Fits
+from provisioner.model.capacity import PoolName, Zone
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import WorkloadKind, WorkloadUid
-from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
 from provisioner.slices.planning.memory.state import Claim
-from provisioner.slices.planning.round import Round, Supply, grows_for, has_settings, right_size, serves
+from provisioner.slices.planning.refusals import (
+    FreePools,
+    Refusal,
+    has_settings,
+    settings_of,
+    why_unfit,
+    why_wrong_kind,
+)
+from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.seats import Seats
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 
@@ -66,6 +72,8 @@ class Matching:
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
+    #: For each idle pool, the first slice of the same topology that waits, and why it does not count on the pool.
+    unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
         """Return the matching without the claims of buffers on some pools."""
@@ -74,7 +82,7 @@ class Matching:
 
 
 def match(
-    round_: Round,
+    ctx: Round,
     budget: Budget,
     line: Sequence[Unit],
     sidelined: Collection[WorkloadUid],
@@ -85,187 +93,307 @@ def match(
     A claim must be within the limits of its slice, and counts there. `line` has the slices that want a pool. Workloads
     in `sidelined` take no pool. `refuse` is called for each slice that finds no pool, in the order of the line.
     """
-    slices, supply, owned = round_.slices, round_.supply, round_.owned
-    last_users = {name: known.last_user for name, known in round_.memory.pools.items() if known.last_user is not None}
-    holders, occupants, held, elsewhere = _use(round_)
-    one_zone = {each.workload.uid for each in slices.values() if wants_one_zone(each, round_.settings)}
-    last_held = {user: name for name, user in sorted(last_users.items(), reverse=True)}
-    usable = {name: each for name, each in supply.items() if each.usable}
-    claims: dict[SliceId, PoolName] = {}
-    claimed: dict[PoolName, SliceId] = {}
-    zones: dict[WorkloadUid, Zone] = {}
-    places = place_of(line)
-    waiting = sorted(
-        (slice_ for slice_ in slices.values() if not held.get(slice_.id)),
-        key=lambda slice_: (places.get(slice_.id, len(line) + 1), slice_.workload.full_name, slice_.group_name),
-    )
-    units = {unit.id: unit for unit in line}
-    assigned = {mark: supply[name] for name, mark in round_.assigned.items()}
-    taken: set[SliceId] = set()
-    seats, seated = Seats(round_, occupants, claimed), defaultdict[PoolName, list[SliceId]](list)
+    return Matcher(ctx, budget, line, sidelined).run(refuse)
 
-    def settle(uid: WorkloadUid, pool: NodePool) -> None:
-        if uid in one_zone and pool.zones:
-            zones.setdefault(uid, pool.zones[0])
 
-    def claim(slice_: Slice, candidate: Supply | None) -> None:
-        if candidate is not None:
-            claims[slice_.id] = candidate.name
-            claimed[candidate.name] = slice_.id
-            settle(slice_.workload.uid, candidate.pool)
-            budget.claim(slice_, candidate)
+class Matcher:
+    """The claims of one decision. Four passes make them: hold, return home, hand over, and take free pools.
 
-    def seat(slice_: Slice) -> None:
-        """Give a slice that shares pools a node that is left."""
+    Each pass claims a pool only if `why_not` returns None, so that an explanation cannot differ from a decision.
+    """
+
+    def __init__(self, ctx: Round, budget: Budget, line: Sequence[Unit], sidelined: Collection[WorkloadUid]) -> None:
+        self._ctx, self._budget, self._sidelined = ctx, budget, sidelined
+        self._units = {unit.id: unit for unit in line}
+        self._usable = {name: pool for name, pool in ctx.supply.items() if pool.usable}
+        users = {name: known.last_user for name, known in ctx.memory.pools.items() if known.last_user is not None}
+        self._last_users = users
+        last = sorted(((name, user) for name, user in users.items() if name in ctx.supply), reverse=True)
+        self._last = {user: ctx.supply[name] for name, user in last}
+        self._assigned = {mark: ctx.supply[name] for name, mark in ctx.assigned.items()}
+        self._one_zone = {each.workload.uid for each in ctx.slices.values() if wants_one_zone(each, ctx.settings)}
+        self._ties = (self._last_pool, self._assigned_pool, self._created_pools, self._counted_pool)
+        self._claims: dict[SliceId, PoolName] = {}
+        self._claimed: dict[PoolName, SliceId] = {}
+        self._zones: dict[WorkloadUid, Zone] = {}
+        self._taken: set[SliceId] = set()
+        #: Pools that served ProvisioningRequests count on, by namespace and name of the request.
+        self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
+        self._searches: dict[Hashable, Iterator[Supply]] = {}
+        self._hold()
+        self._seats = Seats(ctx, self._occupants, self._claimed)
+        self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
+        places = place_of(line)
+        self._waiting = sorted(
+            (slice_ for slice_ in ctx.slices.values() if slice_.id not in self._held),
+            key=lambda each: (places.get(each.id, len(line) + 1), each.workload.full_name, each.group_name),
+        )
+
+    def run(self, refuse: Callable[[Slice], None]) -> Matching:
+        """Make the claims; `refuse` is called for each slice that finds no pool, in the order of the line."""
+        waiting, claims = self._waiting, self._claims
+        # Pools of buffers are for any other slice that needs them, so slices of buffers come last.
+        spare = [each for each in waiting if each.spare]
+        eligible = [
+            each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
+        ]
+        self._return_home(eligible)
+        for slice_ in eligible:
+            if self._ctx.memory.slice(slice_.id).claim is not None:
+                self._seat(slice_)
+        self._hand_over(eligible)
+        self._take_free(eligible, refuse)
+        self._return_home(spare)
+        self._take_free(spare, refuse)
+        # The scheduler may bind any pod to the nodes that a suspended workload keeps, so its slices claim last.
+        self._return_home([each for each in waiting if each.workload.suspended])
+        kept = {each.id: _kept(each, claims.get(each.id), self._ctx) for each in waiting}
+        unserved = tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims)
+        return Matching(
+            holders=self._holders,
+            held=self._held,
+            claimed=self._claimed,
+            seats=self._seated,
+            elsewhere=self._elsewhere,
+            unserved=unserved,
+            spare=tuple(each for each in spare if each.pending and each.id not in claims),
+            zones=self._zones,
+            claims={slice_id: each for slice_id, each in kept.items() if each is not None},
+            taken=self._taken,
+            unused=self._unused(unserved),
+        )
+
+    def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
+        """Return why a slice may not count on a pool now, None if it may, or holds or counts on the pool already."""
+        own = self._claims.get(slice_.id)
+        if own == pool.name or pool.name in self._held.get(slice_.id, ()):
+            return None
+        if own is not None or slice_.id in self._held:
+            return Refusal.HAS_POOL
+        if (refusal := self._why_none(slice_)) is not None:
+            return refusal
+        refusals: list[Refusal | None] = []
+        if any(pool is each for tie in self._ties for each in tie(slice_)):
+            refusals.append(self._why_not_return(slice_, pool))
+        if slice_.request and pool in self._served.get((slice_.workload.namespace, slice_.request), ()):
+            refusals.append(why_unfit(slice_, pool))
+        if slice_.pending:
+            refusals.append(self._why_not_take(slice_, pool))
+        return None if None in refusals else next(iter(refusals), Refusal.NOT_WAITING)
+
+    def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
+        """Return `Matching.unused`; the work grows with the pools plus the slices."""
+        idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
+        first: dict[tuple[str, str], Slice] = {}
+        for slice_ in (each for each in unserved if each.share is None) if idle else ():
+            if (shape := slice_.shape) is not None:
+                first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
+        found = {}
+        for pool in idle if first else ():
+            waiting = first.get((pool.machine[0], pool.pool.topology))
+            if waiting is not None and (refusal := self.why_not(waiting, pool)) is not None:
+                found[pool.name] = waiting.id, refusal
+        return found
+
+    def _hold(self) -> None:
+        """Find the pools that the pods of each slice are bound to."""
+        self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
+        for slice_id, names in self._held.items() if self._one_zone else ():
+            for name in sorted(names & self._ctx.supply.keys()):
+                self._settle(slice_id.workload_uid, self._ctx.supply[name])
+
+    def _return_home(self, slices: Iterable[Slice]) -> None:
+        """Let each slice count on a pool that it had last, that is assigned to it, or that was created for it."""
+        for tie in self._ties:
+            for slice_ in slices:
+                for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
+                    if self._why_not_return(slice_, pool) is None:
+                        self._claim(slice_, pool)
+                        break
+
+    def _hand_over(self, slices: Iterable[Slice]) -> None:
+        """Give pools of a request to the slices whose pods use the request: it was served only for them."""
+        for name, slice_id in self._claimed.items():
+            workload = self._ctx.slices[slice_id].workload
+            if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not self._ctx.slices[slice_id].pending:
+                self._served[workload.namespace, workload.name].append(self._ctx.supply[name])
+        for slice_ in slices if self._served else ():
+            if not slice_.request or slice_.id in self._claims:
+                continue
+            pools = self._served[slice_.workload.namespace, slice_.request]
+            fitting = [pool for pool in pools if why_unfit(slice_, pool) is None]
+            if fitting:
+                (home,) = self._assigned_pool(slice_) or (None,)
+                pool = home if home in fitting else fitting[0]
+                del self._claims[self._claimed[pool.name]]
+                self._claim(slice_, pool)
+                pools.remove(pool)
+
+    def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
+        """Give free pools to slices that wait, not to slices that may need one later."""
+        for slice_ in slices:
+            self._seat(slice_)
+            if not slice_.pending or slice_.id in self._claims:
+                continue
+            if slice_.share is not None:
+                refuse(slice_)
+                continue
+            pool = None if _expired(slice_, self._ctx) else next(self._search(slice_), None)
+            if pool is None:
+                refuse(slice_)
+            else:
+                self._claim(slice_, pool)
+                self._taken.add(slice_.id)
+
+    def _seat(self, slice_: Slice) -> None:
+        """Give a slice that shares pools and waits a node that is left."""
+        if slice_.share is None or not slice_.pending or slice_.id in self._claims:
+            return
 
         def may_borrow(pool: Supply) -> bool:
-            unit = units.get(slice_.id) or unit_of(slice_, round_.now)
-            return pool.lendable and not _expired(slice_, round_) and budget.allows_claim(slice_, unit, pool)
+            free = self._why_not_free(pool) is None and not _expired(slice_, self._ctx)
+            return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
 
-        pool = seats.take(slice_, may_borrow) if slice_.id not in claims else None
-        if pool is not None:
-            claims[slice_.id] = pool.name
-            seated[pool.name].append(slice_.id)
-            if pool.name not in claimed and not holders.get(pool.name):
-                claimed[pool.name] = slice_.id
-                budget.claim(slice_, pool)
+        pool = self._seats.take(slice_, may_borrow)
+        if pool is None:
+            return
+        self._seated[pool.name].append(slice_.id)
+        if pool.name in self._claimed or self._holders.get(pool.name):
+            self._claims[slice_.id] = pool.name
+        else:
+            self._claim(slice_, pool)
 
-    def returns_to(slice_: Slice, candidate: Supply | None) -> bool:
-        """Whether a slice may count on a pool that it had, or that was created for it."""
-        if candidate is None or candidate.name not in usable or candidate.name in claimed:
-            return False
+    def _why_none(self, slice_: Slice) -> Refusal | None:
+        """Return why a slice may not count on any pool, None if it may."""
+        if slice_.spare or slice_.workload.suspended:
+            return None
+        if slice_.workload.uid in self._sidelined:
+            return Refusal.TURN
+        # A mark that remains in the requirements is of another namespace: it was forged, and no pool is kept for it.
+        return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
+
+    def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
+        """Return why a slice may not count on a pool that it had, or that was created for it."""
+        ctx, name, workload = self._ctx, pool.name, slice_.workload
+        if name not in self._usable:
+            return Refusal.UNUSABLE
+        if name in self._claimed:
+            return Refusal.CLAIMED
         # Pods of the slice itself that are being deleted do not block the pods that replace them.
-        if occupants.get(candidate.name, frozenset()) - {slice_.id}:
-            return False
-        warm = slice_.pending and not slice_.workload.kind.has_pods
-        doomed = candidate.maintenance
-        old = doomed is not None and round_.now - doomed.created_at >= _REPLACED_AFTER
-        if warm and (old or candidate.ends_soon):
-            # A pool whose host or reservation ends soon is useless as a warm pool.
-            return False
-        own = round_.made_for.get(candidate.name) == slice_.id == last_users.get(candidate.name, slice_.id)
-        if not own and not may_borrow(slice_, candidate):
-            return False
-        if not _has_host(candidate, slice_):
-            return False
-        # If all nodes of the pool exist, the slice's pods are on none of them: they run on nodes of no known pool.
-        gone = slice_.id in elsewhere and len(candidate.nodes) >= candidate.pool.hosts
-        # The requests of a suspended workload's pods are unknown: Kueue changes their template at resume and suspend.
-        return not gone and (slice_.workload.suspended or serves(candidate, slice_))
-
-    def may_borrow(slice_: Slice, candidate: Supply) -> bool:
-        again = candidate.name in (counted_on(slice_), last_held.get(slice_.id))
-        expired = round_.made_for.get(candidate.name) != slice_.id and _expired(slice_, round_)
-        unit = units.get(slice_.id) or unit_of(slice_, round_.now)
-        return not expired and budget.allows_claim(slice_, unit, candidate, again=again)
-
-    def counted_on(slice_: Slice) -> PoolName:
-        """Return the pool that a slice with pods counted on in the last round; empty if it is no longer lendable."""
-        before = round_.memory.slice(slice_.id).claim
-        if before is None or not (before.has_pods and slice_.pods and before.pool in supply):
-            return PoolName("")
-        return before.pool if supply[before.pool].lendable else PoolName("")
-
-    def return_home(slices: Iterable[Slice]) -> None:
+        if self._occupants.get(name, frozenset()) - {slice_.id}:
+            return Refusal.IN_USE
+        if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
+            return Refusal.NOT_LENDABLE
+        made_for_it = ctx.made_for.get(name) == slice_.id
         # A slice that has had no pods for too long has ended, or will want a pool again when its pods exist.
-        slices = [each for each in slices if each.share is None and (each.pods or not _expired(each, round_))]
-        for slice_ in slices:
-            last = supply.get(last_held.get(slice_.id, PoolName("")))
-            claim(slice_, last if returns_to(slice_, last) else None)
-        for slice_ in slices:
-            pool = assigned.get((slice_.workload.namespace, slice_.mark)) if slice_.id not in claims else None
-            claim(slice_, pool if pool is not None and returns_to(slice_, pool) else None)
-        for slice_ in slices:
-            if slice_.id not in claims:
-                own = (each for each in owned.get(slice_.id, ()) if returns_to(slice_, each))
-                claim(slice_, max(own, key=lambda each: (each.ready, each.attempt), default=None))
-        for slice_ in slices:
-            again = supply.get(counted_on(slice_)) if slice_.id not in claims else None
-            claim(slice_, again if returns_to(slice_, again) else None)
+        if not (made_for_it and slice_.pods) and _expired(slice_, ctx):
+            return Refusal.EXPIRED
+        if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
+            return Refusal.ELSEWHERE
+        # The requests of a suspended workload's pods are unknown: Kueue changes their template at resume and suspend.
+        unfit = why_unfit(slice_, pool)
+        if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
+            return unfit
+        own = made_for_it and self._last_users.get(name, slice_.id) == slice_.id
+        return None if own or self._may_borrow(slice_, pool) else Refusal.LIMIT
 
-    for slice_id, names in held.items():
-        for name in sorted(names & supply.keys()):
-            settle(slice_id.workload_uid, supply[name].pool)
-    suspended = [each for each in waiting if each.workload.suspended]
-    # Pools of buffers are for any other slice that needs them, so slices of buffers come last.
-    spare = [each for each in waiting if each.spare]
-    # A mark that remains in the requirements is of another namespace: it was forged, and no pool is kept for it.
-    forged = {each.id for each in waiting if not each.requirements.node_selector.keys().isdisjoint(MARKS)}
-    eligible = [
-        each
-        for each in waiting
-        if not (each.spare or each.workload.suspended or each.id in forged) and each.workload.uid not in sidelined
-    ]
-    return_home(eligible)
-    for slice_ in eligible:
-        if slice_.pending and slice_.share is not None and round_.memory.slice(slice_.id).claim is not None:
-            seat(slice_)
-    # Only slices that wait take a pool that was created for another slice, not slices that may need one later.
-    lendable = [
-        each
-        for each in usable.values()
+    def _may_borrow(self, slice_: Slice, pool: Supply) -> bool:
+        again = pool is self._last.get(slice_.id) or pool in self._counted_pool(slice_)
+        unit = self._units.get(slice_.id) or unit_of(slice_, self._ctx.now)
+        return self._budget.allows_claim(slice_, unit, pool, again=again)
+
+    def _why_not_take(self, slice_: Slice, pool: Supply) -> Refusal | None:
+        """Return why a slice that waits may not take a pool as a free pool."""
+        if _expired(slice_, self._ctx):
+            return Refusal.EXPIRED
+        zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
+        return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, own)
+
+    def _why_not_free(self, pool: Supply) -> Refusal | None:
+        """Return why no slice may take a pool."""
+        if pool.name not in self._usable:
+            return Refusal.UNUSABLE
+        if pool.name in self._claimed:
+            return Refusal.CLAIMED
+        if self._occupants.get(pool.name):
+            return Refusal.IN_USE
         # A pool that looks idle may be in use by a workload that is not watched.
-        if each.name not in claimed and not occupants.get(each.name) and not each.undecided and each.lendable
-    ]
+        if pool.undecided:
+            return Refusal.UNDECIDED
+        return None if pool.lendable else Refusal.NOT_LENDABLE
 
-    def take_free(slices: Iterable[Slice], free: _Free) -> None:
-        for slice_ in slices:
-            if slice_.pending and slice_.share is not None:
-                seat(slice_)
-            elif slice_.pending and slice_.id not in claims and not _expired(slice_, round_):
-                pool = free.take(slice_, units[slice_.id], zones.get(slice_.workload.uid), budget)
-                claim(slice_, pool)
-                taken.update([slice_.id] if pool is not None else [])
-            if slice_.pending and slice_.id not in claims:
-                refuse(slice_)
+    def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
+        """Return why a free pool does not suit a slice with a zone, if its workload keeps to one, and own settings."""
+        if (refusal := why_wrong_kind(slice_, pool)) is not None:
+            return refusal
+        if not self._free.has_hosts(pool, slice_):
+            return Refusal.MISFIT
+        if not has_settings(pool, own):
+            return Refusal.SETTINGS
+        if zone is not None and zone not in pool.pool.zones:
+            return Refusal.ZONE
+        allowed = self._budget.allows_claim(slice_, self._units[slice_.id], pool)
+        return None if allowed else Refusal.LIMIT
 
-    def hand_over() -> None:
-        """Give pools of a request to the slices whose pods use the request: it was served only for them."""
-        served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
-        for name, slice_id in claimed.items():
-            workload = slices[slice_id].workload
-            if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not slices[slice_id].pending:
-                served[workload.namespace, workload.name].append(supply[name])
-        for slice_ in eligible if served else ():
-            pools = served[slice_.workload.namespace, slice_.request] if slice_.request else []
-            home = assigned.get((slice_.workload.namespace, slice_.mark))
-            fitting = [
+    @cached_property
+    def _free(self) -> FreePools:
+        """Index of the pools that no slice counted on at the first use."""
+        return FreePools(pool for pool in self._usable.values() if self._why_not_free(pool) is None)
+
+    def _search(self, slice_: Slice) -> Iterator[Supply]:
+        """Return the iterator over the free pools that suit a slice, which equal slices share."""
+        unit, fitting, whose = self._units[slice_.id], self._free.fitting(slice_), ""
+        if self._budget.counts:
+            by_workload = self._budget.settings.max_pools_per_jobset is not None
+            whose = slice_.workload.uid if by_workload else unit.namespace
+        zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
+        # All that the predicates read of a slice. Equal slices have the same shape object; kinds have different limits.
+        asked = slice_.nodes, id(slice_.shape), slice_.host, slice_.workload.kind, self._free.kept_for(slice_)
+        key = fitting, zone, own, whose, unit.priority, asked
+        if key not in self._searches:
+            self._searches[key] = (
                 pool
-                for pool in pools
-                if serves(pool, slice_) and _has_host(pool, slice_) and claimed[pool.name] != slice_.id
-            ]
-            if fitting and slice_.id not in claims:
-                pool = home if home in fitting else fitting[0]
-                del claims[claimed[pool.name]]
-                pools.remove(pool)
-                claim(slice_, pool)
+                for pool in self._free.specified(fitting)
+                if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, own) is None
+            )
+        return self._searches[key]
 
-    hand_over()
-    take_free(eligible, _Free(lendable, claimed))
-    return_home(spare)
-    if spare:
-        take_free(spare, _Free(lendable, claimed))
-    # The scheduler may bind any pod to the nodes that a suspended workload keeps, so its slices claim last.
-    return_home(suspended)
-    kept = {each.id: _kept(each, claims.get(each.id), round_) for each in waiting}
-    counted = {slice_id: each for slice_id, each in kept.items() if each is not None}
-    return Matching(
-        holders=holders,
-        held=held,
-        claimed=claimed,
-        seats=seated,
-        elsewhere=elsewhere,
-        unserved=tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims),
-        spare=tuple(each for each in spare if each.pending and each.id not in claims),
-        zones=zones,
-        claims=counted,
-        taken=taken,
-    )
+    def _claim(self, slice_: Slice, pool: Supply) -> None:
+        self._claims[slice_.id] = pool.name
+        self._claimed[pool.name] = slice_.id
+        self._settle(slice_.workload.uid, pool)
+        self._budget.claim(slice_, pool)
+
+    def _settle(self, uid: WorkloadUid, pool: Supply) -> None:
+        if uid in self._one_zone and pool.pool.zones:
+            self._zones.setdefault(uid, pool.pool.zones[0])
+
+    def _last_pool(self, slice_: Slice) -> Sequence[Supply]:
+        pool = self._last.get(slice_.id)
+        return (pool,) if pool is not None else ()
+
+    def _assigned_pool(self, slice_: Slice) -> Sequence[Supply]:
+        pool = self._assigned.get((slice_.workload.namespace, slice_.mark))
+        return (pool,) if pool is not None else ()
+
+    def _created_pools(self, slice_: Slice) -> Sequence[Supply]:
+        """Return the pools that were created for a slice, best first."""
+        pools = self._ctx.owned.get(slice_.id, ())
+        return sorted(pools, key=lambda pool: (pool.ready, pool.attempt), reverse=True) if len(pools) > 1 else pools
+
+    def _counted_pool(self, slice_: Slice) -> Sequence[Supply]:
+        """Return the lendable pool that a slice with pods counted on in the last round."""
+        before = self._ctx.memory.slice(slice_.id).claim
+        if before is None or not (before.has_pods and slice_.pods):
+            return ()
+        pool = self._ctx.supply.get(before.pool)
+        return (pool,) if pool is not None and pool.lendable else ()
 
 
-def _has_host(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool has the node that the leader pod selects; True if it selects none."""
-    return not slice_.host or any(node.name == slice_.host for node in pool.nodes)
+def _ends_soon(pool: Supply, ctx: Round) -> bool:
+    """Whether a warm pool is useless, because its host or its reservation ends soon."""
+    node = pool.maintenance
+    return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
 
 def _expired(slice_: Slice, round_: Round) -> bool:
@@ -293,58 +421,6 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
         own = round_.made_for.get(name) == slice_.id
         since = before.since if before.pool == name or not own else None
     return Claim(pool=name, since=since or round_.now, has_pods=has_pods)
-
-
-class _Free:
-    """Pools that no slice counts on, best first; slices that fit the same nodes share one search over the pools."""
-
-    def __init__(self, free: Iterable[Supply], claimed: Collection[PoolName]) -> None:
-        pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
-        #: Each pool by its specification, followed by the existing nodes of all pools.
-        self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
-        ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
-        #: Pools, each with the position of its first node in `_fits`, and a mask with one bit per node.
-        self._pools = [(each, start, (1 << len(each.offered)) - 1) for each, start in zip(pools, ends, strict=False)]
-        self._searches: dict[Hashable, Iterator[Supply]] = {}
-        #: Updated by the caller when a pool is taken.
-        self._claimed = claimed
-
-    def take(self, slice_: Slice, unit: Unit, zone: Zone | None, budget: Budget) -> Supply | None:
-        """Return the best pool that fits, in `zone` if the workload keeps to one; None if no pool fits."""
-        fitting = self._fits.fitting(slice_.requirements)
-        whose: Hashable = None
-        if budget.counts:
-            whose = slice_.workload.uid if budget.settings.max_pools_per_jobset is not None else unit.namespace
-        # Equal slices have the same shape object.
-        own = own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
-        key = fitting, slice_.nodes, id(slice_.shape), zone, whose, unit.priority, slice_.host, own
-        return next(self._searches.setdefault(key, self._search(slice_, unit, zone, fitting, budget, own)), None)
-
-    def _search(
-        self, slice_: Slice, unit: Unit, zone: Zone | None, fitting: int, budget: Budget, own: str
-    ) -> Iterator[Supply]:
-        """Yield the pools whose existing nodes fit, of those whose specification fits."""
-        for place in _bits(fitting & ((1 << len(self._pools)) - 1)):
-            pool, start, nodes = self._pools[place]
-            if (
-                # Hosts without a node are expected to match the specification.
-                (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
-                and pool.name not in self._claimed
-                and has_settings(pool, own)
-                and zone in (None, *pool.pool.zones)
-                and right_size(pool, slice_)
-                and grows_for(pool, slice_)
-                and _has_host(pool, slice_)
-                and budget.allows_claim(slice_, unit, pool)
-            ):
-                yield pool
-
-
-def _bits(mask: int) -> Iterator[int]:
-    while mask:
-        lowest = mask & -mask
-        yield lowest.bit_length() - 1
-        mask ^= lowest
 
 
 def _use(

@@ -78,7 +78,7 @@ def notices_of_workloads(round_: Round) -> Iterator[Notice]:
             "RayMultiHostIndexing"
         )
         yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
-    for found in round_.derived.found.values():
+    for found in round_.found.values():
         if any(_waits_for_its_followers(each) for each in found.slices.values()):
             message = (
                 f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "

@@ -40,7 +40,7 @@ from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import LookUp, Memory
 from provisioner.slices.planning.notices import held_for_others, not_marked, notices_of_workloads, underused
 from provisioner.slices.planning.plan import Delete, Notice, Plan
-from provisioner.slices.planning.round import NOT_DERIVED, Derived, Round, Snapshot, begin_round
+from provisioner.slices.planning.round import Round, Snapshot, begin_round
 from provisioner.slices.planning.stuck import Stuck
 from provisioner.slices.supplier import PoolRules
 
@@ -51,15 +51,15 @@ def decide(
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last: Derived = NOT_DERIVED,
+    last: Round | None = None,
 ) -> Plan:
     """Return the plan for one snapshot.
 
-    `last` has the derived facts of the last plan (`Plan.derived`): without them the outcome is the same, and takes
-    longer. If the snapshot is not synced, the plan changes nothing and keeps the memory.
+    `last` is the round of the last plan (`Plan.round`): without it the outcome is the same, and takes longer. If the
+    snapshot is not synced, the plan changes nothing and keeps the memory.
     """
     if snapshot.not_synced:
-        return Plan(memory=memory, poll_seconds=rules.idle_seconds, derived=last)
+        return Plan(memory=memory, poll_seconds=rules.idle_seconds, round=last)
     begun = _begin(snapshot, memory, settings, rules, now, last)
     contention = _contend(begun.round)
     matching = _match(begun.round, contention)
@@ -77,7 +77,7 @@ class _Begun:
 
 
 def _begin(
-    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Derived
+    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Round | None
 ) -> _Begun:
     pools = {pool.name: pool for pool in snapshot.pools}
     without_lost = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
@@ -229,7 +229,7 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
         pools=split.with_splits(phases.states, splits),
         split_slices=splits.affected,
         limits=started.limits,
-        derived=ctx.derived,
+        round=ctx,
         poll_seconds=wake.poll_seconds(ctx, started.deletes, creates=bool(launches.creates), waits=started.waits),
         wake_at=wake.next_decision(
             ctx,

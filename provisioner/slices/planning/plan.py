@@ -25,7 +25,8 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.state import LookUp, Memory, Phase
-from provisioner.slices.planning.round import Derived
+from provisioner.slices.planning.refusals import Refusal
+from provisioner.slices.planning.round import Round
 
 
 class DeleteReason(Enum):
@@ -188,6 +189,8 @@ class PoolState:
     claimant: SliceId | None = None
     #: Slices that wait for a node of the pool, which they share.
     seated: frozenset[SliceId] = frozenset()
+    #: First slice of the same topology that waits, and why it does not count on this idle pool; None if none waits.
+    unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
     #: Whether a slice of several hosts has pods on this and on other pools, or shares this pool.
@@ -222,11 +225,19 @@ class Plan:
     #: Slices of several hosts that do not have one pool to themselves.
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
-    derived: Derived = field(default_factory=Derived)
+    #: The round that was decided; the last one if the caches were not synced, None before the first one.
+    round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0
     #: Time of the next decision if no event comes earlier; None if it follows the next list of pools.
     wake_at: datetime | None = None
+
+    @property
+    def decided(self) -> Round:
+        """The round. Raises ValueError if nothing has been decided yet."""
+        if self.round is None:
+            raise ValueError("the caches have never been synced, so nothing has been decided")
+        return self.round
 
     @property
     def states(self) -> Mapping[PoolName, PoolState]:

@@ -13,9 +13,9 @@ from types import MappingProxyType
 from provisioner import constants, tpu
 from provisioner.model.capacity import CapacityKind, Node, NodePool, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import LAST_OF_RESERVATION
-from provisioner.model.fit import NodeView, misfit, room_misfit, view_of_node
+from provisioner.model.fit import NodeView, view_of_node
 from provisioner.model.membership import Membership
-from provisioner.model.placement import MARKS, labels_of
+from provisioner.model.placement import MARKS
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, Workloads, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
@@ -86,6 +86,8 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
+    #: Slices of each workload, without the requests that they wait for. The next round reuses those that are unchanged.
+    found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and creates that no list shows yet.
     supply: Mapping[PoolName, Supply]
@@ -95,21 +97,6 @@ class Round:
     #: Namespace and key of the slice to which each assigned pool is assigned, by the labels of its nodes.
     assigned: Mapping[PoolName, tuple[str, str]]
     candidates: Candidates
-    derived: Derived
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Derived:
-    """Results of a round that follow from single objects: the next round reuses those of unchanged objects."""
-
-    #: Policy with which `found` was computed.
-    policy: ServingPolicy = field(default_factory=ServingPolicy)
-    found: Mapping[WorkloadUid, Found] = field(default_factory=dict)
-    supply: Mapping[PoolName, Supply] = field(default_factory=dict)
-
-
-#: Empty results, for the first round.
-NOT_DERIVED = Derived()
 
 
 def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
@@ -127,14 +114,17 @@ def begin_round(
     settings: Settings,
     rules: PoolRules,
     now: datetime,
-    last: Derived,
+    last: Round | None = None,
 ) -> Round:
-    """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for."""
+    """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
+
+    Slices and pools of the last round are reused if the objects that they follow from have not changed.
+    """
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
     membership = Membership.of(snapshot.pools, snapshot.nodes, memory.membership)
     snapshot = replace(snapshot, nodes=membership.correct(snapshot.nodes))
-    supply = find_supply(snapshot, memory, settings, rules, now, last.supply)
+    supply = find_supply(snapshot, memory, settings, rules, now, last.supply if last is not None else {})
     if not any(known.phase is not None for known in memory.pools.values()):
         users = _users_by_labels(supply.values(), workloads)
         memory = memory.with_pools(
@@ -151,7 +141,7 @@ def begin_round(
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
         # Compared once, not for each workload: a policy has the labels of all namespaces.
-        last=last.found if last.policy == policy else {},
+        last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
     slices |= awaiting_request(slices.values(), workloads.by_uid)
@@ -164,13 +154,13 @@ def begin_round(
         memory=replace(memory, membership=membership),
         workloads=workloads,
         policy=policy,
+        found=found,
         slices=slices,
         supply=supply,
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
         assigned={name: mark for name, pool in supply.items() if (mark := pool.assigned_to) is not None},
         candidates=Candidates(settings, rules),
-        derived=Derived(policy=policy, found=found, supply=supply),
     )
 
 
@@ -436,49 +426,6 @@ def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> 
         elif uid_now := workloads.uid_of_name.get(workload):
             found[SliceId(uid_now, group_key(workload.namespace, group_name))] = group_name
     return found
-
-
-def serves(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool, by its specification, is suitable for the slice.
-
-    The existing nodes do not count: a slice whose own pool got an unknown taint is stuck, and gets no second pool.
-    """
-    asked = slice_.requirements
-    fits = not room_misfit(asked, supply.view) and right_size(supply, slice_) and not misfit(asked, supply.view)
-    return fits and grows_for(supply, slice_)
-
-
-def grows_for(supply: Supply, slice_: Slice) -> bool:
-    """Whether a pool has nodes, or will get them for the pods of the slice.
-
-    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of the pool itself, which
-    never change after its create.
-    """
-    if supply.pool.capacity is not CapacityKind.FLEX_START or supply.nodes or not slice_.workload.kind.has_pods:
-        return True
-    wanted = labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else {}
-    return all(supply.pool.labels.get(key) == wanted.get(key) for key in MARKS)
-
-
-def right_size(supply: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
-
-    Pods that tolerate every taint would also fit the nodes of another child Job, without selecting them.
-    """
-    shape, job = slice_.shape, supply.view.labels.get(constants.NAMESPACED_JOB)
-    if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
-        return False
-    if shape is None or supply.pool.topology != str(shape.topology):
-        return False
-    if shape.multi_host:
-        return supply.pool.hosts == slice_.nodes
-    return supply.pool.hosts >= slice_.nodes
-
-
-def has_settings(supply: Supply, own: str) -> bool:
-    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
-    labels = supply.pool.labels
-    return labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(labels) is None
 
 
 def _offer(node: Node, expected: NodeView) -> NodeView:

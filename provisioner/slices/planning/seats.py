@@ -15,9 +15,9 @@ from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
-from provisioner.settings.node_fields import own_settings
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.round import Round, Supply, has_settings, right_size, serves
+from provisioner.slices.planning.refusals import has_settings, settings_of, why_unfit, why_wrong_kind
+from provisioner.slices.planning.round import Round, Supply
 
 #: A pool for fewer than all nodes is created if no further pod has become unschedulable for this time.
 _QUIET = timedelta(seconds=3)
@@ -84,10 +84,9 @@ class Seats:
         return None
 
     def _find_places(self, slice_: Slice) -> list[_Place]:
-        asked = slice_.requirements
-        fitting, own = self._fits.fitting(asked), own_settings(asked.annotations, asked.node_selector)
-        suitable = (each for each in self._pools if right_size(each, slice_) and has_settings(each, own))
-        return [_Place(each, fitting & self._nodes_of[each.name], serves(each, slice_)) for each in suitable]
+        fitting, own = self._fits.fitting(slice_.requirements), settings_of(slice_)
+        suitable = [each for each in self._pools if why_wrong_kind(slice_, each) is None and has_settings(each, own)]
+        return [_Place(each, fitting & self._nodes_of[each.name], why_unfit(slice_, each) is None) for each in suitable]
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first one."""

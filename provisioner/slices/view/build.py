@@ -8,16 +8,15 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from provisioner.model import bounds
-from provisioner.model.capacity import Node
-from provisioner.model.choices import choice_of
+from provisioner.model.capacity import Node, Zone
+from provisioner.model.choices import CapacityKey, choice_of
 from provisioner.model.workloads import Pod, Workload
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
-from provisioner.slices.demand.asks import awaiting_request
-from provisioner.slices.demand.slices import all_slices
-from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
+from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
+from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
@@ -73,18 +72,18 @@ _ALIKE = "all slices that ask for the same"
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[PoolView]) -> QueueView | None:
     """Return the place of a slice in the line for a limit; None if it waits for no limit."""
-    if wait.kind is not WaitKind.LIMIT or not wait.of:
+    scope = wait.scope
+    if scope is None or not wait.of:
         return None
-    scope = str(wait.what)
-    counted = ("all pools together", "creates")
+    named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
     idle = [
         pool
         for pool in pools
         if pool.delete_at is not None
-        and scope in (*counted, f"namespace {pool.namespace}", f"accelerator {pool.accelerator}")
+        and scope in (ALL, CREATES_PER_HOUR, *map(LimitScope, named, (pool.namespace, pool.accelerator)))
     ]
     return QueueView(
-        limit=scope,
+        limit=str(scope),
         place=wait.position,
         length=wait.of,
         ahead=tuple(id_of_slice(slices[each]) for each in wait.ahead if each in slices),
@@ -121,17 +120,14 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
     for slice_id, key, wait in every:
         if wait.until <= now:
             continue
-        parts = key.split("/", 3)
-        # Otherwise the key is empty (back-off of a slice), or a digest of a request that GKE rejected or that failed.
-        is_capacity = len(parts) == 4
-        zone, machine_type, shape, terms = parts if is_capacity else ("", "", _ALIKE if key else "", "")
-        about = key if is_capacity else _FAILED_REQUEST
+        capacity = key if isinstance(key, CapacityKey) else CapacityKey(Zone(""), "", _ALIKE if key else "", "")
+        about = str(key) if key is capacity else _FAILED_REQUEST
         yield BackoffView(
             capacity=about if slice_id is None else names.get(slice_id, str(slice_id)),
-            zone=zone,
-            machine_type=machine_type,
-            shape=shape,
-            terms=terms,
+            zone=capacity.zone,
+            machine_type=capacity.machine_type,
+            shape=capacity.shape,
+            terms=capacity.terms,
             kind=wait.failure.kind.value,
             message=_shortened(wait.failure.message),
             failures=wait.failures,
@@ -142,20 +138,19 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
     """Build the view of one round."""
-    derived = plan.derived
-    slices = all_slices(derived.found)
-    slices |= awaiting_request(slices.values(), snapshot.workloads)
+    decided = plan.decided
+    slices = decided.slices
     notices = _by_object(plan.notices)
     round_ = _Round(
         slices=slices,
         notices=notices,
-        policy=derived.policy,
+        policy=decided.policy,
         prices=settings.prices,
         occupied={pod.node_name for pod in snapshot.pods if not pod.finished},
         split=plan.split_slices,
         memory=plan.memory,
         now=now,
-        supply=derived.supply,
+        supply=decided.supply,
         uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
         lingering={
             pod.node_name
@@ -164,7 +159,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         },
     )
     states = _states_of_slices(plan.pools, slices)
-    pools = [round_.pool_view(state) for state in plan.pools if state.name in derived.supply]
+    pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
     queue = {slice_id: _queue(wait, slices, pools) for slice_id, wait in plan.waits.items()}
     slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id)) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
@@ -235,7 +230,6 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 class _Round(reasons.Known):
     """Data that the views of all slices and pools of a round share."""
 
-    slices: Mapping[SliceId, Slice]
     notices: _Notices
     policy: ServingPolicy
     prices: Prices

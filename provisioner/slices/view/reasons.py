@@ -8,14 +8,16 @@ from datetime import datetime, timedelta
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
+from provisioner.model.fit import misfit
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
-from provisioner.slices.demand import Slice
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.planning.delete.failing import unready
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, PoolState
+from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Supply
-from provisioner.slices.view.types import RUNS, NoticeView
+from provisioner.slices.view.types import RUNS, NoticeView, id_of_slice
 
 #: Reason of a delete, as users read it.
 WHY_DELETED = {
@@ -29,6 +31,23 @@ WHY_DELETED = {
     DeleteReason.SLICE_ELSEWHERE: "the pods of its slice run on other nodes",
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
+}
+#: Reason for which a slice that waits does not use an idle pool, as users read it.
+WHY_UNUSED = {
+    Refusal.TURN: "its workload waits for its turn to start all slices together, or can never start them",
+    Refusal.FORGED: "its pods select a label that the provisioner writes for slices of another namespace",
+    Refusal.EXPIRED: "it has counted on ready node pools for too long while none of its pods was bound",
+    Refusal.IN_USE: "pods that should have ended are still on it",
+    Refusal.UNDECIDED: "a workload that is not watched, or a machine type that is not in the catalogue, may use it",
+    Refusal.NOT_LENDABLE: "its host or its reservation ends soon, or its nodes do not become ready",
+    Refusal.ELSEWHERE: "the pods of the slice run on other nodes",
+    Refusal.HOST: "the leader pod selects a node that is not in it",
+    Refusal.SIZE: "the number of hosts differs, or it is for another child Job",
+    Refusal.MISFIT: "the pods do not fit",
+    Refusal.NO_NODES: "it has no nodes, and gets them only for the pods of the slice that it was created for",
+    Refusal.SETTINGS: "the pods request other node settings",
+    Refusal.ZONE: "all node pools of the workload must be in another zone",
+    Refusal.LIMIT: "a limit does not allow its chips for the slice",
 }
 #: Events about unbound pods of a slice that has its pool; the Event's message becomes the reason.
 _UNBOUND = frozenset(
@@ -45,6 +64,7 @@ class Known:
     memory: Memory
     now: datetime
     supply: Mapping[PoolName, Supply]
+    slices: Mapping[SliceId, Slice]
     #: UIDs of the existing workloads, by name.
     uids: Mapping[WorkloadName, WorkloadUid]
     #: Nodes with unfinished pods whose grace period has passed.
@@ -218,7 +238,20 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
             f"It was created for {state.named.text}, {_unseen(supply)}: before it is deleted, the provisioner asks the "
             "API server whether that still exists."
         )
-    return f"It is not needed: {_why_unneeded(state, supply, known)}."
+    return f"It is not needed: {_why_unneeded(state, supply, known)}.{_unused(state, supply, known)}"
+
+
+def _unused(state: PoolState, supply: Supply, known: Known) -> str:
+    """Return why a slice that waits does not use an idle pool; empty if no slice of that topology waits."""
+    if state.unused is None:
+        return ""
+    slice_id, refusal = state.unused
+    slice_ = known.slices[slice_id]
+    why = WHY_UNUSED[refusal]
+    if refusal is Refusal.MISFIT:
+        misfits = (misfit(slice_.requirements, view) for view in (supply.view, *supply.offered))
+        why = next(filter(None, misfits), "too few of its nodes accept pods")
+    return f" Slice {id_of_slice(slice_)} waits, and does not use it: {why}."
 
 
 def _unseen(supply: Supply) -> str:

@@ -1,9 +1,11 @@
-"""The generated CustomResourceDefinitions, and the examples of their kinds."""
+"""The CustomResourceDefinitions, their copies, and the examples of their kinds."""
 
 from __future__ import annotations
 
+import dataclasses
 import re
 from collections.abc import Iterator
+from enum import Enum
 from pathlib import Path
 from typing import Any
 
@@ -11,14 +13,15 @@ import pytest
 import yaml
 
 from generators import crds
+from generators.crds import crd, schema_of
 from provisioner.constants import TPU_RESOURCE
-from provisioner.nodegroups.api import names, shape
-from provisioner.nodegroups.api.crds import crd
+from provisioner.model import bounds
+from provisioner.nodegroups.api import codec, names, shape
 from provisioner.nodegroups.api.documents import parse
 from provisioner.nodegroups.api.specs import SizePolicyMode
-from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
+from provisioner.nodegroups.api.types import HINTS, Kind, TpuNodeGroup
 from provisioner.nodegroups.planning import nodes
-from tests.support.nodegroups import UID
+from tests.support.nodegroups import UID, UNREAD
 
 
 def _schema(kind: Kind) -> dict[str, Any]:
@@ -36,7 +39,7 @@ def _parts(schema: dict[str, Any], path: str = "") -> Iterator[tuple[str, dict[s
 
 
 def test_files_of_the_crds_are_current() -> None:
-    assert {*crds.FOLDER.iterdir(), *crds.CHART_FOLDER.iterdir()} == set(crds.files())
+    assert {*crds.FOLDER.glob("tpu*"), *crds.CHART_FOLDER.iterdir()} == set(crds.files())
     for path, content in crds.files().items():
         assert path.read_text(encoding="utf-8") == content, f"{path.name} is not current: make crds"
 
@@ -63,6 +66,60 @@ def test_every_field_has_a_bound(kind: Kind) -> None:
         assert bounds <= part.keys(), path
         # The API server reads bounds as floating-point numbers, and rejects integers that these cannot represent.
         assert part.get("maximum", 0) < 2**53, path
+
+
+def _parts_of(cls: Any) -> Iterator[tuple[codec.Part, Any]]:
+    """Yield each field with the default that the API server has to add, None without a default."""
+    for part in codec.parts_of(cls):
+        default = cls.__dataclass_fields__[part.attribute].default
+        yield from (
+            _parts_of(part.kind) if part.inlined else [(part, default if part.always and not part.required else None)]
+        )
+
+
+def _assert_equal(cls: Any, schema: dict[str, Any]) -> None:
+    parts = {part.name: (part, default) for part, default in _parts_of(cls)}
+    assert parts.keys() == schema["properties"].keys() - {*UNREAD}
+    missing = {name for name, (part, _) in parts.items() if part.required} ^ {*schema.get("required", ())}
+    # The controller always sets this time.
+    assert missing <= {"lastTransitionTime"}
+    for name, (part, default) in parts.items():
+        each = schema["properties"][name]
+        entry = part.kind.__args__[0] if each["type"] == "array" else part.kind
+        if dataclasses.is_dataclass(entry):
+            _assert_equal(entry, each.get("items", each))
+            continue
+        assert each.get("default") == default, name
+        if isinstance(part.kind, type) and issubclass(part.kind, Enum):
+            assert each["enum"] == [*part.kind]
+
+
+@pytest.mark.parametrize("kind", Kind)
+def test_dataclass_has_the_fields_and_defaults_of_the_schema(kind: Kind) -> None:
+    _assert_equal(HINTS[kind]["spec"], schema_of(kind, "spec"))
+    _assert_equal(HINTS[kind]["status"], schema_of(kind, "status"))
+
+
+@pytest.mark.parametrize(
+    ("kind", "path", "key", "bound"),
+    [
+        (Kind.TPU_NODE_GROUP, "spec.nodeCount", "maximum", bounds.GROUP_NODES),
+        (Kind.MANAGED_INSTANCE_GROUP, "spec.targetSize", "maximum", bounds.GROUP_NODES),
+        (Kind.TPU_NODE_GROUP, "status.machines", "maxItems", bounds.GROUP_NODES),
+        (Kind.TPU_NODE_GROUP, "status.recreations", "maxItems", bounds.RECREATIONS),
+        (Kind.TPU_NODE_GROUP, "status.conditions", "maxItems", bounds.CONDITIONS),
+        (Kind.INSTANCE_TEMPLATE, "spec.networkTags", "maxItems", bounds.NETWORK_TAGS),
+    ],
+)
+def test_bound_of_the_schema_is_that_of_the_code(kind: Kind, path: str, key: str, bound: int) -> None:
+    part, _, name = path.partition(".")
+    assert schema_of(kind, part)["properties"][name][key] == bound
+
+
+def test_instance_template_has_the_fields_of_an_instance_config() -> None:
+    template = schema_of(Kind.INSTANCE_TEMPLATE, "spec")["properties"]
+    config = schema_of(Kind.TPU_NODE_GROUP, "spec")["properties"]["instanceConfig"]["properties"]
+    assert {name: template[name] for name in config} == config
 
 
 EXAMPLES = Path(__file__).parents[3] / "examples" / "nodegroups"

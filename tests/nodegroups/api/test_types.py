@@ -27,10 +27,18 @@ THEN = NOW.replace(microsecond=0)
 LATER = NOW + timedelta(hours=1)
 
 WAITING = Condition(
-    type=ConditionType.READY, status=ConditionStatus.FALSE, reason=Reason.AWAITING_NODE_JOIN, observed_generation=1
+    type=ConditionType.READY,
+    status=ConditionStatus.FALSE,
+    reason=Reason.AWAITING_NODE_JOIN,
+    message="",
+    observed_generation=1,
 )
 POLICY = Condition(
-    type=ConditionType.WORKLOAD_POLICY_READY, status=ConditionStatus.TRUE, reason=Reason.READY, observed_generation=1
+    type=ConditionType.WORKLOAD_POLICY_READY,
+    status=ConditionStatus.TRUE,
+    reason=Reason.READY,
+    message="",
+    observed_generation=1,
 )
 BEFORE = with_condition(with_condition((), WAITING, NOW), POLICY, NOW)
 
@@ -81,7 +89,7 @@ def test_each_type_has_one_condition_with_the_time_of_its_last_change(
     want: dict[str, tuple[ConditionStatus, datetime]] = {}
     for second, (kind, status) in enumerate(changes):
         moment = THEN + timedelta(seconds=second)
-        conditions = with_condition(conditions, Condition(type=kind, status=status, reason="Any"), moment)
+        conditions = with_condition(conditions, Condition(type=kind, status=status, reason="Any", message=""), moment)
         if want.get(kind, (None, None))[0] is not status:
             want[kind] = status, moment
     assert {each.type: (each.status, each.last_transition_time) for each in conditions} == want
@@ -130,7 +138,11 @@ def test_mode_that_is_not_set_follows_from_the_workload_policy(
     [
         pytest.param(TpuNodeGroupStatus(), "", id="nothing is known yet"),
         pytest.param(TpuNodeGroupStatus(node_count=4), "0/4", id="nodes have not been counted yet"),
-        pytest.param(TpuNodeGroupStatus(node_count=4, node_summary=NodeSummary(ready=3)), "3/4", id="three of four"),
+        pytest.param(
+            TpuNodeGroupStatus(node_count=4, node_summary=NodeSummary(ready=3, reconciling=1, failed=0)),
+            "3/4",
+            id="three of four",
+        ),
     ],
 )
 def test_column_nodes_is_empty_until_the_count_is_known(status: TpuNodeGroupStatus, want: str) -> None:

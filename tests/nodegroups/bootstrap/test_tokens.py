@@ -38,63 +38,31 @@ def machine(name: str = "a", *, number: str = "7") -> tuple[str, str]:
     return (name, number)
 
 
-@pytest.mark.parametrize(
-    ("have", "machines", "want"),
-    [
-        pytest.param([], [], TokenPlan(), id="no machines need no tokens"),
-        pytest.param([], [machine()], TokenPlan(create=(machine(),)), id="a machine that has none gets one"),
-        pytest.param(
-            [],
-            [machine("b"), machine("a")],
-            TokenPlan(create=(machine("a"), machine("b"))),
-            id="fault 8: each machine gets its own",
-        ),
-        pytest.param([token()], [machine()], TokenPlan(current={"a": token()}), id="one that has one keeps it"),
-        pytest.param(
-            [token(left_minutes=10)],
-            [machine()],
-            TokenPlan(current={"a": token(left_minutes=10)}),
-            id="ten minutes are enough",
-        ),
-        pytest.param(
-            [token(left_minutes=9.9)],
-            [machine()],
-            TokenPlan(current={"a": token(left_minutes=9.9)}, create=(machine(),)),
-            id="fault 7: with less a new one is made, while the old one still counts",
-        ),
-        pytest.param(
-            [token(left_minutes=5), token(left_minutes=30)],
-            [machine()],
-            TokenPlan(current={"a": token(left_minutes=30)}),
-            id="of two the later one counts, and the other ends by itself",
-        ),
-        pytest.param(
-            [token(left_minutes=0)],
-            [machine()],
-            TokenPlan(create=(machine(),), delete=(token(left_minutes=0),)),
-            id="fault 7: one that has expired goes, and another one is made",
-        ),
-        pytest.param([token()], [], TokenPlan(delete=(token(),)), id="fault 8: it goes when its machine has joined"),
-        pytest.param(
-            [token()],
-            [machine(number="8")],
-            TokenPlan(create=(machine(number="8"),), delete=(token(),)),
-            id="another machine under the same name gets another one",
-        ),
-        pytest.param(
-            [token(left_minutes=None)],
-            [machine()],
-            TokenPlan(create=(machine(),), delete=(token(left_minutes=None),)),
-            id="one that never expires is not used",
-        ),
-        pytest.param(
-            [token(value="")],
-            [machine()],
-            TokenPlan(create=(machine(),), delete=(token(value=""),)),
-            id="one that cannot be read is not used",
-        ),
-    ],
-)
+#: Tokens by their left minutes.
+_LEFT = {minutes: token(left_minutes=minutes) for minutes in (0, 5, 9.9, 10, 30, None)}
+_UNREADABLE, _RENEWED = token(value=""), machine(number="8")
+#: Tokens, machines that have not joined, and the plan by case.
+_PLANS: dict[str, tuple[list[Token], list[tuple[str, str]], TokenPlan]] = {
+    "no machine": ([], [], TokenPlan()),
+    "machine without a token": ([], [machine()], TokenPlan(create=(machine(),))),
+    "fault 8: two machines": ([], [machine("b"), machine("a")], TokenPlan(create=(machine("a"), machine("b")))),
+    "machine with a token": ([token()], [machine()], TokenPlan(current={"a": token()})),
+    "ten minutes left": ([_LEFT[10]], [machine()], TokenPlan(current={"a": _LEFT[10]})),
+    "fault 7: less than ten minutes left": (
+        [_LEFT[9.9]],
+        [machine()],
+        TokenPlan(current={"a": _LEFT[9.9]}, create=(machine(),)),
+    ),
+    "two tokens": ([_LEFT[5], _LEFT[30]], [machine()], TokenPlan(current={"a": _LEFT[30]})),
+    "fault 7: expired": ([_LEFT[0]], [machine()], TokenPlan(create=(machine(),), delete=(_LEFT[0],))),
+    "fault 8: machine has joined": ([token()], [], TokenPlan(delete=(token(),))),
+    "another machine of that name": ([token()], [_RENEWED], TokenPlan(create=(_RENEWED,), delete=(token(),))),
+    "token without an end": ([_LEFT[None]], [machine()], TokenPlan(create=(machine(),), delete=(_LEFT[None],))),
+    "unreadable token": ([_UNREADABLE], [machine()], TokenPlan(create=(machine(),), delete=(_UNREADABLE,))),
+}
+
+
+@pytest.mark.parametrize(("have", "machines", "want"), _PLANS.values(), ids=_PLANS)
 def test_each_machine_that_has_not_joined_has_one_valid_token(
     have: list[Token], machines: list[tuple[str, str]], want: TokenPlan
 ) -> None:

@@ -48,54 +48,40 @@ SORTS: dict[str, tuple[Any, Scope, Any, object, str]] = {
 def of_sort(name: str) -> dict[str, Any]:
     """Return the three calls of a resource type. The scopes are looked up at the time of the call."""
     sort, scope, resource, body, path = SORTS[name]
-    place = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope]
+    place, one = {REGION: "REGION", GLOBAL: "GLOBAL", ZONE: "ZONE"}[scope], f"{path}/a"
     return {
-        f"get_{name}": (lambda it: it.get(sort, globals()[place], "a"), "GET", f"{path}/a", None),
+        f"get_{name}": (lambda it: it.get(sort, globals()[place], "a"), "GET", one, None),
         f"insert_{name}": (lambda it: it.insert(globals()[place], resource, request_id=REQUEST_ID), "POST", path, body),
         f"delete_{name}": (
             lambda it: it.delete(sort, globals()[place], "a", request_id=REQUEST_ID),
             "DELETE",
-            f"{path}/a",
+            one,
             None,
         ),
     }
 
 
+_IN_ZONE = "projects/p/zones/us-central1-a"
 #: Call, and HTTP method, path and body of its request, by method of the protocol.
 CALLS: dict[str, tuple[Callable[[Compute], object], str, str, object]] = {
     **of_sort("policy"),
     **of_sort("template"),
     **of_sort("manager"),
-    "list_managers": (
-        lambda it: it.list_managers(REGION),
-        "GET",
-        "projects/p/aggregated/instanceGroupManagers",
-        None,
-    ),
+    "list_managers": (lambda it: it.list_managers(REGION), "GET", "projects/p/aggregated/instanceGroupManagers", None),
     "list_managed_instances": (
         lambda it: it.list_managed_instances(ZONE, "a"),
         "POST",
-        "projects/p/zones/us-central1-a/instanceGroupManagers/a/listManagedInstances",
+        f"{_IN_ZONE}/instanceGroupManagers/a/listManagedInstances",
         None,
     ),
-    "list_instances": (
-        lambda it: it.list_instances(ZONE, ["a"]),
-        "GET",
-        "projects/p/zones/us-central1-a/instances",
-        None,
-    ),
+    "list_instances": (lambda it: it.list_instances(ZONE, ["a"]), "GET", f"{_IN_ZONE}/instances", None),
     "set_metadata": (
         lambda it: it.set_metadata(ZONE, "a", {"b": "2", "a": "1"}, fingerprint="f", request_id=REQUEST_ID),
         "POST",
-        "projects/p/zones/us-central1-a/instances/a/setMetadata",
+        f"{_IN_ZONE}/instances/a/setMetadata",
         {"fingerprint": "f", "items": [{"key": "a", "value": "1"}, {"key": "b", "value": "2"}]},
     ),
-    "get_operation": (
-        lambda it: it.get_operation(ZONE, OperationName("a")),
-        "GET",
-        "projects/p/zones/us-central1-a/operations/a",
-        None,
-    ),
+    "get_operation": (lambda it: it.get_operation(ZONE, OperationName("a")), "GET", f"{_IN_ZONE}/operations/a", None),
 }
 CHANGING = [name for name in CALLS if name.partition("_")[0] in ("insert", "delete", "set")]
 READING = [name for name in CALLS if name not in CHANGING]

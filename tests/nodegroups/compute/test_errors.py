@@ -32,103 +32,56 @@ IN_USE = answer(
 )
 
 
-@pytest.mark.parametrize(
-    ("given", "call", "want"),
-    [
-        pytest.param(NOT_FOUND, READ, K.NOT_FOUND, id="what is read is not there"),
-        pytest.param(NOT_FOUND, DELETE, K.NOT_FOUND, id="what is deleted is not there"),
-        pytest.param(NOT_FOUND, UPDATE, K.NOT_FOUND, id="what is changed is not there"),
-        pytest.param(NOT_FOUND, CREATE, K.INVALID, id="what a create names is not there"),
-        pytest.param(
-            answer(409, "The resource 'projects/p/global/instanceTemplates/a' already exists", "alreadyExists"),
-            CREATE,
-            K.ALREADY_EXISTS,
-            id="a name that is taken",
-        ),
-        pytest.param(IN_USE, DELETE, K.OPERATION_IN_THE_WAY, id="a template that a group uses"),
-        pytest.param(
-            answer(400, IN_USE.message), DELETE, K.OPERATION_IN_THE_WAY, id="a template in use, by its text alone"
-        ),
-        pytest.param(
-            answer(400, "The resource 'x' is not ready", "resourceNotReady"),
-            CREATE,
-            K.OPERATION_IN_THE_WAY,
-            id="a resource that is not ready yet",
-        ),
-        pytest.param(
-            answer(412, "Supplied fingerprint does not match current metadata fingerprint.", "conditionNotMet"),
-            UPDATE,
-            K.OPERATION_IN_THE_WAY,
-            id="metadata that somebody else changed",
-        ),
-        pytest.param(
-            answer(412, "Constraint constraints/compute.vmExternalIpAccess violated for project 1.", "conditionNotMet"),
-            CREATE,
-            K.INVALID,
-            id="an organisation policy that forbids it",
-        ),
-        pytest.param(
-            answer(403, "Required 'compute.instanceTemplates.create' permission for 'projects/p'", "forbidden"),
-            CREATE,
-            K.PERMISSION,
-            id="a permission that is missing",
-        ),
-        pytest.param(answer(401, "Invalid Credentials", "authError"), READ, K.PERMISSION, id="no valid token"),
-        pytest.param(
-            answer(403, "Rate Limit Exceeded", "rateLimitExceeded"), READ, K.UNAVAILABLE, id="too many requests"
-        ),
-        pytest.param(
-            answer(403, "Quota exceeded for quota metric 'Read requests' of service", "rateLimitExceeded"),
-            READ,
-            K.UNAVAILABLE,
-            id="the quota of requests is no quota of resources",
-        ),
-        pytest.param(
-            answer(403, "Quota 'INSTANCE_TEMPLATES' exceeded.  Limit: 300.0 globally.", "quotaExceeded"),
-            CREATE,
-            K.QUOTA,
-            id="a quota of resources",
-        ),
-        pytest.param(
-            answer(400, "Invalid value for field 'resource.properties.machineType': 'x'.", "invalid"),
-            CREATE,
-            K.INVALID,
-            id="a field that is wrong",
-        ),
-        pytest.param(
-            answer(400, "Invalid value for field 'zone': 'us-nowhere1-z'. Unknown zone.", "invalid"),
-            READ,
-            K.NOT_FOUND,
-            id="nothing is there to read in a zone that is none",
-        ),
-        pytest.param(
-            answer(400, "Invalid value for field 'region': 'us-nowhere1'. Unknown region.", "invalid"),
-            DELETE,
-            K.NOT_FOUND,
-            id="nothing is there to delete in a region that is none",
-        ),
-        pytest.param(
-            answer(400, "Invalid value for field 'zone': 'us-nowhere1-z'. Unknown zone.", "invalid"),
-            CREATE,
-            K.INVALID,
-            id="nothing can be created in a zone that is none",
-        ),
-        pytest.param(
-            answer(400, "Invalid value for field 'requestId': 'x'. Must be a valid UUID", "invalid"),
-            DELETE,
-            K.INVALID,
-            id="a request id that is refused says nothing of what is there",
-        ),
-        pytest.param(answer(503, "Backend Error", "backendError"), READ, K.UNAVAILABLE, id="a read in an outage"),
-        pytest.param(
-            answer(503, "Backend Error", "backendError"), DELETE, K.UNKNOWN_OUTCOME, id="a delete in an outage"
-        ),
-        pytest.param(answer(500, "x", "resourceNotReady"), CREATE, K.UNKNOWN_OUTCOME, id="a 500 whatever it says"),
-        pytest.param(
-            answer(404, "Not found", from_google=False), DELETE, K.UNAVAILABLE, id="a 404 of a proxy means nothing"
-        ),
-    ],
-)
+def _invalid(text: str) -> Answer:
+    return answer(400, f"Invalid value for field {text}", "invalid")
+
+
+OUTAGE = answer(503, "Backend Error", "backendError")
+NO_SUCH_ZONE = _invalid("'zone': 'us-nowhere1-z'. Unknown zone.")
+OTHER_FINGERPRINT = "Supplied fingerprint does not match current metadata fingerprint."
+VIOLATED = "Constraint constraints/compute.vmExternalIpAccess violated for project 1."
+MISSING_PERMISSION = "Required 'compute.instanceTemplates.create' permission for 'projects/p'"
+TAKEN = "The resource 'projects/p/global/instanceTemplates/a' already exists"
+READ_QUOTA = "Quota exceeded for quota metric 'Read requests' of service"
+RESOURCE_QUOTA = "Quota 'INSTANCE_TEMPLATES' exceeded.  Limit: 300.0 globally."
+#: Answer, call, and kind of the failure by case.
+_ANSWERS: dict[str, tuple[Answer, Call, FailureKind]] = {
+    "read resource does not exist": (NOT_FOUND, READ, K.NOT_FOUND),
+    "deleted resource does not exist": (NOT_FOUND, DELETE, K.NOT_FOUND),
+    "changed resource does not exist": (NOT_FOUND, UPDATE, K.NOT_FOUND),
+    "resource that a create names does not exist": (NOT_FOUND, CREATE, K.INVALID),
+    "name is taken": (answer(409, TAKEN, "alreadyExists"), CREATE, K.ALREADY_EXISTS),
+    "template in use": (IN_USE, DELETE, K.OPERATION_IN_THE_WAY),
+    "template in use, only in the text": (answer(400, IN_USE.message), DELETE, K.OPERATION_IN_THE_WAY),
+    "resource is not ready": (
+        answer(400, "The resource 'x' is not ready", "resourceNotReady"),
+        CREATE,
+        K.OPERATION_IN_THE_WAY,
+    ),
+    "metadata was changed": (answer(412, OTHER_FINGERPRINT, "conditionNotMet"), UPDATE, K.OPERATION_IN_THE_WAY),
+    "organisation policy": (answer(412, VIOLATED, "conditionNotMet"), CREATE, K.INVALID),
+    "missing permission": (answer(403, MISSING_PERMISSION, "forbidden"), CREATE, K.PERMISSION),
+    "invalid token": (answer(401, "Invalid Credentials", "authError"), READ, K.PERMISSION),
+    "too many requests": (answer(403, "Rate Limit Exceeded", "rateLimitExceeded"), READ, K.UNAVAILABLE),
+    "quota of requests": (answer(403, READ_QUOTA, "rateLimitExceeded"), READ, K.UNAVAILABLE),
+    "quota of resources": (answer(403, RESOURCE_QUOTA, "quotaExceeded"), CREATE, K.QUOTA),
+    "invalid field": (_invalid("'resource.properties.machineType': 'x'."), CREATE, K.INVALID),
+    "read in a zone that does not exist": (NO_SUCH_ZONE, READ, K.NOT_FOUND),
+    "delete in a region that does not exist": (
+        _invalid("'region': 'us-nowhere1'. Unknown region."),
+        DELETE,
+        K.NOT_FOUND,
+    ),
+    "create in a zone that does not exist": (NO_SUCH_ZONE, CREATE, K.INVALID),
+    "invalid request ID of a delete": (_invalid("'requestId': 'x'. Must be a valid UUID"), DELETE, K.INVALID),
+    "read in an outage": (OUTAGE, READ, K.UNAVAILABLE),
+    "delete in an outage": (OUTAGE, DELETE, K.UNKNOWN_OUTCOME),
+    "500 with any reason": (answer(500, "x", "resourceNotReady"), CREATE, K.UNKNOWN_OUTCOME),
+    "404 of a proxy": (answer(404, "Not found", from_google=False), DELETE, K.UNAVAILABLE),
+}
+
+
+@pytest.mark.parametrize(("given", "call", "want"), _ANSWERS.values(), ids=_ANSWERS)
 def test_error_response_is_classified_by_text_reason_and_code(given: Answer, call: Call, want: FailureKind) -> None:
     assert kind_of_answer(given, call, ()) is want
 

@@ -16,7 +16,6 @@ from provisioner.nodegroups.compute import resources
 from provisioner.nodegroups.compute.records import (
     BulkOperation,
     Instance,
-    Link,
     ManagedInstance,
     Manager,
     Operation,
@@ -288,44 +287,38 @@ def test_script_of_several_machines_is_in_memory_once() -> None:
     assert len({id(each.items["s"]) for found, _ in pages for each in found}) == 1
 
 
-@pytest.mark.parametrize(
-    ("raw", "done", "kind"),
-    [
-        pytest.param({"status": "PENDING"}, False, None, id="it has not begun"),
-        pytest.param({"status": "RUNNING", "error": {"errors": []}}, False, None, id="it is under way"),
-        pytest.param({"status": "DONE"}, True, None, id="it has ended well"),
-        pytest.param({"status": "DONE", "httpErrorStatusCode": 200}, True, None, id="it has ended well by its code"),
-        pytest.param(
-            {"status": "DONE", "operationType": "insert", "error": {"errors": [{"code": "QUOTA_EXCEEDED"}]}},
-            True,
-            FailureKind.QUOTA,
-            id="it has failed by a code",
-        ),
-        pytest.param(
-            {"status": "DONE", "operationType": "insert", "error": {"errors": [{"code": "RESOURCE_NOT_FOUND"}]}},
-            True,
-            FailureKind.INVALID,
-            id="an insert that named what is not there",
-        ),
-        pytest.param(
-            {"status": "DONE", "operationType": "delete", "httpErrorStatusCode": 404, "httpErrorMessage": "NOT FOUND"},
-            True,
-            FailureKind.NOT_FOUND,
-            id="a delete that found nothing",
-        ),
-        pytest.param(
-            {
-                "status": "DONE",
-                "operationType": "compute.instances.setMetadata",
-                "httpErrorStatusCode": 412,
-                "error": {"errors": [{"code": "CONDITION_NOT_MET", "message": "x"}]},
-            },
-            True,
-            FailureKind.OPERATION_IN_THE_WAY,
-            id="metadata that somebody else changed",
-        ),
-    ],
-)
+def _ended(kind: str, code: str = "", **parts: object) -> dict[str, object]:
+    """Return an operation that has ended, with an error if a code is given."""
+    return {
+        "status": "DONE",
+        "operationType": kind,
+        **({"error": {"errors": [{"code": code}]}} if code else {}),
+        **parts,
+    }
+
+
+#: Operation, whether it has ended, and the kind of its failure by case.
+_OPERATIONS: dict[str, tuple[dict[str, object], bool, FailureKind | None]] = {
+    "pending": ({"status": "PENDING"}, False, None),
+    "running": ({"status": "RUNNING", "error": {"errors": []}}, False, None),
+    "ended": ({"status": "DONE"}, True, None),
+    "ended with code 200": ({"status": "DONE", "httpErrorStatusCode": 200}, True, None),
+    "failed with a code": (_ended("insert", "QUOTA_EXCEEDED"), True, FailureKind.QUOTA),
+    "insert that names a missing resource": (_ended("insert", "RESOURCE_NOT_FOUND"), True, FailureKind.INVALID),
+    "delete of a missing resource": (
+        _ended("delete", httpErrorStatusCode=404, httpErrorMessage="NOT FOUND"),
+        True,
+        FailureKind.NOT_FOUND,
+    ),
+    "metadata that another client changed": (
+        _ended("compute.instances.setMetadata", "CONDITION_NOT_MET", httpErrorStatusCode=412),
+        True,
+        FailureKind.OPERATION_IN_THE_WAY,
+    ),
+}
+
+
+@pytest.mark.parametrize(("raw", "done", "kind"), _OPERATIONS.values(), ids=_OPERATIONS)
 def test_operation_is_read_with_its_outcome(raw: dict[str, object], done: bool, kind: FailureKind | None) -> None:
     found = resources.operation_of({"name": "operation-1", **raw}, ZONE)
     assert found.done is done
@@ -394,41 +387,32 @@ def test_any_json_is_read_without_an_exception(raw: object) -> None:
 GLOBAL, REGION, ZONE = Scope(project="p"), Scope(project="p", region="r1"), Scope(project="p", zone="r1-a")
 
 
-@pytest.mark.parametrize(
-    ("url", "want"),
-    [
-        pytest.param(
-            "projects/p/global/instanceTemplates/t",
-            Link(scope=GLOBAL, collection="instanceTemplates", name="t"),
-            id="a path",
-        ),
-        pytest.param(
-            "https://www.googleapis.com/compute/v1/projects/p/regions/r1/instanceTemplates/t",
-            Link(scope=REGION, collection="instanceTemplates", name="t"),
-            id="a regional template's URL",
-        ),
-        pytest.param(
-            "https://compute.googleapis.com/compute/beta/projects/p/zones/r1-a/instanceGroupManagers/m",
-            Link(scope=ZONE, collection="instanceGroupManagers", name="m"),
-            id="a zonal resource's URL of another version",
-        ),
-        pytest.param(
-            "projects/p/locations/us-central1/instanceTemplates/t",
-            Link(scope=Scope(project="p", region="us-central1"), collection="instanceTemplates", name="t"),
-            id="a location that is a region",
-        ),
-        pytest.param(
-            "projects/p/locations/us-central1-a/instances/t",
-            Link(scope=Scope(project="p", zone="us-central1-a"), collection="instances", name="t"),
-            id="a location that is a zone",
-        ),
-        pytest.param("projects/p/instanceTemplates/t", None, id="no scope"),
-        pytest.param("myprojects/p/global/instanceTemplates/t", None, id="a path that only ends so"),
-        pytest.param("", None, id="nothing"),
-    ],
-)
-def test_url_or_path_of_a_resource_is_parsed(url: str, want: Link | None) -> None:
-    assert parse_link(url) == want
+_LOCATIONS = "projects/p/locations/us-central1"
+#: Scope, collection and name by URL or path; None if it is invalid.
+_LINKS: dict[str, tuple[Scope, str, str] | None] = {
+    "projects/p/global/instanceTemplates/t": (GLOBAL, "instanceTemplates", "t"),
+    "https://www.googleapis.com/compute/v1/projects/p/regions/r1/instanceTemplates/t": (
+        REGION,
+        "instanceTemplates",
+        "t",
+    ),
+    "https://compute.googleapis.com/compute/beta/projects/p/zones/r1-a/instanceGroupManagers/m": (
+        ZONE,
+        "instanceGroupManagers",
+        "m",
+    ),
+    f"{_LOCATIONS}/instanceTemplates/t": (Scope(project="p", region="us-central1"), "instanceTemplates", "t"),
+    f"{_LOCATIONS}-a/instances/t": (Scope(project="p", zone="us-central1-a"), "instances", "t"),
+    "projects/p/instanceTemplates/t": None,
+    "myprojects/p/global/instanceTemplates/t": None,
+    "": None,
+}
+
+
+@pytest.mark.parametrize(("url", "want"), _LINKS.items())
+def test_url_or_path_of_a_resource_is_parsed(url: str, want: tuple[Scope, str, str] | None) -> None:
+    link = parse_link(url)
+    assert (link and (link.scope, link.collection, link.name)) == want
 
 
 def test_urls_of_one_resource_are_equal() -> None:

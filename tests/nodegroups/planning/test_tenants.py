@@ -11,7 +11,7 @@ import pytest
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, condition_of
+from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, UriStatus, condition_of
 from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import TOKEN
@@ -59,7 +59,7 @@ def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: s
     group = world.group()
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)
     own = ObjectMeta(namespace=namespace, name="own", uid="own")
-    _put(world, Kind.INSTANCE_TEMPLATE, replace(template, meta=own, status=ResourceStatus()))
+    _put(world, Kind.INSTANCE_TEMPLATE, replace(template, meta=own, status=UriStatus()))
     address = "projects/project-1/global/instanceTemplates/own"
     spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template=address, target_size=1)
     meta = ObjectMeta(namespace=namespace, name="forged", uid="forged", owner=_owner(group))
@@ -302,8 +302,14 @@ def test_token_of_a_machine_is_valid_only_for_its_own_nodes_certificate() -> Non
         ({"subnetwork": "projects/ubuntu-os-cloud/regions/us-central1/subnetworks/x"}, "subnetwork"),
         ({"reservation": "projects/secret/reservations/x"}, "reservation"),
         ({"disk_type": "projects/secret/zones/us-central1-b/diskTypes/x"}, "diskType"),
-        ({"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com"),)}, "serviceAccounts"),
-        ({"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com"),)}, 'use "default"'),
+        (
+            {"service_accounts": (ServiceAccount(email="root@secret.iam.gserviceaccount.com", scopes=()),)},
+            "serviceAccounts",
+        ),
+        (
+            {"service_accounts": (ServiceAccount(email="12-compute@developer.gserviceaccount.com", scopes=()),)},
+            'use "default"',
+        ),
     ],
 )
 def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[str, Any], words: str) -> None:
@@ -325,8 +331,8 @@ def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[s
     [
         {"image": "projects/ubuntu-os-accelerator-images/global/images/x"},
         {"image": "global/images/x"},
-        {"service_accounts": (ServiceAccount(email="default"),)},
-        {"service_accounts": (ServiceAccount(email="nodes@project-1.iam.gserviceaccount.com"),)},
+        {"service_accounts": (ServiceAccount(email="default", scopes=()),)},
+        {"service_accounts": (ServiceAccount(email="nodes@project-1.iam.gserviceaccount.com", scopes=()),)},
     ],
 )
 def test_resources_of_google_or_of_the_same_project_can_be_used(config: dict[str, Any]) -> None:

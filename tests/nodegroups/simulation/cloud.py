@@ -83,11 +83,9 @@ class Cloud:
         return list(self.world.resources())
 
     def machines(self) -> list[MachineView]:
-        """List all machines."""
         return list(self.world.machines())
 
     def machine(self, name: str) -> MachineView | None:
-        """Return a machine."""
         found = self._seen.get(name)
         return found if found is not None and found.status else None
 

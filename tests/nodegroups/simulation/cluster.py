@@ -114,11 +114,9 @@ class Kube:
         )
 
     def all(self, kind: str) -> list[Any]:
-        """List the current objects of a kind."""
         return [self.objects[key] for key in sorted(key for key in self.objects if key[0] == kind)]
 
     def group(self, name: str) -> TpuNodeGroup | None:
-        """Return the current object of a group."""
         found: TpuNodeGroup | None = self.objects.get((Kind.TPU_NODE_GROUP, "default", name))
         return found
 
@@ -129,7 +127,6 @@ class Kube:
     # --- users
 
     def create_group(self, group: TpuNodeGroup) -> None:
-        """Create a group."""
         uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
         meta = replace(group.meta, uid=uid, generation=1, created_at=created_at)
         self._put((Kind.TPU_NODE_GROUP, meta.namespace, meta.name), replace(group, meta=meta))
@@ -156,7 +153,6 @@ class Kube:
             self._put(("Pod", pod.namespace, pod.name), pod)
 
     def finish_pods(self, *names: str) -> None:
-        """End pods."""
         for name in names:
             self._drop(("Pod", "default", name))
 

@@ -119,7 +119,6 @@ class World:
         self.cloud.world.change_settings({"denied_permissions": permissions})
 
     def group(self, name: str = "train") -> TpuNodeGroup:
-        """Return an existing group."""
         group = self.kube.group(name)
         assert group is not None
         return group

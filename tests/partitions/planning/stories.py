@@ -100,7 +100,6 @@ class Story:
         return self.partitions.setdefault(server.address, {})
 
     def put(self, *partitions: Partition, server: Server = SERVER) -> None:
-        """Put partitions on a server."""
         self.at(server).update({each.id: each for each in partitions})
 
     def record(self, *entries: Entry, unreadable: dict[str, str] | None = None) -> None:
@@ -199,7 +198,6 @@ class Story:
         self.memory = fold(self.memory, AnsweredWrite(write=write, at=self.now, failure=failure, result=saved))
 
     def change(self, pod: Pod, **fields: Any) -> Pod:
-        """Change fields of a pod."""
         place = next(place for place, each in enumerate(self.pods) if each.uid == pod.uid)
         changed = replace(self.pods[place], resource_version=f"{self.pods[place].resource_version}+", **fields)
         self.pods[place] = changed
@@ -250,7 +248,6 @@ def held(
 
 
 def events_of(plans: Iterable[Plan]) -> list[Event]:
-    """Return all events of plans."""
     return [event for plan in plans for event in plan.events]
 
 

@@ -131,7 +131,6 @@ class Checks:
     # --- plans
 
     def judge(self, snapshot: Snapshot, plan: Plan) -> None:
-        """Check a plan."""
         tells_sizes = {address: server.tells_sizes for address, server in self.servers.items()}
         for fault in faults_of(snapshot, plan, self.settings, tells_sizes=tells_sizes):
             self.stage.violate(fault)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 from datetime import timedelta
 from math import inf
@@ -86,64 +87,35 @@ def _by_the_clock(_original: Any) -> Any:
     return has_had_its_grace
 
 
-BUGS: tuple[Bug, ...] = (
-    Bug(name="gates-open-too-early", at=(standing, "_phase_of"), mutate=always(Phase.ACTIVE)),
-    Bug(name="removals-without-proof", at=(Process, "_kept"), mutate=always(""), search_from=17),
-    Bug(name="every-prefix-is-ours", at=(names, "id_prefix"), mutate=always("tpup-")),
-    Bug(name="orphans-stay", at=(making, "strays_of"), mutate=always(()), search_from=14),
-    Bug(name="reservations-are-not-kept", at=(placing._Places, "serve"), mutate=_nothing_reserved),
-    Bug(name="reservations-leave-all-to-others", at=(placing._Ground, "shadow"), mutate=_with_all_to_spare),
-    Bug(name="without-deadlines-nothing-is-kept", at=(placing._Ground, "shadow"), mutate=_without_deadlines_at_once),
-    Bug(
-        name="who-passes-takes-no-grace",
-        at=(queue, "longest_of"),
-        mutate=lambda _: lambda pod, _settings: queue.deadline_of(pod),
-        search_from=5,
-    ),
-    Bug(
-        name="who-never-fits-holds-up-others",
-        at=(placing._Ground, "may_be_kept"),
-        mutate=always(value=True),
-        search_from=432,
-    ),
-    Bug(name="who-was-refused-is-not-waited-for", at=(queue, "crowded"), mutate=lambda _: lambda found, _round: found),
-    Bug(name="grace-ends-by-the-clock", at=(round.Round, "has_had_its_grace"), mutate=_by_the_clock, search_from=102),
-    Bug(
-        name="only-active-ones-count",
-        at=(standing, "OVER"),
-        mutate=lambda _: frozenset(Phase) - {Phase.ACTIVE},
-    ),
-    Bug(name="youngest-first", at=(queue, "queue_of"), mutate=_youngest_first),
-    Bug(
-        name="lost-calls-are-awaited",
-        at=(writes, "lost_calls"),
-        mutate=always({}),
-        search_from=2,
-    ),
-    Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=2),
-    Bug(name="failures-are-latched", at=(memory, "failed"), mutate=_latched),
-    Bug(name="broken-partitions-are-awaited", at=(standing, "_phase_of"), mutate=_broken_is_on_its_way, search_from=31),
-    Bug(
-        name="pods-wait-for-a-server-that-is-down",
-        at=(standing, "_is_away"),
-        mutate=always(value=False),
-        search_from=10,
-    ),
-    Bug(name="init-containers-wait-for-what-is-broken", at=(making, "_make_anew"), mutate=_where_gated, search_from=31),
-    Bug(name="pods-without-a-node-keep-ipus", at=(decide, "_take_back"), mutate=always(())),
-    Bug(
-        name="pods-stay-where-they-may-not-run",
-        at=(standing, "_is_misplaced"),
-        mutate=always(value=False),
-        search_from=90,
-    ),
-    Bug(name="ids-collide", at=(names, "_POD_DIGITS"), mutate=lambda _: 1, search_from=4),
-    Bug(name="neighbours-take-nothing", at=(queue, "_may_be_in"), mutate=always(value=False), search_from=44),
-    Bug(name="limits-are-not-kept", at=(placing._Places, "may_have"), mutate=always(value=True), search_from=3),
-    Bug(
-        name="unread-servers-are-trusted",
-        at=(round.Round, "reading"),
-        mutate=_whatever_the_last_failure,
-        search_from=15,
-    ),
+#: Module or class, attribute, mutation, and the first seed of the search, by name of the bug.
+_BUGS: dict[str, tuple[Any, str, Callable[[Any], Any], int]] = {
+    "gates-open-too-early": (standing, "_phase_of", always(Phase.ACTIVE), 0),
+    "removals-without-proof": (Process, "_kept", always(""), 17),
+    "every-prefix-is-ours": (names, "id_prefix", always("tpup-"), 0),
+    "orphans-stay": (making, "strays_of", always(()), 14),
+    "reservations-are-not-kept": (placing._Places, "serve", _nothing_reserved, 0),
+    "reservations-leave-all-to-others": (placing._Ground, "shadow", _with_all_to_spare, 0),
+    "without-deadlines-nothing-is-kept": (placing._Ground, "shadow", _without_deadlines_at_once, 0),
+    "who-passes-takes-no-grace": (queue, "longest_of", lambda _: lambda pod, _settings: queue.deadline_of(pod), 5),
+    "who-never-fits-holds-up-others": (placing._Ground, "may_be_kept", always(value=True), 432),
+    "who-was-refused-is-not-waited-for": (queue, "crowded", lambda _: lambda found, _round: found, 0),
+    "grace-ends-by-the-clock": (round.Round, "has_had_its_grace", _by_the_clock, 102),
+    "only-active-ones-count": (standing, "OVER", lambda _: frozenset(Phase) - {Phase.ACTIVE}, 0),
+    "youngest-first": (queue, "queue_of", _youngest_first, 0),
+    "lost-calls-are-awaited": (writes, "lost_calls", always({}), 2),
+    "lost-writes-are-awaited": (writes, "LOST_SECONDS", lambda _: 1e9, 2),
+    "failures-are-latched": (memory, "failed", _latched, 0),
+    "broken-partitions-are-awaited": (standing, "_phase_of", _broken_is_on_its_way, 31),
+    "pods-wait-for-a-server-that-is-down": (standing, "_is_away", always(value=False), 10),
+    "init-containers-wait-for-what-is-broken": (making, "_make_anew", _where_gated, 31),
+    "pods-without-a-node-keep-ipus": (decide, "_take_back", always(()), 0),
+    "pods-stay-where-they-may-not-run": (standing, "_is_misplaced", always(value=False), 90),
+    "ids-collide": (names, "_POD_DIGITS", lambda _: 1, 4),
+    "neighbours-take-nothing": (queue, "_may_be_in", always(value=False), 44),
+    "limits-are-not-kept": (placing._Places, "may_have", always(value=True), 3),
+    "unread-servers-are-trusted": (round.Round, "reading", _whatever_the_last_failure, 15),
+}
+BUGS = tuple(
+    Bug(name=name, at=(place, attribute), mutate=mutate, search_from=seed)
+    for name, (place, attribute, mutate, seed) in _BUGS.items()
 )

@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from rehearsal.simulators.compute.faults import Fault, FaultKind
-from tests.support.compute import GROUPS, INSTANCES, POLICIES, PROJECT, TEMPLATES, Compute, group, policy, template
+from tests.support.compute import GROUPS, POLICIES, PROJECT, TEMPLATES, Compute, group, policy, template
 
 MakeCompute = Callable[..., Compute]
 RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
@@ -17,21 +16,12 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
 @pytest.mark.parametrize(
     ("body", "code", "text"),
     [
-        pytest.param(group(instanceTemplate=None), 400, "instanceTemplate' not specified", id="no template"),
         pytest.param(group(instanceTemplate="x"), 400, "URL is malformed", id="no link"),
         pytest.param(group(instanceTemplate="global/instanceTemplates/x"), 404, "was not found", id="a missing one"),
-        pytest.param(group(policy="x"), 404, "resourcePolicies/x' was not found", id="a missing policy"),
-        pytest.param(group(targetSize=None), 400, "targetSize' not specified", id="no size"),
-        pytest.param(group(size=-1), 400, "Must be from 0 to 1000", id="a negative size"),
         pytest.param(group(size=3), 400, "in the gang mode of size '4'. Should be equal", id="half a slice"),
         pytest.param(group(policy="odd"), 400, "Accelerator topology 3x3 is not supported", id="no such slice"),
         pytest.param(group(policy="far"), 400, "Is of another region", id="a policy of another region"),
         pytest.param(group(baseInstanceName="b" * 59), 400, "at most 58 characters", id="a long base name"),
-        pytest.param(group(baseInstanceName="vm-##"), 501, "numbered names", id="numbered names"),
-        pytest.param(group(instanceTemplate="projects/proj"), 400, "URL is malformed", id="a project"),
-        pytest.param(group(instanceTemplate="https://x/y"), 400, "URL is malformed", id="a link to elsewhere"),
-        pytest.param(group(targetSize="many"), 400, "Invalid value at 'targetSize'", id="no number"),
-        pytest.param(group(mode="ALL"), 400, "Must be one of BULK", id="no such mode"),
         pytest.param(group(autoHealingPolicies=[]), 400, 'Unknown name "autoHealingPolicies"', id="health checks"),
         pytest.param(
             group(instanceTemplate="global/instanceTemplates/plain", policy=None), 400, "machine type e2", id="no chips"
@@ -41,12 +31,6 @@ RESERVED = {"us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 4}}
             400,
             "Must be DO_NOTHING",
             id="flex-start that repairs",
-        ),
-        pytest.param(
-            group(instanceTemplate="regions/europe-west4/instanceTemplates/far"),
-            400,
-            "Is of another region",
-            id="a template of another region",
         ),
     ],
 )
@@ -67,88 +51,6 @@ def test_invalid_group_is_rejected_and_not_created(compute: Compute, body: Any, 
     assert "items" not in compute.get(GROUPS)
 
 
-def test_slice_runs_after_its_insert_is_done(compute: Compute) -> None:
-    """Once all VMs run, the group is stable and its topology is active."""
-    compute.slice()
-    assert compute.statuses() == ["PROVISIONING"] * 4
-    status = compute.status()
-    assert (status["isStable"], status["bulkInstanceOperation"]["inProgress"]) == (False, True)
-    compute.pass_seconds(2)
-    assert compute.statuses() == ["STAGING"] * 4
-    compute.pass_seconds(3)
-    assert compute.statuses() == ["RUNNING"] * 4
-    status = compute.status()
-    assert (status["isStable"], status["bulkInstanceOperation"]) == (True, {"inProgress": False})
-    assert status["appliedAcceleratorTopologies"] == [{"acceleratorTopology": "4x4", "state": "ACTIVE"}]
-    assert status["currentInstanceStatuses"] == {"running": 4}
-    assert {member["currentAction"] for member in compute.members()} == {"NONE"}
-    assert status["versionTarget"] == {"isReached": True}
-    given = [member["name"] for member in compute.members()]
-    assert len({*given}) == 4
-    assert all(name.startswith("group-") and len(name) == 10 for name in given)
-    assert compute.get(f"{GROUPS}/group")["currentActions"]["none"] == 4
-
-
-@pytest.mark.parametrize(
-    ("fault", "codes"),
-    [
-        (FaultKind.STOCKOUT, {"ZONE_RESOURCE_POOL_EXHAUSTED", "ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS"}),
-        (FaultKind.QUOTA_EXCEEDED, {"QUOTA_EXCEEDED"}),
-    ],
-)
-def test_group_in_bulk_mode_without_capacity_has_instances_without_vms(
-    compute: Compute, fault: FaultKind, codes: set[str]
-) -> None:
-    """The group shows the time and the error of its last attempt."""
-    compute.world.faults.add(Fault(kind=fault))
-    compute.slice()
-    compute.pass_seconds(600)
-    members = compute.members()
-    assert [(member["currentAction"], "id" in member, "instanceStatus" in member) for member in members] == [
-        ("CREATING", False, False)
-    ] * 4
-    assert all(member["instance"].endswith(f"/instances/{member['name']}") for member in members)
-    assert compute("GET", f"{INSTANCES}/{members[0]['name']}")[0] == 404
-    status = compute.status()
-    check = status["bulkInstanceOperation"]["lastProgressCheck"]
-    assert (status["isStable"], status["bulkInstanceOperation"]["inProgress"]) == (False, True)
-    assert check["error"]["errors"][0]["code"] in codes
-    assert status["appliedAcceleratorTopologies"][0]["state"] == "INCOMPLETE"
-    assert status["versionTarget"] == {"isReached": False}
-    compute.pass_seconds(5)
-    later = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["timestamp"]
-    assert later > check["timestamp"]
-    compute.world.faults.clear()
-    compute.pass_seconds(5)
-    assert compute.statuses() == ["PROVISIONING"] * 4
-    assert "error" not in compute.status()["bulkInstanceOperation"]["lastProgressCheck"]
-    compute.pass_seconds(10)
-    assert compute.status()["isStable"]
-    assert [member["name"] for member in compute.members()] == [member["name"] for member in members]
-
-
-def test_bulk_mode_creates_all_vms_or_none(make_compute: MakeCompute) -> None:
-    """With room for three of four VMs, a group with single VMs creates three."""
-    compute = make_compute(capacity={"us-east5-a/ct6e-standard-4t": 3})
-    compute.slice()
-    compute.pass_seconds(20)
-    assert compute.statuses() == [""] * 4
-    compute.do("POST", GROUPS, group("single", mode="INDIVIDUAL", policy=None))
-    compute.pass_seconds(20)
-    assert sorted(compute.statuses("single")) == ["", "RUNNING", "RUNNING", "RUNNING"]
-    [waiting] = [member for member in compute.members("single") if "instanceStatus" not in member]
-    [error] = waiting["lastAttempt"]["errors"]["errors"]
-    assert error["code"].startswith("ZONE_RESOURCE_POOL_EXHAUSTED")
-    assert error["errorDetails"][1]["errorInfo"]["domain"] == "compute.googleapis.com"
-    assert not compute.status("single")["isStable"]
-    assert "bulkInstanceOperation" not in compute.status("single")
-    compute.world.change_settings({"capacity": {"us-east5-a/ct6e-standard-4t": 8}})
-    compute.pass_seconds(20)
-    assert compute.statuses() == ["RUNNING"] * 4
-    assert compute.statuses("single") == ["RUNNING"] * 4
-    assert all("lastAttempt" not in member for member in compute.members("single"))
-
-
 @pytest.mark.parametrize(
     ("reservations", "code", "text"),
     [
@@ -165,12 +67,6 @@ def test_bulk_mode_creates_all_vms_or_none(make_compute: MakeCompute) -> None:
             "match",
             id="other VMs",
         ),
-        pytest.param(
-            {"proj/us-east5-a/res": {"machine_type": "ct6e-standard-4t", "count": 9, "status": "CREATING"}},
-            "RESOURCE_NOT_READY",
-            "READY state",
-            id="one that is being created",
-        ),
     ],
 )
 def test_unusable_reservation_is_the_error_of_a_waiting_slice(
@@ -183,26 +79,3 @@ def test_unusable_reservation_is_the_error_of_a_waiting_slice(
     [error] = compute.status()["bulkInstanceOperation"]["lastProgressCheck"]["error"]["errors"]
     assert error["code"].startswith(code)
     assert text in error["message"]
-
-
-@pytest.mark.parametrize(
-    ("model", "runs"),
-    [
-        pytest.param("STANDARD", False, id="another slice on demand waits"),
-        pytest.param("SPOT", True, id="spot VMs have a quota of their own"),
-        pytest.param("RESERVATION_BOUND", True, id="a reservation has been counted before"),
-    ],
-)
-def test_chips_of_a_slice_count_for_the_quota_of_its_model_until_its_delete(
-    make_compute: MakeCompute, model: str, runs: bool
-) -> None:
-    """The quota is per region and provisioning model."""
-    compute = make_compute(quotas={"TPUS": 16}, reservations=RESERVED)
-    compute.slice()
-    compute.do("POST", TEMPLATES, template("second", model=model))
-    compute.do("POST", GROUPS, group("second", instanceTemplate="global/instanceTemplates/second"))
-    compute.pass_seconds(20)
-    assert compute.statuses("second") == (["RUNNING"] * 4 if runs else [""] * 4)
-    compute.do("DELETE", f"{GROUPS}/group")
-    compute.pass_seconds(20)
-    assert compute.statuses("second") == ["RUNNING"] * 4

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
@@ -11,27 +10,10 @@ from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.faults import Fault, FaultKind
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.names import ClusterName
-from rehearsal.simulators.gke.records import Pool, SimulatedNode
 from tests.support.clock import FakeClock
-from tests.support.simulator import CLUSTER, empty_pool, slice_pool
+from tests.support.simulator import CLUSTER, empty_pool
 
 MakeWorld = Callable[..., World]
-
-
-class RecordingSink:
-    """Records orders without executing them."""
-
-    def __init__(self) -> None:
-        self.registered: list[tuple[Pool, SimulatedNode]] = []
-        self.removed: list[str] = []
-
-    def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Record the node to register."""
-        self.registered.append((pool, node))
-
-    def remove(self, node_name: str) -> None:
-        """Record the node to remove."""
-        self.removed.append(node_name)
 
 
 def status(world: World, pool: str = "slice") -> str:
@@ -39,99 +21,12 @@ def status(world: World, pool: str = "slice") -> str:
     return next((view.status.value for view in world.views() if view.name == pool), "gone")
 
 
-def test_pool_runs_only_when_all_its_nodes_are_registered(make_world: MakeWorld, clock: FakeClock) -> None:
-    """The registrations are spread over the stagger time."""
-    world, sink = make_world(create_seconds=20, node_stagger_seconds=4), RecordingSink()
-    world.attach(sink)
-    world.create_pool(CLUSTER, slice_pool())
-    counts = []
-    for seconds in (15.9, 0.1, 1, 1, 1):
-        clock.advance(seconds)
-        world.advance()
-        counts.append(len(sink.registered))
-    assert counts == [0, 1, 2, 3, 4]
-    clock.advance(100)
-    assert status(world) == "PROVISIONING"
-    for pool, node in sink.registered:
-        world.node_registered(pool, node)
-    assert status(world) == "RUNNING"
-
-
-@pytest.mark.parametrize(
-    "match",
-    [
-        pytest.param({"zone": "us-east5-b"}, id="another zone"),
-        pytest.param({"machine_type": "ct6e-standard-4t"}, id="another machine type"),
-        pytest.param({"topology": "4x8"}, id="another topology"),
-        pytest.param({"pool": "sli"}, id="a part of the name only"),
-        pytest.param({"capacity": "spot"}, id="another capacity"),
-        pytest.param({"reservation": "r"}, id="a reservation"),
-        pytest.param({"count": 0}, id="used up"),
-    ],
-)
-def test_fault_does_not_affect_a_pool_that_does_not_match(
-    make_world: MakeWorld, clock: FakeClock, match: dict[str, Any]
-) -> None:
-    world = make_world(create_seconds=1)
-    world.faults.add(Fault(kind=FaultKind.STOCKOUT, **match))
-    world.create_pool(CLUSTER, slice_pool())
-    clock.advance(1)
-
-    assert status(world) == "RUNNING"
-
-
-def test_create_that_never_ends_is_provisioning_until_its_fault_is_cleared(
-    make_world: MakeWorld, clock: FakeClock
-) -> None:
-    """The pool is held even if the count of the fault is used up."""
-    world = make_world()
-    fault = world.faults.add(Fault(kind=FaultKind.CREATE_NEVER_ENDS, count=1))
-    operation = world.create_pool(CLUSTER, slice_pool())
-    clock.advance(10_000)
-    assert (status(world), operation.is_done) == ("PROVISIONING", False)
-    world.release()
-    assert status(world) == "PROVISIONING"
-    world.faults.remove(fault.fault_id)
-    world.release()
-    assert (status(world), operation.is_done) == ("RUNNING", True)
-
-
-def test_delete_that_never_ends_is_stopping_until_its_fault_is_cleared(make_world: MakeWorld, clock: FakeClock) -> None:
-    world = make_world(create_seconds=0)
-    world.create_pool(CLUSTER, slice_pool())
-    world.advance()
-    world.faults.add(Fault(kind=FaultKind.DELETE_NEVER_ENDS))
-    world.delete_pool(CLUSTER, "slice")
-    clock.advance(10_000)
-    assert status(world) == "STOPPING"
-    world.faults.clear()
-    world.release()
-    assert status(world) == "gone"
-
-
-def test_delete_cancels_a_running_create_with_delete_while_creating(make_world: MakeWorld, clock: FakeClock) -> None:
-    world = make_world(delete_while_creating=True, delete_seconds=5)
-    created = world.create_pool(CLUSTER, slice_pool())
-    world.delete_pool(CLUSTER, "slice")
-    assert created.failure is not None
-    assert created.failure.status == "CANCELLED"
-    clock.advance(100)
-    assert status(world) == "gone"
-
-
 @pytest.mark.parametrize(
     ("key", "effect", "nodes"),
     [
         pytest.param("a.example/held", "NO_SCHEDULE", 0, id="a taint that no pod tolerates keeps it off"),
-        pytest.param("a.example/held", "NO_EXECUTE", 0, id="so does a stronger one"),
         pytest.param("a.example/held", "PREFER_NO_SCHEDULE", 4, id="a soft one does not"),
         pytest.param("google.com/tpu", "NO_SCHEDULE", 4, id="pods with chips tolerate this one"),
-        pytest.param(
-            "startup-taint.cluster-autoscaler.kubernetes.io/held",
-            "NO_SCHEDULE",
-            4,
-            id="it ignores those of this prefix",
-        ),
     ],
 )
 def test_autoscaler_adds_no_nodes_to_a_pool_with_a_taint_no_pod_tolerates(

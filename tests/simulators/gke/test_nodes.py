@@ -7,7 +7,6 @@ from typing import Any
 
 import pytest
 
-from provisioner.kube import errors
 from rehearsal.simulators.gke import Simulator, SimulatorSettings
 from rehearsal.simulators.gke.model import World
 from rehearsal.simulators.gke.registrar import MARKER, node_object
@@ -17,7 +16,6 @@ from tests.support.simulator import CLUSTER, POOLS_PATH, Client, slice_pool
 from tests.support.waiting import wait_for
 
 NODES = "/api/v1/nodes"
-AWAY = errors.Unavailable("away", status=503)
 FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_seconds=0.1)
 
 
@@ -41,23 +39,10 @@ def nodes(kube: FakeKube) -> set[str]:
     return {raw["metadata"]["name"] for raw in kube.objects(NODES)}
 
 
-def registrations(kube: FakeKube) -> int:
-    """Return the number of attempts to register a node."""
-    return [call.method for call in kube.calls].count("POST")
-
-
 def create(gke: Simulator, **changes: Any) -> None:
     """Create a pool over HTTP."""
     client = Client(gke.port)
     status, body = client("POST", POOLS_PATH, {"nodePool": slice_pool(**changes)})
-    client.close()
-    assert status == 200, body
-
-
-def delete(gke: Simulator, name: str = "slice") -> None:
-    """Delete a pool over HTTP."""
-    client = Client(gke.port)
-    status, body = client("DELETE", f"{POOLS_PATH}/{name}")
     client.close()
     assert status == 200, body
 
@@ -136,47 +121,6 @@ def test_nodes_with_the_dra_driver_offer_chips_in_resource_slices(kube: FakeKube
         assert {(spec["driver"], len(spec["devices"])) for spec in found} == {("tpu.google.com", 4)}
         attributes = found[0]["devices"][0]["attributes"]
         assert (attributes["tpuGen"], attributes["topology"]) == ({"string": "v5litepod"}, {"string": "4x4"})
-
-
-def test_pool_is_provisioning_while_the_api_server_is_down(kube: FakeKube) -> None:
-    """Registrations are retried until the server is available again."""
-    with registering() as gke:
-        kube.fail("*", "nodes", AWAY, times=10**6)
-        create(gke)
-        wait_for(lambda: registrations(kube) >= 6)
-        assert gke.pools[0].status == "PROVISIONING"
-        kube.clear_faults()
-        wait_for(lambda: runs(gke))
-        assert len(nodes(kube)) == 4
-
-
-def test_delete_of_a_pool_ends_the_retries_of_its_registrations(kube: FakeKube) -> None:
-    """No Node appears after the delete of its pool."""
-    with registering() as gke:
-        gke.set(delete_while_creating=True)
-        kube.fail("*", "nodes", AWAY, times=10**6)
-        create(gke)
-        wait_for(lambda: registrations(kube))
-        delete(gke)
-        wait_for(lambda: gke.pools == ())
-        kube.clear_faults()
-        wait_for(lambda: not gke._registrar._orders)
-        assert nodes(kube) == set()
-
-
-def test_lost_nodes_are_registered_again_only_with_a_repair_time(kube: FakeKube) -> None:
-    """The test covers preempted nodes and nodes that another client deleted."""
-    with registering() as gke:
-        create(gke)
-        wait_for(lambda: runs(gke))
-        (preempted,) = gke.preempt("slice", hosts=1)
-        wait_for(lambda: preempted not in nodes(kube))
-        assert len(nodes(kube)) == 3
-        gke.set(repair_seconds=0.1)
-        taken = next(iter(nodes(kube)))
-        kube.remove_object(f"{NODES}/{taken}")
-        wait_for(lambda: taken in nodes(kube))
-        assert preempted not in nodes(kube)
 
 
 def test_start_deletes_only_simulated_nodes_of_earlier_processes(kube: FakeKube) -> None:

@@ -28,29 +28,6 @@ def _refusal(call: Callable[[], object]) -> str:
     return caught.value.grpc_code
 
 
-def test_removed_partition_keeps_its_ipus_until_the_remove_has_ended(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=64))
-    vipu.after(5)
-    number = vipu.world.remove("p1")
-    assert vipu.states() == {"p1": "REMOVING"}
-    assert _refusal(lambda: vipu.world.create(Asked(id="p2", size=1))) == "ResourceExhausted"
-    vipu.after(1)
-    assert (vipu.states(), vipu.world.outcome(number).done) == ({}, True)
-    vipu.world.create(Asked(id="p2", size=64))
-
-
-def test_partition_needs_contiguous_and_aligned_free_ipus(make_vipu: Any) -> None:
-    vipu = make_vipu(allocations=TWO)
-    for number in range(8):
-        vipu.world.create(Asked(id=f"p{number}", size=1, allocation="a"))
-    vipu.after(5)
-    for number in (1, 2, 5, 6):
-        vipu.world.remove(f"p{number}")
-    vipu.after(1)
-    assert vipu.world.allocations()[0].free == 4
-    assert _refusal(lambda: vipu.world.create(Asked(id="q", size=2, allocation="a"))) == "ResourceExhausted"
-
-
 def test_users_in_secure_mode_see_all_partitions_of_their_allocations(make_vipu: Any) -> None:
     vipu = make_vipu(allocations=TWO, users=USERS, secure=True)
     vipu.world.create(Asked(id="pa", size=1, allocation="a"), BOB)
@@ -61,27 +38,6 @@ def test_users_in_secure_mode_see_all_partitions_of_their_allocations(make_vipu:
     assert _refusal(lambda: vipu.world.remove("pb", ALICE)) == "NotFound"
     assert _refusal(lambda: vipu.world.create(Asked(id="pc", size=1, allocation="b"), ALICE)) == "NotFound"
     vipu.world.remove("pa", ALICE)
-
-
-def test_partition_that_is_being_created_or_removed_cannot_be_removed(vipu: Any) -> None:
-    vipu.world.create(Asked(id="p1", size=1))
-    assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
-    vipu.after(5)
-    vipu.world.remove("p1")
-    assert _refusal(lambda: vipu.world.remove("p1")) == "FailedPrecondition"
-
-
-@pytest.mark.parametrize("keeps", [True, False])
-def test_restart_breaks_unfinished_changes_and_may_lose_all_partitions(vipu: Any, keeps: bool) -> None:
-    vipu.world.create(Asked(id="old", size=1))
-    vipu.after(5)
-    number = vipu.world.create(Asked(id="new", size=1))
-    vipu.world.restart(keeps_partitions=keeps, down_seconds=20)
-    assert _refusal(vipu.world.partitions) == "Unavailable"
-    assert vipu.world.outcome(number).failure == "the server is restarting"
-    vipu.after(20)
-    seen = {item.id: item.state for item in vipu.world.partitions()}
-    assert seen == ({"old": "ACTIVE", "new": "ERROR"} if keeps else {})
 
 
 @given(st.lists(st.tuples(st.sampled_from([1, 2, 4, 8, 16, 32, 64]), st.booleans()), max_size=40), st.booleans())

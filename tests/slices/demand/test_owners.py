@@ -9,10 +9,11 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.reflector import Collection, Reflector
-from provisioner.model.workloads import Pod
+from provisioner.model.workloads import Pod, Workloads
 from provisioner.slices.demand import Slice
+from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.owners import with_owners
-from provisioner.slices.demand.slices import all_slices
+from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Plan
@@ -41,7 +42,9 @@ def planned(*pods: Pod, **changes: Any) -> Plan:
 
 def slices(*pods: Pod) -> list[Slice]:
     """Return the slices of some pods."""
-    return sorted(all_slices(planned(*pods).derived.found).values(), key=lambda each: each.group_name)
+    workloads, found = with_owners({}, pods)
+    by_workload = find_by_workload(Workloads.of(workloads), found, ServingPolicy())
+    return sorted(all_slices(by_workload).values(), key=lambda each: each.group_name)
 
 
 SET, STATEFUL = reference("ReplicaSet", "web"), reference("StatefulSet", "hosts")

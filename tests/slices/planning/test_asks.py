@@ -14,7 +14,7 @@ from provisioner.model.workloads import Requirements, Workload, WorkloadUid
 from provisioner.slices import hints
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.plan import Plan
-from provisioner.slices.planning.round import NOT_DERIVED, Snapshot
+from provisioner.slices.planning.round import Snapshot
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
 from tests.support.board import view_of
 from tests.support.clock import after
@@ -426,7 +426,7 @@ def test_idle_pools_serve_a_request_and_are_kept_over_a_restart() -> None:
     world.ask(raw_request("req", 4))
     world.run(6)
     assert ("Provisioned" in world.conditions(), len(world.created)) == (True, 2)
-    world.memory, world.derived = hints.from_text(hints.to_text(world.memory)), NOT_DERIVED
+    world.memory, world.last_round = hints.from_text(hints.to_text(world.memory)), None
     world.run(18, seconds=30.0)
     assert (world.deleted, "CapacityRevoked" in world.conditions()) == ([], False)
 

@@ -14,7 +14,6 @@ from provisioner.model.placement import FREE, MARKS
 from provisioner.model.workloads import Pod, Workload, WorkloadUid
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.plan import Assignment
-from provisioner.slices.planning.round import NOT_DERIVED
 from tests.slices.planning.test_asks import Asking
 from tests.support.models import make_jobset, make_marks, make_node, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_request
@@ -231,7 +230,7 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
     if between:
         world.end_pods(TRAIN)
         world.step()
-    world.memory, world.derived = Memory(), NOT_DERIVED
+    world.memory, world.last_round = Memory(), None
     world.live(2)
     world.end_pods(TRAIN)
     world.live(3)

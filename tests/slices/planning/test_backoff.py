@@ -9,7 +9,8 @@ from typing import Any
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Zone
+from provisioner.model.choices import CapacityKey
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
@@ -18,7 +19,7 @@ from tests.support.market import Market
 from tests.support.models import make_jobset, make_slice
 from tests.support.world import World, failure
 
-KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2 on 2/on-demand"
+KEY = CapacityKey(Zone("us-central2-b"), "ct4p-hightpu-4t", "2x2x2 on 2", "on-demand")
 DIGEST = "0123456789abcdef"
 SLICE = make_slice(make_jobset()).id
 

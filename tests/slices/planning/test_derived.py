@@ -11,7 +11,7 @@ import pytest
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.memory.state import Memory, PoolMemory
-from provisioner.slices.planning.round import NOT_DERIVED, Round, Snapshot, Supply, begin_round, find_supply
+from provisioner.slices.planning.round import Round, Snapshot, Supply, begin_round, find_supply
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW, after
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements
@@ -36,8 +36,7 @@ class CountedLabels(dict[str, dict[str, str]]):
 def round_after(last: Round | None, world: World, labels: dict[str, dict[str, str]]) -> Round:
     """Begin a round with these namespace labels, after the round `last`."""
     snapshot = replace(world.snapshot(), namespace_labels=labels)
-    derived = last.derived if last is not None else NOT_DERIVED
-    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, derived)
+    return begin_round(snapshot, world.memory, OPT_IN, GKE_RULES, world.now, last)
 
 
 def waiting(count: int) -> tuple[list[Workload], World]:

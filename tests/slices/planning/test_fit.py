@@ -19,7 +19,7 @@ from provisioner.model.workloads import Expression, Requirements, Toleration
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
 from provisioner.slices.planning.match import match
-from provisioner.slices.planning.round import NOT_DERIVED, begin_round
+from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.models import make_jobset, make_requirements
 from tests.support.world import World
@@ -227,7 +227,7 @@ def test_matching_evaluates_the_affinity_of_a_pod_once_for_all_idle_pools(idle_p
         own = Expression(key=f"example.com/{number}", operator="DoesNotExist")
         hostile = replace(asked, memory_bytes=number, affinity_terms=(_Term((own, avoided)),))
         world.add(make_jobset(f"hostile-{number}", parallelism=2, template=hostile))
-    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED)
+    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     _Term.looks = 0
     line = in_line(CREATES, [unit_of(each, world.now) for each in round_.slices.values() if each.pending], {})
     matching = match(round_, Budget.of(round_), line, (), lambda _slice: None)

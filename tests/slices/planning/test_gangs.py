@@ -308,9 +308,10 @@ def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() ->
     ],
 )
 def test_limit_too_low_for_all_slices_prevents_every_create_of_the_jobset(changes: dict[str, Any], limit: str) -> None:
-    """The notice names the limit, and another JobSet that fits is served."""
+    """The notice and the metric name the limit, and another JobSet that fits is served."""
     world = world_of(gang("a", replicas=3), gang("b"), **changes)
     plan = world.look()
+    assert [wait.causes for wait in plan.waits.values()] == [(limit,)] * 3
     assert [create.workload.name for create in plan.creates] == ["b", "b"]
     assert all(f"start together: {limit} allows" in notice.message for notice in plan.notices[:3])
 

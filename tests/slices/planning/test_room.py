@@ -121,7 +121,7 @@ def test_work_of_a_decision_grows_linearly_with_waiting_units_and_idle_pools() -
         world = crowded(size, size)
         snapshot = world.snapshot()
         plan, found = counted(
-            lambda: decide(snapshot, world.memory, world.settings, world.rules, world.now, world.derived)
+            lambda: decide(snapshot, world.memory, world.settings, world.rules, world.now, world.last_round)
         )
         assert (plan.creates, plan.deletes, len(plan.waits)) == ((), (), size)
         return found

@@ -8,7 +8,8 @@ from datetime import timedelta
 
 import pytest
 
-from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
+from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus, Zone
+from provisioner.model.choices import CapacityKey
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
@@ -18,7 +19,7 @@ from tests.support.models import make_jobset, make_requirements
 from tests.support.world import World, failure
 
 STOCKOUT = failure(FailureKind.STOCKOUT)
-KEY = "us-central2-b/ct4p-hightpu-4t/2x2x2/on-demand"
+KEY = CapacityKey(Zone("us-central2-b"), "ct4p-hightpu-4t", "2x2x2 on 2", "on-demand")
 
 
 def failed(**changes: object) -> dict[str, Backoff]:

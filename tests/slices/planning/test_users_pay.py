@@ -11,7 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.workloads import PodGroup, group_key
 from provisioner.slices.planning.contention.limits import Budget
-from provisioner.slices.planning.round import NOT_DERIVED, begin_round
+from provisioner.slices.planning.round import begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.clock import NOW
 from tests.support.models import CHIP_TOLERATION, make_jobset, make_node, make_pod, make_pool, make_requirements
@@ -23,7 +23,7 @@ SMALL = make_requirements(topology="2x2x1", tolerations=())
 
 def charged(world: World) -> dict[str, int]:
     """Return the chips that are charged to each namespace."""
-    budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED))
+    budget = Budget.of(begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now))
     return {scope.name: chips for scope, chips in budget.used.items() if scope.kind == "namespace" and chips}
 
 

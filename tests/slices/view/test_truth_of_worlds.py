@@ -26,7 +26,6 @@ from provisioner.slices.board import Board
 from provisioner.slices.planning.memory.answers import DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Create, DeleteReason, Plan
-from provisioner.slices.planning.round import NOT_DERIVED
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import View
 from tests.support.board import make_board
@@ -334,7 +333,7 @@ def _restart(trial: Trial, _which: int) -> None:
     world = trial.world
     trial.unanswered.clear()
     trial.receive()
-    world.memory, world.derived = hints.from_text(hints.to_text(world.memory)), NOT_DERIVED
+    world.memory, world.last_round = hints.from_text(hints.to_text(world.memory)), None
 
 
 def _set_clock(trial: Trial, which: int) -> None:

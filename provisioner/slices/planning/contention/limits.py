@@ -11,7 +11,7 @@ lower priority for at most `KEPT_AT_MOST`.
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
 
@@ -27,8 +27,8 @@ from provisioner.slices.planning.contention.usage import (
     Charge,
     LimitScope,
     LimitUse,
+    ScopeKind,
     charge_of,
-    scope_of,
     users_of,
 )
 from provisioner.slices.planning.contention.waits import Limit, WaitsFor
@@ -157,13 +157,13 @@ class Budget:
         settings, uses = self.settings, list[LimitUse]()
         if settings.max_chips is not None:
             uses.append(LimitUse("MAX_CHIPS", "all", self.used[ALL], settings.max_chips))
-        uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, "namespace")
+        uses += self._uses("MAX_CHIPS_PER_NAMESPACE", settings.max_chips_per_namespace, ScopeKind.NAMESPACE)
         if self.requests:
             requested = settings.max_requested_chips_per_namespace
-            uses += self._uses("MAX_REQUESTED_CHIPS_PER_NAMESPACE", requested, "requests")
-        uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, "accelerator")
+            uses += self._uses("MAX_REQUESTED_CHIPS_PER_NAMESPACE", requested, ScopeKind.REQUESTS)
+        uses += self._uses("MAX_CHIPS_PER_ACCELERATOR", settings.max_chips_per_accelerator, ScopeKind.ACCELERATOR)
         if settings.max_pools_per_jobset is not None:
-            most = max((used for scope, used in self.used.items() if scope.kind == "workload"), default=0)
+            most = max((used for scope, used in self.used.items() if scope.kind is ScopeKind.WORKLOAD), default=0)
             uses.append(LimitUse("MAX_POOLS_PER_JOBSET", OTHERS, most, settings.max_pools_per_jobset))
         if settings.max_creates_per_hour is not None:
             uses.append(LimitUse("MAX_CREATES_PER_HOUR", "all", len(self.created), settings.max_creates_per_hour))
@@ -193,24 +193,24 @@ class Budget:
             yield Limit("MAX_CHIPS", ALL, settings.max_chips, chips)
         most = _amount(settings.max_chips_per_namespace, namespace)
         if most is not None:
-            yield Limit("MAX_CHIPS_PER_NAMESPACE", LimitScope("namespace", namespace), most, chips)
+            yield Limit("MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), most, chips)
         most = _amount(settings.max_requested_chips_per_namespace, namespace)
         if most is not None and not slice_.workload.kind.has_pods:
-            yield Limit("MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope("requests", namespace), most, chips)
+            yield Limit("MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), most, chips)
         accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
         most = _amount(settings.max_chips_per_accelerator, accelerator)
         if most is not None:
-            yield Limit("MAX_CHIPS_PER_ACCELERATOR", LimitScope("accelerator", accelerator), most, chips)
+            yield Limit("MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), most, chips)
         if settings.max_creates_per_hour is not None:
             yield Limit("MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1)
         if settings.max_pools_per_jobset is not None:
-            scope = scope_of(slice_.workload.full_name)
+            scope = LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
             yield Limit("MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1)
 
-    def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: str) -> Iterator[LimitUse]:
+    def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: ScopeKind) -> Iterator[LimitUse]:
         named = dict(amounts)
         for name, most in named.items():
-            others = (used for scope, used in self.used.items() if scope.kind == kind and scope.name not in named)
+            others = (used for scope, used in self.used.items() if scope.kind is kind and scope.name not in named)
             used = max(others, default=0) if name == OTHERS else self.used[LimitScope(kind, name)]
             yield LimitUse(limit, name, used, most)
 
@@ -234,8 +234,6 @@ def _chips_of(slice_: Slice) -> int:
     return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
 
 
-def _amount(amounts: Collection[tuple[str, int]], name: str) -> int | None:
-    if not amounts:
-        return None
+def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:
     by_name = dict(amounts)
     return by_name.get(name, by_name.get(OTHERS))

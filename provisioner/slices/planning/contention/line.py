@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import NamedTuple
 
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.memory.state import Stamps
+from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
 #: The resource of free node pools, limits and operations.
 CREATES = "creates"
@@ -48,7 +48,7 @@ def unit_of(slice_: Slice, now: datetime) -> Unit:
     return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)
 
 
-def in_line(resource: str, units: Iterable[Unit], stamps: Stamps) -> list[Unit]:
+def in_line(resource: TurnResource, units: Iterable[Unit], stamps: Stamps) -> list[Unit]:
     """Return the units in the order in which the resource is granted to them."""
     units = sorted(
         units,
@@ -74,13 +74,13 @@ def in_line(resource: str, units: Iterable[Unit], stamps: Stamps) -> list[Unit]:
     return [units[index] for index in order]
 
 
-def granted(stamps: Stamps, resource: str, units: Iterable[Unit], now: datetime) -> Stamps:
+def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: datetime) -> Stamps:
     """Return the stamps after grants of a resource to some units."""
     new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
     return {**stamps, **new} if new else stamps
 
 
-def still_contended(stamps: Stamps, contended: Collection[str], slices: Iterable[Slice]) -> Stamps:
+def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices: Iterable[Slice]) -> Stamps:
     """Return the stamps of resources that units wait for, of namespaces and workloads that have pods."""
     if not stamps:
         return stamps

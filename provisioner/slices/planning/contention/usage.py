@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
@@ -12,21 +13,28 @@ from provisioner.model.workloads import Pod, WorkloadName, WorkloadUid
 from provisioner.slices.planning.round import Round, Supply
 
 
+class ScopeKind(StrEnum):
+    """Property by which a limit selects the pools that it counts."""
+
+    ALL = "all pools together"
+    CREATES = "creates"
+    NAMESPACE = "namespace"
+    #: Pools of ProvisioningRequests and CapacityBuffers of one namespace.
+    REQUESTS = "requests and buffers of namespace"
+    ACCELERATOR = "accelerator"
+    WORKLOAD = "workload"
+
+
 class LimitScope(NamedTuple):
     """The pools that one limit counts."""
 
-    #: "all", "namespace", "requests", "accelerator", "workload" or "creates".
-    kind: str
-    #: Name of the namespace, accelerator or workload; empty for the other kinds.
-    name: str = ""
+    kind: ScopeKind
+    #: Namespace, accelerator or workload; empty for the other kinds.
+    name: str | WorkloadName = ""
 
     def __str__(self) -> str:
-        special = {
-            "all": "all pools together",
-            "creates": "creates",
-            "requests": f"requests and buffers of namespace {self.name}",
-        }
-        return special.get(self.kind, f"{self.kind} {self.name}")
+        name = self.name.text if isinstance(self.name, WorkloadName) else self.name
+        return f"{self.kind} {name}".rstrip()
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,8 +50,8 @@ class LimitUse:
 
 
 #: All pools together, and the creates of the last hour.
-ALL = LimitScope("all")
-CREATES_PER_HOUR = LimitScope("creates")
+ALL = LimitScope(ScopeKind.ALL)
+CREATES_PER_HOUR = LimitScope(ScopeKind.CREATES)
 
 
 class Charge(NamedTuple):
@@ -59,13 +67,13 @@ class Charge(NamedTuple):
         """Yield each scope that the pool counts in, with its amount: chips, or 1 if the scope counts pools."""
         total = 0
         for namespace, chips in self.chips.items():
-            yield LimitScope("namespace", namespace), chips
+            yield LimitScope(ScopeKind.NAMESPACE, namespace), chips
             total += chips
         yield ALL, total
-        yield LimitScope("accelerator", self.accelerator), total
-        yield scope_of(self.workload), 1
+        yield LimitScope(ScopeKind.ACCELERATOR, self.accelerator), total
+        yield LimitScope(ScopeKind.WORKLOAD, self.workload), 1
         if not self.workload.kind.has_pods:
-            yield LimitScope("requests", self.workload.namespace), total
+            yield LimitScope(ScopeKind.REQUESTS, self.workload.namespace), total
 
 
 def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
@@ -98,8 +106,3 @@ def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid]
         chips[namespace] += per_node * nodes
     chips[workload.namespace] += total - chips.total()
     return Charge(chips, accelerator, workload, uid)
-
-
-def scope_of(workload: WorkloadName) -> LimitScope:
-    """Return the scope of the limit on the pools of one workload."""
-    return LimitScope("workload", workload.text)

@@ -10,8 +10,9 @@ from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolName
-from provisioner.model.choices import CapacityChoice
+from provisioner.model.choices import CapacityChoice, CapacityKey
 from provisioner.model.wording import clock
+from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR, LimitScope
 from provisioner.slices.planning.memory import backoff
@@ -64,8 +65,10 @@ class WaitsFor:
     """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
 
     kind: WaitKind
-    #: Scope of a limit, a capacity, or an accelerator that the slice waits for; empty for other kinds.
-    what: LimitScope | str = ""
+    #: Scope of the limit that refuses the slice; None if it waits for no limit.
+    scope: LimitScope | None = None
+    #: Setting that refuses the slice, or kinds of the failures of its choices of capacity; empty for other causes.
+    causes: tuple[str, ...] = ()
     message: str
     #: The message without places and amounts that other workloads change, for statuses; empty if it is the message.
     lasting: str = ""
@@ -73,7 +76,7 @@ class WaitsFor:
     brief: str = ""
     #: Reason of the Event.
     reason: str = constants.CREATION_WAITING
-    #: Part of the message that stays the same while numbers and times change; empty if it is the message.
+    #: Part of the message that stays the same while numbers and times change; empty if it is `causes` or the message.
     key: str = ""
     #: Place in the line of the units that wait for the same, beginning with 1, and the length of that line; 0 if the
     #: slice waits in no line.
@@ -123,8 +126,8 @@ class ChoiceBlocker(NamedTuple):
 
     choice: CapacityChoice
     last: Backoff
-    #: Capacity that other slices try first; empty if the choice waits for a time.
-    probed: str = ""
+    #: Capacity that other slices try first; None if the choice waits for a time.
+    probed: CapacityKey | None = None
     #: Place among the slices that wait for the capacity, and their number; 0 if the choice waits for a time.
     position: int = 0
     of: int = 0
@@ -181,14 +184,13 @@ def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, su
     stock = line is not None or any(backoff.concerns_capacity(each.last.failure) for each in passing)
     return WaitsFor(
         kind=WaitKind.STOCK if stock else WaitKind.FAILURE,
-        what=line.probed if line is not None else "",
+        causes=tuple(sorted({each.last.failure.kind.value for each in distinct})),
         position=line.position if line is not None else 0,
         of=line.of if line is not None else 0,
         message=message,
         lasting=lasting,
         brief=brief,
         until=until,
-        key=" ".join(sorted({each.last.failure.kind.value for each in distinct})),
         warning=not quiet,
         silent=quiet and not lasts,
         # While another slice tries the capacity, this one may have it soon.
@@ -231,9 +233,8 @@ def of_limit(limit: Limit, *, used: int, going: int, kept: int) -> WaitsFor:
     scope, most, never = limit.scope, limit.most, limit.asked > limit.most
     if scope == CREATES_PER_HOUR:
         bound, words = f"{most} new node pools within an hour", f", and {used} were created"
-    elif scope.kind == "workload":
-        kind, _, name = scope.name.partition(" ")
-        bound, words = f"a {kind} {most} node pools", f", and {name.rpartition('/')[2]} has {used}"
+    elif isinstance(scope.name, WorkloadName):
+        bound, words = f"a {scope.name.kind.value} {most} node pools", f", and {scope.name.name} has {used}"
     elif never:
         bound, words = f"{scope} {most} chips", f"; {limit.asked} are requested, so waiting will not help"
     else:
@@ -242,9 +243,9 @@ def of_limit(limit: Limit, *, used: int, going: int, kept: int) -> WaitsFor:
     words += f"; {kept} are kept for pods of higher priority" if kept else ""
     return WaitsFor(
         kind=WaitKind.LIMIT,
-        what=scope,
+        scope=scope,
+        causes=(limit.setting,),
         reason=constants.LIMIT_REACHED,
-        key=limit.setting,
         message=f"{limit.setting} allows {bound}{words}.",
         lasting="" if never else f"{limit.setting} allows {bound}.",
         final=never,
@@ -258,7 +259,7 @@ def of_pause(since: datetime | None) -> WaitsFor:
         cause = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap {constants.PAUSE_CONFIGMAP_NAME}"
         end = "deletes it"
     message = f"{cause}: no node pools are created until the administrator {end}."
-    return WaitsFor(kind=WaitKind.PAUSE, reason=constants.LIMIT_REACHED, key="PAUSE_CREATION", message=message)
+    return WaitsFor(kind=WaitKind.PAUSE, reason=constants.LIMIT_REACHED, causes=("PAUSE_CREATION",), message=message)
 
 
 def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], position: int, now: datetime) -> WaitsFor:
@@ -272,7 +273,6 @@ def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], positi
         cause = f"another workload that starts together holds slices of {accelerator}"
     return WaitsFor(
         kind=WaitKind.TOGETHER,
-        what=accelerator,
         message=cause,
         key="queue",
         position=position,

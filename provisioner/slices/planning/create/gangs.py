@@ -30,8 +30,6 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
 
-#: Beginning of the name of an accelerator as a resource of the line.
-_RESOURCE = "together "
 #: Longest time that the supplier takes to create a pool, or to report that it cannot: 35 minutes, with a margin.
 _SLOWEST = timedelta(minutes=45)
 #: Minimum and maximum of the pause after pools were released; in between it is as long as PARTIAL_HOLD.
@@ -49,7 +47,7 @@ class GangTurns:
     #: Holds by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
-    #: Resources that workloads wait for.
+    #: Accelerators that workloads wait for.
     contended: AbstractSet[str]
     #: Workloads that may not take or create pools, each with the reason.
     waiting: Mapping[WorkloadUid, WaitsFor]
@@ -94,7 +92,7 @@ def take_turns(round_: Round) -> GangTurns:
         unit = min(unit_of(each, now) for each in members[uid])
         for accelerator in accelerators[uid]:
             units[accelerator].append(unit)
-    lines = {each: in_line(f"{_RESOURCE}{each}", units[each], memory.stamps) for each in sorted(units)}
+    lines = {each: in_line(each, units[each], memory.stamps) for each in sorted(units)}
     place = {(each, unit.id.workload_uid): at for each, line in lines.items() for at, unit in enumerate(line, start=1)}
     every = {unit.id.workload_uid: unit for line in lines.values() for unit in line}
     ids = {accelerator: [unit.id for unit in line] for accelerator, line in lines.items()}
@@ -105,7 +103,7 @@ def take_turns(round_: Round) -> GangTurns:
         if taken.isdisjoint(accelerators[uid]):
             for accelerator in accelerators[uid] & contended:
                 holds[accelerator] = Hold(workload=uid, since=now)
-                stamps = granted(stamps, f"{_RESOURCE}{accelerator}", [every[uid]], now)
+                stamps = granted(stamps, accelerator, [every[uid]], now)
         else:
             blocking = min(accelerators[uid] & taken)
             waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ids[blocking], place[blocking, uid], now)
@@ -117,7 +115,7 @@ def take_turns(round_: Round) -> GangTurns:
         members=members,
         holds=holds,
         stamps=stamps,
-        contended={f"{_RESOURCE}{each}" for each in lines},
+        contended=lines.keys(),
         waiting=waiting,
         unsatisfiable=unsatisfiable,
         releasing=frozenset(queued & waiting.keys()) | unsatisfiable,

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, Zone
-from provisioner.model.choices import capacity_key
+from provisioner.model.choices import CapacityKey, capacity_key
 from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
@@ -33,7 +33,7 @@ from provisioner.slices.planning.create.options import (
 )
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import Phase, Stamps, Tally
+from provisioner.slices.planning.memory.state import BackoffKey, Phase, Stamps, Tallies, TurnResource
 from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.seats import burst_ends, join
@@ -68,10 +68,10 @@ class Launches:
     units: Mapping[SliceId, Unit]
     names: set[PoolName]
     #: Number of pools that were being created before this decision, by capacity.
-    in_flight: Counter[str]
+    in_flight: Counter[CapacityKey]
     #: Zone of each workload whose pools must all be in one zone.
     zones: dict[WorkloadUid, Zone]
-    tallies: Mapping[str, Tally]
+    tallies: Tallies
     stamps: Stamps
     candidates: list[_Candidate] = field(default_factory=list)
     #: Slices that could have a pool if a limit did not refuse it; all slices of a workload that starts together.
@@ -86,9 +86,9 @@ class Launches:
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
     #: Scopes of the limits that refused a slice of a workload: buffers get nothing within them.
-    limited: set[LimitScope | str] = field(default_factory=set)
+    limited: set[LimitScope] = field(default_factory=set)
     #: Resources that units wait for.
-    contended: set[str] = field(default_factory=set)
+    contended: set[TurnResource] = field(default_factory=set)
     _names_of: dict[SliceId, tuple[int, PoolName]] = field(default_factory=dict)
 
     @classmethod
@@ -120,7 +120,7 @@ class Launches:
 
     def serve(self, slots: int) -> None:
         """Decide on at most `slots` creates, then give the waiting units their places in line."""
-        waiting: dict[str, list[Unit]] = defaultdict(list)
+        waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for each in self.candidates:
             for _, offer in each.options.offers:
                 if backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity) is not None:
@@ -174,7 +174,7 @@ class Launches:
         return found
 
     def _first_tried(
-        self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[str], tried: Collection[SliceId]
+        self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
         """Return the slice to try first, with a request that was rejected before; pools of the others might be useless.
 
@@ -249,7 +249,7 @@ class Launches:
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self.refused.append(slices)
 
-    def _serve(self, each: _Candidate, places: Mapping[str, Mapping[SliceId, int]], slots: int) -> None:
+    def _serve(self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]], slots: int) -> None:
         """Decide on a create for one slice, or record why it waits."""
         moved = self.zones.get(each.slice_.workload.uid) != each.zone
         moved = moved and wants_one_zone(each.slice_, self.round_.settings)
@@ -276,7 +276,7 @@ class Launches:
             self._create(each, offer, offer.stamped(name, each.attempt))
 
     def _in_turn(
-        self, each: _Candidate, places: Mapping[str, Mapping[SliceId, int]]
+        self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
     ) -> tuple[Specification | None, list[ChoiceBlocker]]:
         """Return the best pool that the slice may try now; None if other slices try all of its choices first."""
         blockers = list(each.options.blockers)
@@ -294,24 +294,24 @@ class Launches:
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait
-        self.limited |= {wait.what} if wait.kind is WaitKind.LIMIT and not slice_.spare else set()
+        self.limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
         """Add the place in the line, and the users of the limit, to the records of waits for limits or operations."""
-        lines: dict[tuple[WaitKind, LimitScope | str], dict[Unit, list[SliceId]]] = defaultdict(dict)
+        lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self.gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
-            if wait.kind in (WaitKind.LIMIT, WaitKind.OPERATIONS) and not wait.final and wait.key != "spare":
+            if (wait.scope is not None and not wait.final) or wait.kind is WaitKind.OPERATIONS:
                 unit = self.units[slice_id]
                 # Slices that start together share one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
-                lines[wait.kind, wait.what].setdefault(unit, []).append(slice_id)
+                lines[wait.scope].setdefault(unit, []).append(slice_id)
         users = self.budget.users() if lines else {}
-        for (_, what), units in lines.items():
+        for scope, units in lines.items():
             order = in_line(CREATES, units, self.round_.memory.stamps)
-            using = users[what].most_common() if isinstance(what, LimitScope) else []
+            using = users[scope].most_common() if scope is not None else []
             ids = [unit.id for unit in order]
             for place, unit in enumerate(order, start=1):
                 for slice_id in units[unit]:
@@ -325,7 +325,8 @@ class Launches:
         self.notices += [] if wait.silent else [self._notice_of(slice_, wait, name)]
 
     def _notice_of(self, slice_: Slice, wait: WaitsFor, name: str = "") -> Notice:
-        key = f"{wait.key} {name}" if wait.key else ""
+        key = wait.key or " ".join(wait.causes)
+        key = f"{key} {name}" if key else ""
         return notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning)
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
@@ -358,7 +359,7 @@ class Launches:
         return attempt, name
 
 
-def _in_flight(round_: Round) -> Counter[str]:
+def _in_flight(round_: Round) -> Counter[CapacityKey]:
     """Count the pools that are being created, by capacity: creates that no list shows, and PROVISIONING pools."""
     memory = round_.memory
     if not memory.backoffs:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, Zone
-from provisioner.model.choices import CapacityChoice
+from provisioner.model.choices import CapacityChoice, CapacityKey
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
@@ -83,7 +83,7 @@ def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
     if slice_.spare:
         return False
     # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
-    capacities = frozenset[str]()
+    capacities = frozenset[CapacityKey]()
     if own is not None and own.failure.kind in _LASTING:
         if not own.capacities:
             return False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import timedelta
 
@@ -14,7 +14,7 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
-from provisioner.slices.planning.memory.state import Backoff, CallState, Memory
+from provisioner.slices.planning.memory.state import Backoffs, CallState, Memory
 from provisioner.slices.planning.plan import Alert
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, how_it_hangs, is_one_unit, unschedulable
@@ -122,9 +122,7 @@ def find_broken(round_: Round, matching: Matching) -> frozenset[PoolName]:
 def learn_from_pools(round_: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
     """Return the memory after pools have failed, vanished or come up since the last round."""
     memory, supply, now = round_.memory, round_.supply, round_.now
-    backoffs: Mapping[str, Backoff] = {
-        key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)
-    }
+    backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies = backoff.still_counted(memory.tallies, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
         pool, owner, create = supply[name], round_.made_for.get(name), memory.pool(name).coming_up

@@ -129,7 +129,7 @@ def _failed_create(memory: Memory, call: CreateCall, failure: Failure, at: datet
     memory, capacity = _counted(memory, call, at), capacity_key(call.request)
     if backoff.concerns_capacity(failure):
         return replace(memory, backoffs=backoff.create_failed(memory.backoffs, failure, capacity, at))
-    before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else ""
+    before, reserved = memory.slice(call.slice_id).backoff, capacity if call.request.reservation else None
     own = backoff.slice_failed(before, failure, call.slice_id, at, reserved=reserved)
     return memory.with_backoff(call.slice_id, own)
 

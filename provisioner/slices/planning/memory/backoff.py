@@ -8,14 +8,15 @@ counted by workload and by namespace (`Tally`), so that a request that changes a
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
 from provisioner.model import waits
 from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
-from provisioner.slices.planning.memory.state import Backoff, Tally
+from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
 #: Number of failed creates that a workload and a namespace may have without a wait; a workload may have one more for
 #: each of its slices. Beyond it, they may send one create in this number of seconds, for any request.
@@ -76,15 +77,13 @@ def concerns_capacity(failure: Failure) -> bool:
     return delay is not None and delay.per_capacity
 
 
-def create_failed(
-    backoffs: Mapping[str, Backoff], failure: Failure, capacity: str, now: datetime
-) -> Mapping[str, Backoff]:
+def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, now: datetime) -> Backoffs:
     """Return the back-offs of capacities after a create that GKE rejected for lack of capacity."""
     return _with(backoffs, capacity, DELAYS[failure.kind], failure.for_all, now)
 
 
 def slice_failed(
-    before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: str = ""
+    before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
 ) -> Backoff | None:
     """Return the back-off of a slice after a create that failed; unchanged if this kind causes no wait.
 
@@ -94,20 +93,20 @@ def slice_failed(
     delay = DELAYS.get(failure.kind)
     if delay is None:
         return before
-    refused: frozenset[str] = frozenset()
-    if failure.kind is FailureKind.PERMISSION and reserved:
+    refused: frozenset[CapacityKey] = frozenset()
+    if failure.kind is FailureKind.PERMISSION and reserved is not None:
         refused = frozenset({reserved}) | (before.capacities if before is not None and before.until > now else refused)
     return replace(_longer(before, str(slice_id), delay, failure, now), capacities=refused)
 
 
 def pool_failed(
-    backoffs: Mapping[str, Backoff],
+    backoffs: Backoffs,
     failure: Failure,
-    capacity: str,
+    capacity: CapacityKey,
     digest: str,
     now: datetime,
     owner: SliceId | None = None,
-) -> Mapping[str, Backoff]:
+) -> Backoffs:
     """Return the back-offs after a pool that GKE created for a slice ended in ERROR, for any reason.
 
     A failure that shows nothing about the capacity may concern only this request, which its digest identifies. Pools of
@@ -122,17 +121,17 @@ def pool_failed(
 
 
 def _with(
-    backoffs: Mapping[str, Backoff],
-    key: str,
+    backoffs: Backoffs,
+    key: BackoffKey,
     delay: Delay,
     failure: Failure,
     now: datetime,
     owner: SliceId | None = None,
-) -> Mapping[str, Backoff]:
+) -> Backoffs:
     before = backoffs.get(key)
     # Failures of a rejected request are counted apart from failures of its pool.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
-    return {**backoffs, key: replace(_longer(before, key, delay, failure, now), slice_id=owner)}
+    return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
@@ -151,7 +150,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
     return Backoff(failure=failure, failures=failures, since=since, until=until)
 
 
-def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None, now: datetime) -> Backoff | None:
+def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
     """Return the longer back-off, of the capacity or of the slice, that forbids a create now; None if neither does."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
@@ -159,7 +158,7 @@ def blocking(backoffs: Mapping[str, Backoff], capacity: str, own: Backoff | None
     return max(active, key=lambda each: each.until, default=None)
 
 
-def probing(backoffs: Mapping[str, Backoff], capacity: str) -> Backoff | None:
+def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
     """Return the stockout or quota failure that still limits the creates of a capacity, None if no failure does."""
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _PROBED else None
@@ -174,7 +173,7 @@ def max_in_flight(last: Backoff) -> int:
     return int(2**last.came_up)
 
 
-def came_up(backoffs: Mapping[str, Backoff], capacity: str, now: datetime) -> Mapping[str, Backoff]:
+def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
     """Return the back-offs after a pool of a capacity came up: more creates are due now, finally any number."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
@@ -182,17 +181,17 @@ def came_up(backoffs: Mapping[str, Backoff], capacity: str, now: datetime) -> Ma
     return {**backoffs, capacity: replace(last, came_up=last.came_up + 1, until=min(last.until, now))}
 
 
-def freed(backoffs: Mapping[str, Backoff], places: Collection[tuple[str, str]], now: datetime) -> Mapping[str, Backoff]:
+def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime) -> Backoffs:
     """Return the back-offs after pools vanished: capacity of the same zone and machine type may be tried now."""
-    due = {
+    due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
-        if last.until > now and last.failure.kind in _PROBED and tuple(key.split("/", 2)[:2]) in places
+        if last.until > now and last.failure.kind in _PROBED and isinstance(key, CapacityKey) and key[:2] in places
     }
     return {**backoffs, **due} if due else backoffs
 
 
-def forget(backoffs: Mapping[str, Backoff], key: str) -> Mapping[str, Backoff]:
+def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
     """Return the back-offs without the one of a key, after a success."""
     return {other: last for other, last in backoffs.items() if other != key} if key in backoffs else backoffs
 
@@ -207,7 +206,7 @@ def is_fresh(last: Backoff, now: datetime) -> bool:
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
 
 
-def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> dict[str, Tally]:
+def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
     """Return the counts with one more failed create of a slice's workload and of its namespace."""
     counted = dict(tallies)
     for key, _, seconds in _tallied(slice_id, namespace):
@@ -215,7 +214,7 @@ def create_counted(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: s
     return counted
 
 
-def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str) -> dict[str, Tally]:
+def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
     """Return the counts after GKE accepted a create: the workload and its namespace may try again immediately.
 
     Counts are reduced only to their limits: pools that are accepted and fail each time do not avoid the wait.
@@ -227,7 +226,7 @@ def create_taken(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str
     return counted
 
 
-def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, now: datetime) -> Mapping[str, Tally]:
+def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
     """Return the counts after a create was sent: above the limit, the wait begins again."""
     over = {
         key: replace(tallies[key], at=now)
@@ -237,9 +236,7 @@ def create_sent(tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str,
     return {**tallies, **over} if over else tallies
 
 
-def counted_until(
-    tallies: Mapping[str, Tally], slice_id: SliceId, namespace: str, slices_of_workload: int
-) -> datetime | None:
+def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
     """Return the time before which a workload sends no create after too many failures; None if it may send one."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
@@ -250,16 +247,14 @@ def counted_until(
     return until
 
 
-def still_counted(tallies: Mapping[str, Tally], now: datetime) -> Mapping[str, Tally]:
+def still_counted(tallies: Tallies, now: datetime) -> Tallies:
     """Drop counts that have decreased to zero."""
     return {key: each for key, each in tallies.items() if _count(each, _WORKLOAD_SECONDS, now) > 0}
 
 
-def _tallied(slice_id: SliceId, namespace: str, slices_of_workload: int = 0) -> tuple[tuple[str, int, float], ...]:
-    return (
-        (slice_id.workload_uid, _WORKLOAD_FAILURES + slices_of_workload, _WORKLOAD_SECONDS),
-        (f"namespace {namespace}", _NAMESPACE_FAILURES, _NAMESPACE_SECONDS),
-    )
+def _tallied(slice_id: SliceId, namespace: str, slices: int = 0) -> Iterator[tuple[tuple[str, str], int, float]]:
+    yield (namespace, slice_id.workload_uid), _WORKLOAD_FAILURES + slices, _WORKLOAD_SECONDS
+    yield (namespace, ""), _NAMESPACE_FAILURES, _NAMESPACE_SECONDS
 
 
 def _count(tally: Tally | None, seconds: float, now: datetime) -> float:

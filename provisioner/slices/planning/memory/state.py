@@ -14,12 +14,17 @@ from enum import Enum
 from typing import Any
 
 from provisioner.model.capacity import Failure, NodePoolRequest, OperationName, PoolName, PoolStatus
+from provisioner.model.choices import CapacityKey
 from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 
+#: Capacity, or digest of a request that is invalid or whose pool failed.
+BackoffKey = CapacityKey | str
+#: Resource with a line: capacity that was out of stock, an accelerator for workloads that start together, or CREATES.
+TurnResource = CapacityKey | str
 #: Time of the last grant, by resource, namespace, and UID of the workload; an empty UID stands for the namespace.
-Stamps = Mapping[tuple[str, str, str], datetime]
+Stamps = Mapping[tuple[TurnResource, str, str], datetime]
 
 
 class Phase(Enum):
@@ -120,11 +125,14 @@ class Backoff:
     since: datetime
     until: datetime
     #: For a slice whose creates with reservations were rejected: capacities that are blocked; empty if all are.
-    capacities: frozenset[str] = frozenset()
+    capacities: frozenset[CapacityKey] = frozenset()
     #: For a request that GKE rejects as invalid: the slice that sent it.
     slice_id: SliceId | None = None
     #: For a capacity: number of pools that came up since its last failure.
     came_up: int = 0
+
+
+Backoffs = Mapping[BackoffKey, Backoff]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -133,6 +141,10 @@ class Tally:
 
     count: float
     at: datetime
+
+
+#: Counts by namespace and UID of the workload; an empty UID represents all workloads of the namespace.
+Tallies = Mapping[tuple[str, str], Tally]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -245,10 +257,9 @@ class Memory:
 
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
-    #: Back-offs by capacity (`choices.capacity_key`), or by digest of a request that is invalid or whose pool failed.
-    backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Failed creates by UID of the workload and by namespace: a changed request does not reset the count.
-    tallies: Mapping[str, Tally] = field(default_factory=dict)
+    backoffs: Backoffs = field(default_factory=dict)
+    #: Failed creates; a changed request does not reset the count.
+    tallies: Tallies = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
     #: Time of the last delete of a pool whose workload vanished unseen, while deletes are slowed down because of many.

@@ -23,7 +23,7 @@ from provisioner.slices.gate import Gate
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp, Memory
 from provisioner.slices.planning.plan import Create, Delete, Plan
-from provisioner.slices.planning.round import NOT_DERIVED, Snapshot
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.supplier import SupplierError
 from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
@@ -269,7 +269,7 @@ def _befall(both: Both, rng: random.Random) -> None:
         case 0:
             cloud.faults.add(Fault(kind=FaultKind.STOCKOUT, model=rng.choice(("SPOT", "STANDARD", "FLEX_START"))))
         case 1:
-            both.memory, both.derived = Memory(), NOT_DERIVED
+            both.memory, both.last_round = Memory(), None
         case 2:
             both.groups.start()
         case 3:

@@ -1,0 +1,176 @@
+"""Whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable, Iterator, Mapping
+from enum import Enum
+from itertools import accumulate
+
+from provisioner import constants
+from provisioner.model.capacity import CapacityKind
+from provisioner.model.fit import misfit
+from provisioner.model.fits import Fits
+from provisioner.model.placement import MARKS, labels_of
+from provisioner.settings.node_fields import own_settings
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.spec.specification import read_ownership
+
+
+class Refusal(Enum):
+    """Reason for which a slice may not count on a pool (`Matcher.why_not`)."""
+
+    #: The slice has pods on a pool, or counts on another pool.
+    HAS_POOL = "has_pool"
+    #: The workload waits for its turn to start all slices together, or can never start them.
+    TURN = "turn"
+    #: The pods select a label that the provisioner writes for slices of another namespace.
+    FORGED = "forged"
+    #: The slice does not wait for a pool, and this pool was never its own.
+    NOT_WAITING = "not_waiting"
+    #: The slice has ended, or has counted on ready pools for too long while no pod was bound to them.
+    EXPIRED = "expired"
+    #: The pool has failed or is being deleted, its reservation has ended, or its status is unknown.
+    UNUSABLE = "unusable"
+    #: Another slice counts on the pool.
+    CLAIMED = "claimed"
+    #: Pods are bound to the pool.
+    IN_USE = "in_use"
+    #: The pool may be in use although it looks idle: its workload is not watched, or its machine type is unknown.
+    UNDECIDED = "undecided"
+    #: The host or the reservation of the pool ends soon, or its nodes do not become ready.
+    NOT_LENDABLE = "not_lendable"
+    #: All nodes of the pool exist, and the pods of the slice run on other nodes.
+    ELSEWHERE = "elsewhere"
+    #: The leader pod selects a node that is not in the pool.
+    HOST = "host"
+    #: The pool has another topology or number of hosts, or is for another child Job.
+    SIZE = "size"
+    #: The pods do not fit the specification of the pool, or too few of its nodes.
+    MISFIT = "misfit"
+    #: The flex-start pool has no nodes, and gets them only for pods of the slice that it was created for.
+    NO_NODES = "no_nodes"
+    #: The pool has other node settings than the pods request.
+    SETTINGS = "settings"
+    #: All pools of the workload must be in one zone, and the pool is in another zone.
+    ZONE = "zone"
+    #: A limit does not allow the chips of the pool for the slice.
+    LIMIT = "limit"
+
+
+def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
+    """Return why a pool does not suit a slice by its specification, None if it does.
+
+    The existing nodes do not count: a slice whose own pool got an unknown taint is stuck, and gets no second pool.
+    """
+    refusal = why_wrong_kind(slice_, pool)
+    if refusal is None and misfit(slice_.requirements, pool.view):
+        return Refusal.MISFIT
+    return refusal
+
+
+def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
+    """Return why a pool does not suit a slice, apart from the pods' selectors, tolerations and resources."""
+    if not _has_host(pool, slice_):
+        return Refusal.HOST
+    if not _is_right_size(pool, slice_):
+        return Refusal.SIZE
+    return None if _grows_for(pool, slice_) else Refusal.NO_NODES
+
+
+def has_settings(pool: Supply, own: str) -> bool:
+    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
+    return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
+
+
+def settings_of(slice_: Slice) -> str:
+    """Return the node settings that the pods of a slice chose, as `has_settings` compares them."""
+    return own_settings(slice_.requirements.annotations, slice_.requirements.node_selector)
+
+
+class FreePools:
+    """Index of pools, best first, by the nodes that the pods of a slice fit."""
+
+    def __init__(self, free: Iterable[Supply]) -> None:
+        pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
+        #: Each pool by its specification, followed by the existing nodes of all pools.
+        self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
+        ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
+        self._pools = pools
+        #: Position of each pool and of its first node in `_fits`, and a mask with one bit per node.
+        self._places = {
+            each.name: (place, start, (1 << len(each.offered)) - 1)
+            for place, (each, start) in enumerate(zip(pools, ends, strict=False))
+        }
+        self._fitting: dict[SliceId, int] = {}
+        #: Marks of the pools that get nodes only for pods with the same marks.
+        self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
+
+    def kept_for(self, slice_: Slice) -> Hashable:
+        """Return the child Job and the marks by which pools are kept for a slice; equal slices share a search."""
+        wanted = _marks_wanted(slice_) if self._growing else ()
+        job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
+        return job, wanted if wanted in self._growing else ()
+
+    def fitting(self, slice_: Slice) -> int:
+        """Return the expected and existing nodes that the pods of a slice fit, as bits."""
+        found = self._fitting.get(slice_.id)
+        if found is None:
+            found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
+        return found
+
+    def specified(self, fitting: int) -> Iterator[Supply]:
+        """Yield the pools whose specification fits."""
+        left = fitting & ((1 << len(self._pools)) - 1)
+        while left:
+            lowest = left & -left
+            yield self._pools[lowest.bit_length() - 1]
+            left ^= lowest
+
+    def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
+        """Whether the specification of a pool fits, and enough of its hosts; hosts without a node are as specified."""
+        (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
+        return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
+
+
+def _has_host(pool: Supply, slice_: Slice) -> bool:
+    """Whether a pool has the node that the leader pod selects; True if it selects none."""
+    return not slice_.host or any(node.name == slice_.host for node in pool.nodes)
+
+
+def _is_right_size(pool: Supply, slice_: Slice) -> bool:
+    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
+
+    Pods that tolerate every taint would also fit the nodes of another child Job, without selecting them.
+    """
+    shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
+    if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
+        return False
+    if shape is None or pool.pool.topology != str(shape.topology):
+        return False
+    if shape.multi_host:
+        return pool.pool.hosts == slice_.nodes
+    return pool.pool.hosts >= slice_.nodes
+
+
+def _grows_for(pool: Supply, slice_: Slice) -> bool:
+    """Whether a pool has nodes, or will get them for the pods of the slice.
+
+    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of the pool itself, which
+    never change after its create.
+    """
+    if not _must_grow(pool) or not slice_.workload.kind.has_pods:
+        return True
+    return _marks(pool.pool.labels) == _marks_wanted(slice_)
+
+
+def _must_grow(pool: Supply) -> bool:
+    return pool.pool.capacity is CapacityKind.FLEX_START and not pool.nodes
+
+
+def _marks_wanted(slice_: Slice) -> tuple[str | None, ...]:
+    return _marks(labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else {})
+
+
+def _marks(labels: Mapping[str, str]) -> tuple[str | None, ...]:
+    return tuple(map(labels.get, MARKS))
