@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import datetime
 
@@ -28,8 +29,10 @@ from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
 
 #: States that need attention come first, then all in the order of a slice's life.
-_ORDER = tuple(dict.fromkeys((State.FAILED, State.SPLIT, *State)))
+_ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(each.value for each in _ORDER)}"
+#: Maximum number of causes that the line about waiting slices names.
+_MAX_CAUSES = 4
 _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 
@@ -109,6 +112,7 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     yield _chips(view)
+    yield from causes_in_words(view.slices)
     yield from (f"limit {each.name} ({each.scope}): {each.used} of {each.most}" for each in view.capacity.limits)
     yield ""
     slices = [
@@ -138,6 +142,21 @@ def _chips(view: View) -> str:
     return f"chips: {', '.join(told) or 'none'}{cost}; operations in progress: {operations}{most}{paused}"
 
 
+def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
+    """Yield one line with the number of rejected slices, and one with the causes for which the others wait."""
+    for state, words in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
+        found = [each for each in slices if each.state is state]
+        causes = Counter(each.cause for each in found if each.cause).most_common(_MAX_CAUSES)
+        why = f": {', '.join(f'{count} {cause}' for cause, count in causes)}" if state is State.WAITING else ""
+        if found:
+            yield f"{words}: {_counted(found)}{why}"
+
+
+def _counted(slices: Sequence[SliceView]) -> str:
+    number = f"{len(slices)} slice{'s' if len(slices) > 1 else ''}"
+    return f"{number} ({sum(each.chips for each in slices)} chips)"
+
+
 def _table(
     slices: Sequence[SliceView], pools: dict[str, PoolView], now: datetime, *, wide: bool
 ) -> Iterator[tuple[str, ...]]:
@@ -162,7 +181,7 @@ def _table(
             pool.zone if pool else "-",
             f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
         )
-        why = "" if each.reason == RUNS else each.reason
+        why = "" if each.reason == RUNS else f"{each.reason} {each.next_step}".rstrip()
         due = clock(each.next_try_at, now) if each.next_try_at is not None else ""
         # The reason of a back-off already contains this time.
         if due not in why:

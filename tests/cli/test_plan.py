@@ -241,7 +241,7 @@ def test_settings_are_read_from_a_file(capsys: pytest.CaptureFixture[str], *, wr
     Path("settings.env").write_text(text, encoding="utf-8")
     code, told = plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")
     assert code == ExitCode.NOT_SERVED
-    assert "NodePoolLimitReached: Node pool good-* is not created: MAX_CHIPS" in told
+    assert "NodePoolLimitReached: Node pool good-* is not created: Limit of all node pools" in told
     assert "not set" not in told
 
 

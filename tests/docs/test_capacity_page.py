@@ -48,7 +48,7 @@ def _refusal_of_buffer(**limit: Any) -> str:
 
 
 def _numberless(words: str) -> str:
-    return re.sub(r"\d+", "N", re.sub(r"; place \d+ of \d+ in the line", "", words))
+    return re.sub(r"\d+", "N", re.sub(r"; place \d+ of \d+", "", words))
 
 
 def test_page_names_every_setting_of_its_subject() -> None:

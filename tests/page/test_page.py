@@ -42,6 +42,7 @@ VIEWS = ("board", "timeline", "capacity", "activity")
 
 
 _WORDS = {
+    State.REJECTED: "Rejected",
     State.WAITING: "Waiting",
     State.CREATING: "Creating",
     State.JOINING: "Joining",
@@ -69,8 +70,17 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
 
     rows = rows_of(browser)
     # States that need attention come first.
-    first = [State.FAILED, State.WAITING, State.CREATING, State.JOINING, State.READY, State.RUNNING, State.DRAINING]
-    assert [each.state for name in rows for each in slices if each.group == name][:7] == first
+    first = [
+        State.REJECTED,
+        State.FAILED,
+        State.WAITING,
+        State.CREATING,
+        State.JOINING,
+        State.READY,
+        State.RUNNING,
+        State.DRAINING,
+    ]
+    assert [each.state for name in rows for each in slices if each.group == name][:8] == first
     for each in slices:
         parts = [_WORDS[each.state], each.reason, "v5p-slice 2x2x4", "16", "3 min"]
         parts += ["us-east5-a spot", "1,234.50", "2/4"] if each.pool else []
@@ -369,7 +379,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
     text = text_of(browser, "#capacity")
     for words in (
         "MAX_CHIPS all node pools 84",
-        "7 under way of 9",
+        "7 in progress of 9",
         "us-east5-a · ct5p-hightpu-4t · spot",
         "There is nothing left.",
         "failing for 22 min",

@@ -8,6 +8,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from itertools import islice
 
 import pytest
 import requests
@@ -171,6 +172,8 @@ class Cause:
     words: tuple[str, ...]
     #: Next step that the first three lines of `explain` must contain in a terminal of 80 columns.
     next: str = ""
+    #: What to do: in Events, `status`, the first two lines of `explain`, and the page.
+    step: str = ""
     #: Whether Events report it. Groups without pods, of a namespace that is not served or of a missing CRD have none.
     in_events: bool = True
     #: Whether it concerns all workloads: it is then in /readyz, and above the lists of the page and of `status`.
@@ -184,14 +187,19 @@ CAUSES = {
     "stockout": Cause(
         play=stockout,
         words=("stockout since", "next try", "does not have enough resources"),
+        step="To wait less, allow more capacity types or zones.",
         next="next try 00:17:16 UTC",
     ),
     "quota": Cause(
-        play=quota, words=("quota since", "next try", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"), next="next try"
+        play=quota,
+        words=("quota since", "next try", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"),
+        step="Request more quota from Google",
+        next="next try",
     ),
     "limit": Cause(
         play=limit,
-        words=("MAX_CHIPS allows all pools together 4 chips", "4 more are requested"),
+        words=("Limit of all node pools: 4 of 4 chips in use", "this slice needs 4"),
+        step="The administrator can raise MAX_CHIPS",
         next="place 1 of 1 in the queue",
     ),
     "back-off": Cause(play=back_off, words=("stockout since", "next try", "does not have enough resources")),
@@ -230,16 +238,17 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
 
     told = {each.ref.kind: each.message for each in world.recorder.told if "train" in each.ref.name}
     assert sorted(told) == (["JobSet", "Pod"] if cause.in_events else [])
-    assert [words for message in told.values() for words in cause.words if words not in message] == []
+    said = (*cause.words, cause.step)
+    assert [words for message in told.values() for words in said if words not in message] == []
 
     for width in (80, 120, 200, None):
         shown = [*status.page(document, width=width)]
-        assert [words for words in cause.words if words not in flat("\n".join(shown))] == [], width
+        assert [words for words in said if words not in flat("\n".join(shown))] == [], width
         assert "not the leader" not in shown[0]
         assert [line for line in shown if width and "train-workers-0" in line and len(line) > width] == []
     for name in ("train", "train-workers-0", "pod/train-workers-0-0"):
         found = explanations(document, name, "")
-        first = [next(lines(each)) for each in found]
+        first = [line for each in found for line in islice(lines(each), 2)]
         shown = [part for each in found for line in lines(each) for part in wrapped(line, 80)]
         assert cause.next in flat("\n".join(shown[:3])), name
         assert [line for line in shown if len(line) > 80] == []
@@ -247,7 +256,7 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
             # These worlds have no such pod, or the provisioner does not watch it.
             continue
         answer = flat("\n".join([*attention(document), *first]))
-        assert [words for words in cause.words if words not in answer] == [], name
+        assert [words for words in said if words not in answer] == [], name
         # A stalled provisioner may not have seen the workload yet, so a missing one is not a mistake of the user.
         assert found or "it does not exist" not in "\n".join(nothing_found(document, name, ""))
 
@@ -255,8 +264,8 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     banners = page["problems"]
     rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
     # A problem that concerns all workloads is shown as a banner instead of as the reason of each slice.
-    seen = banners if cause.for_all else [each["reason"] for each in rows]
-    assert [words for words in cause.words if words not in flat("; ".join(seen))] == []
+    seen = banners if cause.for_all else [f"{each['reason']} {each['next_step']}" for each in rows]
+    assert [words for words in said if words not in flat("; ".join(seen))] == []
     assert page["leading"], "the page says who leads"
     # The slice of the other JobSet shows no fault.
     if document.view is not None:

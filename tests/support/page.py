@@ -79,7 +79,7 @@ def a_workload(name: str = "train", namespace: str = "team-a", **changes: Any) -
 def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNING, **changes: Any) -> SliceView:
     """Return a slice of four hosts, with a pool unless it waits."""
     group = f"{workload.name}-slice-{number}"
-    has_pool = state not in (State.WAITING, State.NONE)
+    has_pool = state not in (State.REJECTED, State.WAITING, State.NONE)
     fields: dict[str, Any] = {
         "id": f"{workload.id}/{group}",
         "workload": workload.id,
@@ -88,6 +88,8 @@ def a_slice(workload: WorkloadView, number: int = 0, state: State = State.RUNNIN
         "since": NOW - timedelta(minutes=3, seconds=20),
         "since_start": False,
         "reason": "Pods run on it." if state is State.RUNNING else f"The reason for {state.value}.",
+        "cause": "stockout" if state is State.WAITING else "",
+        "next_step": "",
         "next_try_at": None,
         "leader": f"{group}-0-abcde",
         "unschedulable_since": None,

@@ -80,7 +80,7 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
     if {each.name for each in view.pools} != created.keys():
         yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
     wanting = {each.slice_id for each in plan.pools if each.phase.before_create}
-    waiting = [each.id for each in view.slices if each.state is State.WAITING]
+    waiting = [each.id for each in view.slices if each.state in (State.WAITING, State.REJECTED)]
     if len(waiting) != len(wanting):
         yield f"{len(wanting)} slices want pools, shown are {waiting}"
     if len({each.id for each in view.slices}) != len(view.slices):

@@ -32,8 +32,9 @@ WRONG = (
 )
 TOO_MUCH = (
     "spec.replicatedJobs[0].template.spec.template.spec.containers[0].resources.requests[google.com/tpu]: JobSet "
-    "ml/train: NodePoolLimitReached: Node pool train-* is not created: MAX_CHIPS allows all pools together 4 chips; "
-    "8 are requested, so waiting will not help."
+    "ml/train: NodePoolLimitReached: Node pool train-* is not created: Limit of all node pools: at most 4 "
+    "chips; this slice needs 8, so waiting will not help. Request fewer chips, or ask the administrator to raise "
+    "MAX_CHIPS."
 )
 
 

@@ -27,6 +27,7 @@ const COLUMNS = [
 const NUMBERS = new Set(["Hosts ready", "Chips", "Cost an hour"]);
 /** What the totals count: name, states, and what that means. */
 const TOTALS = [
+  ["Rejected", ["rejected"], "slices that get no node pool unless their workload or a setting is changed"],
   ["Failed", ["failed"], "slices and node pools that failed"],
   ["Split", ["split"], "slices that do not have one node pool to themselves"],
   ["Waiting", ["waiting"], "slices without a node pool"],
@@ -34,8 +35,10 @@ const TOTALS = [
   ["Running", ["running", "draining"], "slices with pods on their node pool"],
   ["Idle", ["idle", "deleting"], "node pools that nothing needs"],
 ];
+/** So many causes of waiting are named. */
+const MOST_CAUSES = 4;
 /** Totals that are shown only if there are any. */
-const RARE = new Set(["Failed", "Split"]);
+const RARE = new Set(["Rejected", "Failed", "Split"]);
 
 export const number = (value) => value.toLocaleString("en");
 export const costInWords = (value, store) =>
@@ -74,6 +77,7 @@ function lineOfSlice(slice, pool) {
     since: slice.since,
     isLonger: slice.since_start,
     reason: slice.state === "running" && isWhole ? "" : slice.reason,
+    step: slice.next_step,
     next: ["Next try", slice.next_try_at],
     queue: slice.queue,
     notices: slice.notices ?? [],
@@ -220,7 +224,7 @@ function makeLine(links, toggle) {
       warning.hidden = !line.notices.some((each) => each.warning);
       const text = line.isOpen ? "" : line.reason || (notice ? `${notice.reason} ${notice.message}` : "");
       setText(reason, text.replace(/^Node pool \S+ is not created: /, ""));
-      reason.title = text;
+      reason.title = [text, line.step].filter(Boolean).join(" ");
       setText(place, line.queue && !line.isOpen ? `place ${number(line.queue.place)} of ${number(line.queue.length)}` : "");
       place.hidden = !place.textContent;
       setText(nextLabel, `${line.next[0]} `);
@@ -261,16 +265,37 @@ function quietWorkload() {
   };
 }
 
+/** Say why slices wait: one line with the commonest causes. */
+function showCauses(node, store) {
+  const waiting = [...store.slices.values()].filter((each) => each.state === "waiting" && each.cause);
+  const causes = [...Map.groupBy(waiting, (each) => each.cause)].toSorted(([, a], [, b]) => b.length - a.length);
+  const words = causes.slice(0, MOST_CAUSES).map(([cause, slices]) => `${cause} (${number(slices.length)})`);
+  const left = sum(causes.slice(MOST_CAUSES), ([, slices]) => slices.length);
+  setText(node, `Slices wait for: ${words.join(", ")}${left ? `, other causes (${number(left)})` : ""}`);
+  node.hidden = !words.length;
+}
+
+/** Chips that are paid for and not used: of node pools that nothing needs, and of ready hosts without pods. */
+function wasted(pools) {
+  const share = ({ state, hosts }) => (["idle", "failed"].includes(state) ? 1 : state === "running" ? countHosts(hosts).r / hosts.length : 0);
+  return [Math.round(sum(pools, (each) => each.chips * share(each))), sum(pools, (each) => (each.cost_per_hour ?? 0) * share(each))];
+}
+
 /** Show what there is in all: slices and chips by state, cost, and the oldest wait. */
 function showTotals(node, store) {
   const items = [...store.slices.values(), ...store.poolsWithoutSlice()];
   const counted = TOTALS.map(([name, among, words]) => {
     const found = items.filter((each) => among.includes(each.state));
-    return [name, number(found.length), found.length ? `${number(sum(found, (each) => each.chips))} chips` : "", words];
+    return [name, number(found.length), found.length ? `(${number(sum(found, (each) => each.chips))} chips)` : "", words];
   });
   const tiles = counted.filter(([name, value]) => value !== "0" || !RARE.has(name));
   if (priced(store)) {
     tiles.push(["Cost an hour", costInWords(sum([...store.pools.values()], (each) => each.cost_per_hour), store), "", "of all hosts that exist, by CHIP_HOUR_PRICES"]);
+  }
+  const [chips, cost] = wasted([...store.pools.values()]);
+  if (chips) {
+    const more = cost ? `${costInWords(cost, store)} an hour` : "";
+    tiles.push(["Unused now", `${number(chips)} chips`, more, "of node pools that nothing needs or that failed, and of ready hosts without pods"]);
   }
   const waits = items.filter((each) => each.state === "waiting" && each.since).map((each) => Date.parse(each.since));
   if (waits.length) tiles.push(["Oldest wait", duration(serverNow() - Math.min(...waits)), "", "of a slice that waits now"]);
@@ -283,6 +308,7 @@ function showTotals(node, store) {
 /** Make the view in a panel; `links(changes)` returns the address of what is shown with some of the query changed. */
 export function makeBoard(panel, links, sorted) {
   const totals = make("dl", { className: "totals" });
+  const causes = make("p", { className: "causes" });
   const heads = make("tr");
   const body = make("tbody");
   const table = make("table", { className: "board" }, make("caption", { className: "hidden" }, "Slices and node pools"), make("thead", {}, heads), body);
@@ -292,7 +318,7 @@ export function makeBoard(panel, links, sorted) {
   const quietText = make("p", { className: "muted" }, "They have no pods that ask for TPUs, or none that the provisioner serves.");
   const quietNode = make("details", { className: "group quiet" }, quietHead, quietText, quietList);
   const empty = make("div", { className: "empty" });
-  panel.append(totals, table, more, quietNode, empty);
+  panel.append(totals, causes, table, more, quietNode, empty);
   /** Which workloads somebody opened or closed, against the rule. */
   const isOpen = new Map();
   const keyed = new Keyed(body, () => makeLine(links, toggle));
@@ -328,6 +354,7 @@ export function makeBoard(panel, links, sorted) {
     // What is on the screen is there at once; the rest follows frame by frame.
     if (changed === null) room = Math.max(LINES_AT_ONCE, keyed.size);
     showTotals(totals, store);
+    showCauses(causes, store);
     const matches = matcher(query);
     const sort = Object.hasOwn(ORDERS, query.sort) ? query.sort : "state";
     const order = ORDERS[sort];

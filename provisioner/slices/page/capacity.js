@@ -14,12 +14,13 @@ function percent(share) {
 }
 
 /** How the settings name what a limit is counted for. */
-const SCOPES = { all: "all node pools", "*": "any other: the one that uses most" };
+const SCOPES = { all: "all node pools", "*": "every other (the largest is shown)" };
 
-const ABOVE = "Above the limit: it was higher before, or Kubernetes scheduled pods onto idle node pools.";
+const ABOVE = "Over the limit: it was lowered, or pods took idle node pools.";
 
 /** What chips do, as a person who pays for them asks. */
 const USES = [
+  ["Rejected", ["rejected"], "get no node pool unless their workload or a setting is changed"],
   ["Requested", ["waiting"], "wait for a node pool"],
   ["Starting", ["creating", "joining", "ready"], "of node pools that no pod runs on yet"],
   ["Running", ["running", "draining"], "of node pools with pods"],
@@ -29,8 +30,8 @@ const USES = [
   ["Failed", ["failed"], "of node pools that failed"],
 ];
 /** Shown only if there are any. */
-const RARE = new Set(["Split", "Failed"]);
-const IN_BAR = ["running", "split", "draining", "ready", "joining", "creating", "waiting", "idle", "deleting", "failed"];
+const RARE = new Set(["Rejected", "Split", "Failed"]);
+const IN_BAR = ["running", "split", "draining", "ready", "joining", "creating", "waiting", "rejected", "idle", "deleting", "failed"];
 
 function section(title, ...children) {
   return make("section", { className: "panel-section" }, make("h2", {}, title), ...children);
@@ -94,7 +95,7 @@ function sums(store, keyOfSlice, keyOfPool) {
     by[state] = (by[state] ?? 0) + chips;
   };
   for (const slice of store.slices.values()) {
-    if (slice.state === "waiting") add(keyOfSlice(slice), "waiting", slice.chips);
+    if (slice.state === "waiting" || slice.state === "rejected") add(keyOfSlice(slice), slice.state, slice.chips);
   }
   for (const pool of store.pools.values()) {
     add(keyOfPool(pool), pool.state, pool.chips);
@@ -213,7 +214,7 @@ export function makeCapacity(panel) {
 
   function showOperations({ operations: count, operations_limit: limit }) {
     showTexts(operations, [[count, limit]], () => {
-      const words = limit === null ? `${number(count)} under way. None has been refused yet, so no limit is known.` : `${number(count)} under way of ${number(limit)} that are taken at once, as far as is known.`;
+      const words = limit === null ? `${number(count)} in progress. GKE has not rejected any operation yet.` : `${number(count)} in progress of ${number(limit)} that GKE accepts at once, as far as is known.`;
       const node = make("p", {}, words);
       if (limit !== null) node.append(meter(count, limit));
       return node;

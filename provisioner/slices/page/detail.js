@@ -57,6 +57,7 @@ function why({ slice, pool, item }, isListed) {
   const parts = [];
   // A notice may say the same, and more.
   if (shown?.reason && !shown.notices?.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
+  if (slice?.next_step && !shown.notices?.some((each) => each.message.includes(slice.next_step))) parts.push(make("p", { className: "next" }, icon("next"), slice.next_step));
   if (slice?.next_try_at) parts.push(make("p", { className: "next" }, icon("next"), "Next try ", moment("in", slice.next_try_at)));
   if (slice?.queue) parts.push(make("p", { className: "next" }, icon("next"), `Place ${number(slice.queue.place)} of ${number(slice.queue.length)} in the queue for the limit of ${slice.queue.limit}`));
   const goes = slice ? null : pool?.delete_at;
@@ -99,7 +100,7 @@ export function makeDetail(panel, links) {
       ["Nodes that are not ready", pool?.unready_nodes.join(", ")],
       ["Pods", slice?.pods && `${number(slice.bound_pods)} of ${number(slice.pods)} bound to a node`],
       ["Leader pod", slice?.leader],
-      ["Leader unschedulable", slice?.unschedulable_since && moment("for", slice.unschedulable_since)],
+      ["Waiting for a node", slice?.unschedulable_since && moment("for", slice.unschedulable_since)],
       ["Cost an hour", pool && pool.cost_per_hour !== null && costInWords(pool.cost_per_hour, store)],
     ]);
   }
@@ -162,7 +163,7 @@ export function makeDetail(panel, links) {
     const { slice, pool, workload, item } = found;
     const related = new Set([pool?.name, slice?.pool, found.kind === "Node pool" ? found.name : ""].filter(Boolean));
     const entries = store.activity.filter((each) => related.has(each.pool) || (workload && each.workload === workload)).toReversed();
-    const backoffs = slice?.state === "waiting" ? backoffsOf(store, slice) : [];
+    const backoffs = ["waiting", "rejected"].includes(slice?.state) ? backoffsOf(store, slice) : [];
     const track = store.tracks.get(pool?.name ?? found.name);
     const slices = item ? [...store.slices.values()].filter((each) => each.workload === workload) : [];
     // Drawn anew only where something of it changed; moments keep themselves up to date.

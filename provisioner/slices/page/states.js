@@ -4,6 +4,7 @@ import { make, makeSvg, setAttribute, setClass, setText } from "./dom.js";
 
 /** In the order in which a slice goes through them; what needs somebody to look comes first. */
 export const STATES = {
+  rejected: "Rejected",
   failed: "Failed",
   split: "Split",
   waiting: "Waiting",
@@ -18,6 +19,7 @@ export const STATES = {
 };
 
 export const STATE_HELP = {
+  rejected: "The slice gets no node pool unless its workload or a setting is changed: see the reason",
   failed: "The node pool failed",
   split: "A slice of several hosts does not have one node pool to itself",
   waiting: "There is no node pool yet: see the reason",

@@ -91,7 +91,6 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[Po
         other_users=wait.other_users,
         idle_chips=sum(pool.chips for pool in idle),
         idle_until=min((pool.delete_at for pool in idle if pool.delete_at is not None), default=None),
-        remedy=wait.remedy,
     )
 
 
@@ -101,7 +100,8 @@ def _capacity_view(
     """Sum up the chips by state, and the limits and back-offs that prevent more."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
-        chips[state_of(pool).value] += pool.chips
+        state = State.REJECTED if _is_rejected(pool, plan.waits) else state_of(pool)
+        chips[state.value] += pool.chips
     return CapacityView(
         chips=chips,
         limits=plan.limits,
@@ -111,6 +111,12 @@ def _capacity_view(
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
         currency=settings.prices.currency,
     )
+
+
+def _is_rejected(pool: PoolState, waits: Mapping[SliceId, WaitsFor]) -> bool:
+    """Whether a pool is not created unless the workload of its slice or a setting is changed."""
+    wait = waits.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
+    return wait is not None and wait.final
 
 
 def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
@@ -160,8 +166,8 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
-    queue = {slice_id: _queue(wait, slices, pools) for slice_id, wait in plan.waits.items()}
-    slice_views = [round_.slice_view(each, states.get(each.id), queue.get(each.id)) for each in slices.values()]
+    waits = plan.waits
+    slice_views = [round_.slice_view(each, states.get(each.id), waits.get(each.id), pools) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips
@@ -238,15 +244,19 @@ class _Round(reasons.Known):
     #: Slices of several hosts that do not have one node pool to themselves.
     split: Collection[SliceId]
 
-    def slice_view(self, slice_: Slice, state: PoolState | None, queue: QueueView | None) -> SliceView:
+    def slice_view(
+        self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, pools: Collection[PoolView]
+    ) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
         notices = self._told_of(slice_)
         created = state is not None and not state.phase.before_create
+        wait = wait if state is not None and not created else None
         if slice_.id in self.split:
             shown, reason = State.SPLIT, reasons.of_split(notices)
         elif state is not None:
-            shown, reason = state_of_use(state), reasons.of_slice(slice_, state, notices, self)
+            shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
+            reason = reasons.of_slice(slice_, state, notices, self)
         else:
             shown, reason = State.NONE, reasons.of_slice_without_pool(slice_, self.policy)
         since = state.since if state is not None else None
@@ -266,6 +276,8 @@ class _Round(reasons.Known):
             since=since,
             since_start=since_start,
             reason=_shortened(reason),
+            cause=wait.cause if wait is not None else "",
+            next_step=wait.next_step if wait is not None else "",
             next_try_at=state.next_at if state is not None and not created else None,
             leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,
@@ -278,7 +290,7 @@ class _Round(reasons.Known):
             pods=len(slice_.pods),
             bound_pods=sum(pod.node_name != "" for pod in slice_.pods),
             notices=notices,
-            queue=queue if state is not None and not created else None,
+            queue=_queue(wait, self.slices, pools) if wait is not None else None,
         )
 
     def pool_view(self, state: PoolState) -> PoolView:

@@ -51,6 +51,7 @@ _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0
 #: Further kinds that may control pods.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 _DOING = {
+    State.REJECTED: "gets no node pool unless its workload or a setting is changed",
     State.WAITING: "waits for a node pool",
     State.CREATING: "waits for node pool {pool}, whose create has been sent",
     State.JOINING: "waits for the hosts of node pool {pool}",
@@ -225,22 +226,22 @@ def _says(message: str, each: SliceView) -> bool:
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield the slices ahead in the queue for a limit, the users of the limit, and the choices in back-off."""
-    if each.state is not State.WAITING:
-        return
+    """Yield the next step, the slices ahead in the queue for a limit, its users, and the choices in back-off."""
+    if each.next_step:
+        yield "what to do", each.next_step
     if (queue := each.queue) is not None:
         ahead = f"; next: {queue.ahead[0]}" if queue.ahead else ""
         yield "place in the queue", f"{queue.place} of {queue.length} for the limit of {queue.limit}{ahead}"
         others = f"; {queue.other_users} more" if queue.other_users else ""
         yield "used by", "; ".join(queue.users) + others if queue.users else "nothing that exists now"
-        idle = ""
         if queue.idle_until is not None:
-            idle = f", and {queue.idle_chips} chips of idle node pools from {clock(queue.idle_until, now)} on"
-        yield "becomes free", f"when one of these ends, or the administrator raises the limit{idle}"
-    for backoff in backoffs_of(view, each):
+            yield "becomes free", f"{queue.idle_chips} chips of idle node pools, from {clock(queue.idle_until, now)} on"
+    for backoff in backoffs_of(view, each) if each.state in (State.WAITING, State.REJECTED) else ():
         what = f"{backoff.zone} {backoff.terms}".strip() or "its request"
         when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
-        yield f"not tried: {what}", f"{backoff.kind.replace('_', ' ')} {when}: {backoff.message}"
+        # The reason contains the message of a single choice.
+        message = f": {backoff.message}" if backoff.message not in each.reason else ""
+        yield f"paused: {what}", f"{backoff.kind.replace('_', ' ')} {when}{message}"
 
 
 def backoffs_of(view: View, each: SliceView) -> tuple[BackoffView, ...]:
@@ -347,6 +348,7 @@ _WORKLOAD_DOING = {
 }
 #: States by urgency: the headline explains the first slice.
 _WORST = (
+    State.REJECTED,
     State.FAILED,
     State.SPLIT,
     State.WAITING,

@@ -17,6 +17,8 @@ from provisioner.slices.planning.plan import PoolState
 class State(StrEnum):
     """State of a slice or its node pool."""
 
+    #: The slice gets no node pool unless its workload or a setting is changed.
+    REJECTED = "rejected"
     #: The leader pod cannot be scheduled, and there is no node pool yet.
     WAITING = "waiting"
     #: The create has been sent.
@@ -82,7 +84,7 @@ class WorkloadView:
 class QueueView:
     """Place of a slice in the line for one limit."""
 
-    #: Scope of the limit: all pools together, a namespace, an accelerator, or creates.
+    #: Scope of the limit: all node pools, a namespace, an accelerator, or creates.
     limit: str
     #: Position in the line; 1 is next. Slices that start together have the same place.
     place: int
@@ -95,8 +97,6 @@ class QueueView:
     #: Chips of unneeded node pools, and the earliest time at which one of these is deleted.
     idle_chips: int
     idle_until: datetime | None
-    #: What to do instead of waiting.
-    remedy: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -116,6 +116,10 @@ class SliceView:
     since_start: bool
     #: Sentence with the reason of its state.
     reason: str
+    #: Why it waits or is rejected in a few words, such as "stockout"; empty in other states.
+    cause: str
+    #: Sentence with what to do apart from waiting; empty if waiting is all, or if the reason contains it.
+    next_step: str
     #: Time of the next attempt to create a pool; None if none is planned.
     next_try_at: datetime | None
     #: Name of its leader pod; empty if it has none.

@@ -49,14 +49,16 @@ def test_findings_are_ordered_by_severity() -> None:
 @pytest.mark.parametrize(
     ("changes", "replicas", "words"),
     [
-        pytest.param({"max_chips": 40}, 6, "MAX_CHIPS allows all pools together 40 chips, 40 exist", id="the sixth"),
+        pytest.param({"max_chips": 40}, 6, "Limit of all node pools: 40 of 40 chips in use", id="the sixth"),
         pytest.param({"max_chips": 48}, 6, "", id="as many as are allowed"),
-        pytest.param({"max_chips": 4}, 1, "8 are requested, so waiting will not help", id="the first"),
-        pytest.param({"max_chips": 800}, 4096, "800 exist", id="the hundred and first of thousands"),
-        pytest.param({"max_pools_per_jobset": 7}, 9, "and train has 7", id="pools"),
-        pytest.param({"max_creates_per_hour": 3}, 9, "and 3 were created", id="creates"),
+        pytest.param({"max_chips": 4}, 1, "this slice needs 8, so waiting will not help", id="the first"),
+        pytest.param({"max_chips": 800}, 4096, "800 of 800 chips", id="the hundred and first of thousands"),
+        pytest.param({"max_pools_per_jobset": 7}, 9, "train uses 7 of 7", id="pools"),
+        pytest.param({"max_creates_per_hour": 3}, 9, "3 of 3 were created", id="creates"),
         pytest.param({"pause_creation": True}, 9, "PAUSE_CREATION is set", id="a pause"),
-        pytest.param({"max_chips": 40, "all_or_nothing": True}, 6, "together: MAX_CHIPS allows", id="all or nothing"),
+        pytest.param(
+            {"max_chips": 40, "all_or_nothing": True}, 6, "together: Limit of all node pools", id="all or nothing"
+        ),
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:

@@ -349,7 +349,7 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     for number in range(20):
         world.ask(make(f"r{number}"))
     world.live(3, seconds=10.0)
-    assert "MAX_CHIPS allows all pools together 16 chips." in str(world.raw["r7"]["status"])
+    assert "Limit of all node pools: at most 16 chips (MAX_CHIPS)." in str(world.raw["r7"]["status"])
     world.finish(first)
     del world.plans[:]
     world.live(20, seconds=10.0)

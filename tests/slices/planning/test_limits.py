@@ -40,54 +40,58 @@ def limited(**changes: Any) -> Any:
     ("changes", "want", "limit", "words"),
     [
         pytest.param(
-            {"max_chips": 16}, ["a", "d"], "MAX_CHIPS", "allows all pools together 16 chips, 16 exist", id="chips"
+            {"max_chips": 16},
+            ["a", "d"],
+            "MAX_CHIPS",
+            "all node pools: 16 of 16 chips in use; this slice needs 8",
+            id="chips",
         ),
         pytest.param(
-            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "8 more are requested", id="chips for less than three slices"
+            {"max_chips": 23}, ["a", "d"], "MAX_CHIPS", "this slice needs 8", id="chips for less than three slices"
         ),
         pytest.param(
-            {"max_chips": 0}, [], "MAX_CHIPS", "8 are requested, so waiting will not help", id="no chips at all"
+            {"max_chips": 0}, [], "MAX_CHIPS", "this slice needs 8, so waiting will not help", id="no chips at all"
         ),
         pytest.param(
             {"max_chips_per_namespace": (("team", 8), ("*", 100))},
             ["a", "d"],
             "MAX_CHIPS_PER_NAMESPACE",
-            "allows namespace team 8 chips, 8 exist",
+            "Limit of namespace team: 8 of 8 chips in use",
             id="chips of a namespace",
         ),
         pytest.param(
             {"max_chips_per_namespace": (("other", 100), ("*", 16))},
             ["a", "d", "b"],
             "MAX_CHIPS_PER_NAMESPACE",
-            "allows namespace team 16 chips",
+            "Limit of namespace team: 16 of 16 chips in use",
             id="chips of each namespace that is not named",
         ),
         pytest.param(
             {"max_chips_per_namespace": (("team", 16),)},
             ["a", "d", "b"],
             "MAX_CHIPS_PER_NAMESPACE",
-            "allows namespace team 16 chips",
+            "Limit of namespace team: 16 of 16 chips in use",
             id="no limit for other namespaces",
         ),
         pytest.param(
             {"max_chips_per_accelerator": ((V4, 16),)},
             ["a", "d", "b"],
             "MAX_CHIPS_PER_ACCELERATOR",
-            f"allows accelerator {V4} 16 chips",
+            f"Limit of accelerator {V4}: 16 of 16 chips in use",
             id="chips of an accelerator",
         ),
         pytest.param(
             {"max_chips_per_accelerator": ((V4, 100), ("*", 0))},
             ["a", "b", "c"],
             "MAX_CHIPS_PER_ACCELERATOR",
-            f"allows accelerator {V5P} 0 chips; 8 are requested, so waiting will not help",
+            f"Limit of accelerator {V5P}: at most 0 chips; this slice needs 8, so waiting will not help",
             id="accelerators that are not named",
         ),
         pytest.param(
             {"max_creates_per_hour": 3},
             ["a", "d", "b"],
             "MAX_CREATES_PER_HOUR",
-            "allows 3 new node pools within an hour, and 3 were created",
+            "Limit of new node pools within an hour: 3 of 3 were created",
             id="creates",
         ),
         pytest.param(
@@ -133,10 +137,7 @@ def test_max_pools_per_jobset_creates_pools_up_to_the_limit() -> None:
     world = World(make_jobset("a", replicas=5), make_jobset("b"), settings_=settings(max_pools_per_jobset=3))
     plan = world.look()
     assert creates(plan) == ["a", "a", "a", "b"]
-    assert (
-        "MAX_POOLS_PER_JOBSET allows a JobSet 3 node pools, and a has 3; place 1 of 2 in the line."
-        in plan.notices[0].message
-    )
+    assert "Limit of node pools of each JobSet: a uses 3 of 3; place 1 of 2." in plan.notices[0].message
 
 
 @pytest.mark.parametrize(

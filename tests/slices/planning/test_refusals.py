@@ -23,7 +23,7 @@ from provisioner.slices.planning.contention.line import CREATES, in_line, unit_o
 from provisioner.slices.planning.match import Matcher, Matching
 from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMemory
 from provisioner.slices.planning.refusals import Refusal
-from provisioner.slices.planning.round import NOT_DERIVED, Round, Supply, begin_round
+from provisioner.slices.planning.round import Round, Supply, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.view.reasons import WHY_UNUSED
 from tests.slices.planning.test_asks import Asking
@@ -59,7 +59,7 @@ class CheckedMatcher(Matcher):
 
 def match(world: World, sidelined: Collection[WorkloadUid] = ()) -> tuple[Round, Matcher, Matching]:
     """Match the slices and pools of a world, and check each claim."""
-    ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now, NOT_DERIVED)
+    ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     line = in_line(CREATES, [unit_of(each, world.now) for each in ctx.slices.values() if each.pending], {})
     matcher = CheckedMatcher(ctx, Budget.of(ctx), line, sidelined)
     return ctx, matcher, matcher.run(lambda _slice: None)

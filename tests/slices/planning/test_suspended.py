@@ -161,7 +161,7 @@ def test_pool_of_a_suspended_jobset_counts_in_limits_and_is_kept() -> None:
     world.run(50, seconds=60)
     assert (world.created, world.deleted, list(world.pools)) == ([], [], [pool.name])
     (said, *_) = world.told(constants.LIMIT_REACHED)
-    assert "MAX_CHIPS allows all pools together 16 chips, 8 exist" in said.message
+    assert "Limit of all node pools: 8 of 16 chips in use" in said.message
 
 
 def _complete(world: World, workload: Workload) -> None:

@@ -73,11 +73,11 @@ def test_explanation_has_the_place_in_line_the_next_slice_and_the_users() -> Non
     by_place = {each.queue.place: each for each in view.slices if each.queue is not None}
     (found,) = explain(view, view.at, (), (), by_place[3].group)
     facts = dict(found.facts)
-    assert facts["place in the queue"] == f"3 of 3 for the limit of all pools together; next: {by_place[1].id}"
+    assert facts["place in the queue"] == f"3 of 3 for the limit of all node pools; next: {by_place[1].id}"
     assert facts["used by"] == "JobSet/default/first: 8 chips"
-    assert facts["becomes free"] == "when one of these ends, or the administrator raises the limit"
+    assert facts["what to do"].startswith("The administrator can raise MAX_CHIPS;")
     # The notices do not repeat the sentence of the headline.
-    assert "MAX_CHIPS allows all pools together 8 chips" in found.headline
+    assert "Limit of all node pools: 8 of 8 chips in use" in found.headline
     assert found.notices == ()
 
 

@@ -115,8 +115,10 @@ def test_reason_of_a_waiting_slice_is_the_message_of_its_event(replicas: int) ->
         World(make_jobset("train", replicas=replicas, annotations=one), settings_=limited, marked=True),
     ):
         for each in view_of(world).slices:
-            assert each.state is State.WAITING
-            assert each.reason in [notice.message for notice in each.notices]
+            assert each.state in (State.WAITING, State.REJECTED)
+            assert each.next_step or each.state is State.REJECTED or "until the administrator" in each.reason
+            said = f"{each.reason.rstrip('.')}. {each.next_step}" if each.next_step else each.reason
+            assert said in [notice.message for notice in each.notices]
 
 
 # --- deletes

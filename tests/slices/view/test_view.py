@@ -54,7 +54,8 @@ def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     (wait,) = view.capacity.backoffs
     assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
     (found,) = explain(view, view.at, (), (), only_slice(view).id)
-    assert "Bad disk." in dict(found.facts).get("not tried: its request", ""), found.facts
+    assert found.headline.count("Bad disk.") == 1
+    assert dict(found.facts)["paused: its request"].startswith("invalid since"), found.facts
 
 
 @pytest.mark.parametrize(

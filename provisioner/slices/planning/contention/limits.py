@@ -93,7 +93,8 @@ class Budget:
             kept = sum(chips for by, chips in self.kept[limit.scope].items() if by > unit.priority) if self.kept else 0
             excess = self.used[limit.scope] + kept + limit.asked - limit.most
             if excess > 0:
-                refused = waits.of_limit(limit, used=self.used[limit.scope], going=self.going[limit.scope], kept=kept)
+                used, going = self.used[limit.scope], self.going[limit.scope]
+                refused = waits.of_limit(limit, slices=len(slices), used=used, going=going, kept=kept)
                 ends = limit.scope == CREATES_PER_HOUR and excess <= len(self.created)
                 return replace(refused, until=self.created[excess - 1] + HOUR) if ends else refused
         return None

@@ -16,7 +16,7 @@ from provisioner.slices.planning.round import Round, Supply
 class ScopeKind(StrEnum):
     """Property by which a limit selects the pools that it counts."""
 
-    ALL = "all pools together"
+    ALL = "all node pools"
     CREATES = "creates"
     NAMESPACE = "namespace"
     #: Pools of ProvisioningRequests and CapacityBuffers of one namespace.
@@ -35,6 +35,13 @@ class LimitScope(NamedTuple):
     def __str__(self) -> str:
         name = self.name.text if isinstance(self.name, WorkloadName) else self.name
         return f"{self.kind} {name}".rstrip()
+
+    @property
+    def counted(self) -> str:
+        """The noun for messages about the limit, such as "namespace ml"."""
+        if self.kind is ScopeKind.CREATES:
+            return "new node pools within an hour"
+        return f"node pools of each {self.name.kind.value}" if isinstance(self.name, WorkloadName) else str(self)
 
 
 @dataclass(frozen=True, slots=True)

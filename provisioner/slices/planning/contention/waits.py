@@ -48,15 +48,21 @@ class WaitKind(StrEnum):
     OPERATIONS = "operations"
 
 
-#: What to do about each cause, apart from waiting; empty if waiting is all.
-REMEDIES: Mapping[WaitKind, str] = {
-    WaitKind.REQUEST: "change the request",
-    WaitKind.PAUSE: "the administrator has to end the pause",
-    WaitKind.FAILURE: "change the request if GKE's message asks for it",
-    WaitKind.TOGETHER: "allow more choices of capacity",
-    WaitKind.LIMIT: "the administrator can raise the limit; a PriorityClass puts pods ahead, and Kueue shares quota",
-    WaitKind.STOCK: "allow more choices of capacity or zones",
-    WaitKind.OPERATIONS: "",
+#: Cause in a few words, by kind; those of limits and failures are more exact.
+_CAUSES: Mapping[WaitKind, str] = {
+    WaitKind.REQUEST: "the request",
+    WaitKind.PAUSE: "pause of creation",
+    WaitKind.FAILURE: "failed creates",
+    WaitKind.TOGETHER: "slices that start together",
+    WaitKind.LIMIT: "a limit",
+    WaitKind.STOCK: "stockout",
+    WaitKind.OPERATIONS: "other operations",
+}
+_MORE_CHOICES = "To wait less, allow more capacity types or zones."
+#: What to do apart from waiting, by the failure of a capacity. The messages of other failures contain it.
+_NEXT_STEPS: Mapping[FailureKind, str] = {
+    FailureKind.STOCKOUT: _MORE_CHOICES,
+    FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
 }
 
 
@@ -70,6 +76,8 @@ class WaitsFor:
     #: Setting that refuses the slice, or kinds of the failures of its choices of capacity; empty for other causes.
     causes: tuple[str, ...] = ()
     message: str
+    #: Sentence with what to do apart from waiting; empty if waiting is all, or if the message contains it.
+    next_step: str = ""
     #: The message without places and amounts that other workloads change, for statuses; empty if it is the message.
     lasting: str = ""
     #: Shorter form for the read model, which shows details next to it; empty if the message is used.
@@ -99,7 +107,7 @@ class WaitsFor:
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]]) -> WaitsFor:
         """Return the record with its place in the line, which the message of a limit contains."""
-        place = f"{self.message.rstrip('.')}; place {position} of {len(line)} in the line."
+        place = f"{self.message.rstrip('.')}; place {position} of {len(line)}."
         return replace(
             self,
             message=place if self.kind is WaitKind.LIMIT else self.message,
@@ -116,9 +124,16 @@ class WaitsFor:
         return replace(self, message=f"{beginning}{self.message}", lasting=lasting)
 
     @property
-    def remedy(self) -> str:
-        """What to do apart from waiting, empty if waiting is all."""
-        return REMEDIES[WaitKind.REQUEST if self.final else self.kind]
+    def cause(self) -> str:
+        """Cause in a few words, such as "stockout", under which slices are counted."""
+        if self.scope is not None:
+            return f"limit of {self.scope.counted}"
+        return " and ".join(self.causes).replace("_", " ") or _CAUSES[self.kind]
+
+    @property
+    def event_message(self) -> str:
+        """The message with the next step."""
+        return f"{self.message.rstrip('.')}. {self.next_step}" if self.next_step else self.message
 
 
 class ChoiceBlocker(NamedTuple):
@@ -165,6 +180,7 @@ def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, su
     message = _text(name, distinct, now, supplier_name)
     lasting = _text(name, [each._replace(position=0) for each in distinct], now, supplier_name)
     kinds = " and ".join(dict.fromkeys(_words(each) for each in distinct))
+    steps = dict.fromkeys(_NEXT_STEPS.get(each.last.failure.kind, "") for each in distinct if not each.rejected)
     brief = f"None of {len(found)} choices of capacity is available: {kinds}." if len(distinct) > 1 else ""
     until = min((each.until for each in found if each.until is not None), default=None)
     passing = [each for each in distinct if not each.rejected]
@@ -188,6 +204,7 @@ def of_choices(name: PoolName, found: Sequence[ChoiceBlocker], now: datetime, su
         position=line.position if line is not None else 0,
         of=line.of if line is not None else 0,
         message=message,
+        next_step=" ".join(filter(None, steps)),
         lasting=lasting,
         brief=brief,
         until=until,
@@ -228,26 +245,31 @@ def _words(each: ChoiceBlocker) -> str:
     return each.last.failure.kind.value.replace("_", " ")
 
 
-def of_limit(limit: Limit, *, used: int, going: int, kept: int) -> WaitsFor:
-    """Return the refusal by a limit; `going` is the part of `used` that is about to become free."""
+def of_limit(limit: Limit, *, slices: int, used: int, going: int, kept: int) -> WaitsFor:
+    """Return the refusal of some slices by a limit; `going` is the part of `used` that is about to become free."""
     scope, most, never = limit.scope, limit.most, limit.asked > limit.most
+    title, unit, needs = f"Limit of {scope.counted}", "chips", f"this slice needs {limit.asked}"
+    needs = needs if slices == 1 else f"these slices need {limit.asked}"
     if scope == CREATES_PER_HOUR:
-        bound, words = f"{most} new node pools within an hour", f", and {used} were created"
+        unit, words = "node pools", f"{used} of {most} were created"
     elif isinstance(scope.name, WorkloadName):
-        bound, words = f"a {scope.name.kind.value} {most} node pools", f", and {scope.name.name} has {used}"
-    elif never:
-        bound, words = f"{scope} {most} chips", f"; {limit.asked} are requested, so waiting will not help"
+        unit, words = "node pools", f"{scope.name.name} uses {used - going} of {most}"
     else:
-        bound, words = f"{scope} {most} chips", f", {used} exist, and {limit.asked} more are requested"
-    words += f", {going} of them in node pools that failed or are being deleted" if going and not never else ""
-    words += f"; {kept} are kept for pods of higher priority" if kept else ""
+        words = f"at most {most} chips" if never else f"{used - going} of {most} chips in use"
+    words += f", {going} more in node pools that failed or are being deleted" if going and not never else ""
+    words += f", {kept} kept for pods of higher priority" if kept else ""
+    words += f"; {needs}" if unit == "chips" else ""
+    raises = f"raise {limit.setting}"
     return WaitsFor(
         kind=WaitKind.LIMIT,
         scope=scope,
         causes=(limit.setting,),
         reason=constants.LIMIT_REACHED,
-        message=f"{limit.setting} allows {bound}{words}.",
-        lasting="" if never else f"{limit.setting} allows {bound}.",
+        message=f"{title}: {words}{', so waiting will not help' if never else ''}.",
+        next_step=f"Request fewer chips, or ask the administrator to {raises}."
+        if never
+        else f"The administrator can {raises}; pods with a higher PriorityClass come first.",
+        lasting="" if never else f"{title}: at most {most} {unit} ({limit.setting}).",
         final=never,
     )
 
@@ -274,6 +296,7 @@ def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], positi
     return WaitsFor(
         kind=WaitKind.TOGETHER,
         message=cause,
+        next_step=_MORE_CHOICES,
         key="queue",
         position=position,
         of=len(line),
@@ -284,7 +307,7 @@ def of_hold(accelerator: str, hold: Hold | None, line: Sequence[SliceId], positi
 
 def of_gang(message: str) -> WaitsFor:
     """Return why a workload that starts together creates no pool for some of its slices."""
-    return WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message)
+    return WaitsFor(kind=WaitKind.TOGETHER, key="together", message=message, next_step=_MORE_CHOICES)
 
 
 def of_failures(name: PoolName, own: Backoff | None, until: datetime, now: datetime) -> WaitsFor:

@@ -327,7 +327,7 @@ class Launches:
     def _notice_of(self, slice_: Slice, wait: WaitsFor, name: str = "") -> Notice:
         key = wait.key or " ".join(wait.causes)
         key = f"{key} {name}" if key else ""
-        return notice(slice_, wait.reason, wait.message, key=key, warning=wait.warning)
+        return notice(slice_, wait.reason, wait.event_message, key=key, warning=wait.warning)
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
         now, own = self.round_.now, self.round_.memory.slice(slice_.id).backoff

@@ -145,7 +145,9 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
             until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
             return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
-    since = before.since if before is not None else now
+    # A quota does not last since an earlier stockout.
+    lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _PROBED)
+    since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
     return Backoff(failure=failure, failures=failures, since=since, until=until)
 
