@@ -186,6 +186,10 @@ SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: "true" requests that the JobSet's slices start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
+#: Annotation of pods: a ReplicaSet that scales in deletes the pods with the lowest cost first.
+POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
+#: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
+ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotations of node settings, which ALLOWED_NODE_SETTINGS names (`settings.node_fields`).
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 NODE_SETTINGS = (
@@ -205,6 +209,8 @@ READ_ANNOTATIONS = (
     SAME_ZONE,
     MAX_RUN_DURATION,
     ALL_OR_NOTHING,
+    ALLOW_UNUSED_HOSTS,
+    POD_DELETION_COST,
     SLICE_TOPOLOGY,
     SLICE_AUTOPROVISIONING,
     CONSUMES_REQUEST,
@@ -232,7 +238,7 @@ BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
 INJECT = "tpu-provisioner.cloud.google.com/inject"
 #: Label or annotation, "true" or "false": whether several slices of a StatefulSet are one multislice.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
-#: Annotation of plain Jobs; "true" requests that the Job is served.
+#: Annotation of plain Jobs, or of pods with SERVE_PODS=annotated; "true" requests that the Job or pod is served.
 SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"

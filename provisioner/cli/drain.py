@@ -24,7 +24,7 @@ from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import WorkloadKind, owner_of_name
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.reading import API_ROOT
 from provisioner.runtime import logs
@@ -35,7 +35,8 @@ from provisioner.slices.app import choose
 from provisioner.slices.planning.spec.specification import Ownership, read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.slices.suppliers.gke.identity_check import ClusterProof
-from provisioner.workloads.pods import get_workload, list_pods_on_node, parse_pod
+from provisioner.workloads.parse_pod import parse_pod
+from provisioner.workloads.pods import get_workload, list_pods_on_node
 
 _LOOK_SECONDS = 10.0
 #: Interval in seconds between the progress lines of `drain --wait`: proxies close connections without traffic.
@@ -112,7 +113,8 @@ def drain(
 
 
 def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
-    return f"{kind.value} {namespace}/{name} needs it; delete the {kind.value}, or let it end"
+    owner, named = owner_of_name(kind, name)
+    return f"{owner} {namespace}/{named} needs it; delete the {owner}, or let it end"
 
 
 def _place_of(raw: object) -> tuple[str, str]:
@@ -204,13 +206,13 @@ class Look:
     def _why(self, pool: NodePool, owner: Ownership, membership: Membership) -> str:
         """Return why a pool exists, and how its deletion comes about."""
         kind, namespace, name = owner.workload
-        named = f"{kind.value} {namespace}/{name}"
+        named = owner.workload.text
         if pool.status is PoolStatus.STOPPING:
             return "being deleted"
         if pool.status is PoolStatus.ERROR:
             return "failed; the controller deletes it"
         try:
-            workload = get_workload(self.api, kind, namespace, name)
+            workload = get_workload(self.api, kind, namespace, name, owner.workload_uid)
             if workload is not None and owner.workload_uid in ("", workload.uid):
                 if workload.lives:
                     return _needed_by(kind, namespace, name)

@@ -174,7 +174,8 @@ def command(
 
     It works offline, except with --live: it makes the decision of the
     controller for a cluster without node pools. It reads JobSets,
-    LeaderWorkerSets, and Jobs that ask to be served.
+    LeaderWorkerSets, RayClusters, Deployments, StatefulSets, Jobs,
+    CronJobs, pods, TrainJobs with their runtime, and PathwaysJobs.
 
     Exit code 3 when something would not be served, 1 when a file cannot be read.
     """
@@ -230,8 +231,8 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     for kind, count, first in found.ignored:
         yield output.plain(f"Ignored: {_count(count, kind)} ({first.source}:{first.line})")
     if found.ignored:
-        kinds = "JobSets, LeaderWorkerSets, RayClusters and Jobs"
-        yield f"plan reads {kinds} with pods that request {constants.TPU_RESOURCE}."
+        kinds = "JobSets, LeaderWorkerSets, RayClusters, pods and their controllers"
+        yield f"plan reads {kinds}, if they request {constants.TPU_RESOURCE}."
         yield ""
     if not result.manifests.documents and not mistakes:
         yield "There is no object in these files."
@@ -294,7 +295,7 @@ def _table(groups: Sequence[Sequence[PlannedPool]], prices: Prices, *, wide: boo
         pool = pools[0]
         request, workload = pool.request, pool.slice_.workload
         part = pool.template.name if pool.template is not None else ""
-        first, *rest = _wrapped(output.plain(f"{workload.kind.value} {workload.name}"), output.plain(part))
+        first, *rest = _wrapped(output.plain(str(workload)), output.plain(part))
         cells = (str(len(pools)), request.machine_type, request.topology, str(request.hosts), str(pool.chips))
         rows.append((first, *cells))
         below.append([*rest, *_details(pools, prices, wide=wide)])
@@ -348,15 +349,15 @@ def _shown_request(pool: PlannedPool) -> NodePoolRequest:
 
 def _data(result: _Result) -> dict[str, Any]:
     effective, found = result.effective.settings, result.found
-    counts = Counter(pool.slice_.workload.kind.value for pool in found.pools)
+    counts = Counter(pool.slice_.workload.owner_kind for pool in found.pools)
     return {
         "nodePools": [
             {
                 "name": pool.shown_name,
                 "workload": {
-                    "kind": pool.slice_.workload.kind.value,
+                    "kind": pool.slice_.workload.owner_kind,
                     "namespace": pool.slice_.workload.namespace,
-                    "name": pool.slice_.workload.name,
+                    "name": pool.slice_.workload.owner_name,
                     "file": pool.document.source,
                     "line": pool.document.line,
                 },

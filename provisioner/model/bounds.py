@@ -54,6 +54,8 @@ NAMESPACE_PODS = 67_108_864
 NAMESPACE_CLAIMS = 4_194_304
 #: ProvisioningRequests, and CapacityBuffers. Each round processes all of them.
 NAMESPACE_ASKS = 4096
+#: Maximum number of nodes of a pool that single pods share: a larger pool would rarely become empty.
+SHARED_POOL_NODES = 16
 
 # --- a TPUNodeGroup and its children ---
 #: Machines. The largest slice has 2,304 hosts.

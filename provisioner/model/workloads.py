@@ -25,6 +25,8 @@ class WorkloadKind(StrEnum):
     LEADER_WORKER_SET = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "group", "size"
     RAY_CLUSTER = "RayCluster", "ray.io/v1", "replica", "numOfHosts"
     JOB = "Job", "batch/v1"
+    #: Pods that belong to no workload of another kind. The workload is their controller, or the pod if it has none.
+    POD = "Pod", "v1", "pod", "replicas"
     PROVISIONING_REQUEST = "ProvisioningRequest", "autoscaling.x-k8s.io/v1", "slice", "count"
     CAPACITY_BUFFER = "CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", "slice", "replicas"
 
@@ -58,8 +60,18 @@ class WorkloadName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Name in messages, such as JobSet research/train."""
-        return f"{self.kind.value} {self.namespace}/{self.name}"
+        """Name in messages, such as JobSet research/train or ReplicaSet research/server-5d9."""
+        kind, name = owner_of_name(self.kind, self.name)
+        return f"{kind} {self.namespace}/{name}"
+
+
+def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
+    """Return Kubernetes' kind and name of a workload. For pods with a controller, both are in the workload's name.
+
+    Such a name is `<kind>.<name>`. It is no name of a pod, because names of objects have no capital letters.
+    """
+    owner, dot, rest = name.partition(".")
+    return (owner, rest) if kind is WorkloadKind.POD and dot and owner[:1].isupper() else (kind.value, name)
 
 
 @lru_cache(maxsize=65536)
@@ -147,6 +159,8 @@ class Pod:
     group_name: str = ""
     #: Key of that group.
     group_key: GroupKey
+    #: Controller of a Job's pod or of a pod of kind POD; None if the pod has none, or for other kinds.
+    owner: ObjectRef | None = None
     #: Index in the group, 0 for the leader; None if unknown.
     completion_index: int | None = None
     #: Number of pods in the group if that may differ from the workload's current value; 0 if it cannot differ.
@@ -188,7 +202,7 @@ class PodGroup:
     after: str = ""
     #: Whether groups may have any unused numbers. Numbers without pods count only for the missing groups.
     any_number: bool = False
-    #: Whether the lowest existing index leads, and not always 0: pods are created together and replaced one by one.
+    #: Whether the lowest unfinished index leads, and not always 0. With exclusive placement, only index 0 can lead.
     lowest_leads: bool = False
     #: Number of groups that have succeeded; they get pods again only if the workload restarts.
     succeeded: int = 0
@@ -196,6 +210,8 @@ class PodGroup:
     deadline_seconds: int = 0
     #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the Job's name.
     selects_job_nodes: bool = False
+    #: Number of child Jobs that are one group, because their pods together fill a slice and each alone does not.
+    jobs: int = 1
     #: Number of pods per group.
     parallelism: int
     template: Requirements
@@ -260,14 +276,26 @@ class Workload:
     suspension_changed_at: datetime | None = None
     #: Only for kinds without pods.
     ask: Ask | None = None
+    #: Only for kind POD: the controller of the pods; None if the workload is the pod.
+    controller: ObjectRef | None = None
 
     def __str__(self) -> str:
-        return f"{self.kind.value} {self.name}"
+        return f"{self.owner_kind} {self.owner_name}"
 
     @property
     def full_name(self) -> WorkloadName:
         """Identity among the existing workloads."""
         return WorkloadName(self.kind, self.namespace, self.name)
+
+    @property
+    def owner_kind(self) -> str:
+        """Kubernetes' kind of the object; for pods with a controller, of the controller."""
+        return self.controller.kind if self.controller is not None else self.kind.value
+
+    @property
+    def owner_name(self) -> str:
+        """Name of the object; for pods with a controller, of the controller."""
+        return self.controller.name if self.controller is not None else self.name
 
     @property
     def finished(self) -> bool:
@@ -302,6 +330,9 @@ class Workloads:
 
         Pods without a workload UID that are older than the workload belong to an earlier one of the same name.
         """
+        if pod.kind is WorkloadKind.POD:
+            owner_uid = WorkloadUid(pod.workload_uid)
+            return owner_uid if owner_uid in self.by_uid else None
         uid = self.uid_of_name.get((pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
             return uid
@@ -330,8 +361,8 @@ def pod_ref(pod: Pod) -> ObjectRef:
 
 
 def workload_ref(workload: Workload) -> ObjectRef:
-    """Return the reference of a workload."""
-    return ObjectRef(
+    """Return the reference of a workload; for pods with a controller, the reference of the controller."""
+    return workload.controller or ObjectRef(
         kind=workload.kind.value,
         api_version=workload.kind.api_version,
         namespace=workload.namespace,

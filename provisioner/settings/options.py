@@ -77,6 +77,21 @@ class Settings(NodeFields):
         'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The '
         "provisioner then needs the permission to watch Jobs.",
     )
+    serve_pods: str = _workloads(
+        "SERVE_PODS",
+        forms.choice("all", "annotated", "none"),
+        "all",
+        "Serve pods of any controller, such as a Deployment or a Job, and pods without one: all, annotated (only pods "
+        'with the annotation tpu-provisioner.cloud.google.com/serve: "true") or none.',
+    )
+    pod_deletion_cost: bool = _workloads(
+        "POD_DELETION_COST",
+        forms.go_bool,
+        "true",
+        "Annotate the pods of Deployments that run on several shared node pools with "
+        "controller.kubernetes.io/pod-deletion-cost, unless they have it, so that a Deployment that scales in empties "
+        "one node pool before the next.",
+    )
     namespaces: tuple[str, ...] = served_namespaces(
         Group.WORKLOADS, "Comma-separated namespaces whose workloads are served. Empty: all."
     )

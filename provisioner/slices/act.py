@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import structlog
 
+from provisioner import constants
 from provisioner.controller.actor import NO_LEASE, CallingActor
 from provisioner.kube import live
 from provisioner.kube.errors import ClusterError, Conflict, NotFound
@@ -27,7 +28,7 @@ from provisioner.model.workloads import WorkloadName
 from provisioner.slices.gate import Gate, NeededError, SettlingError
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import LookUp
-from provisioner.slices.planning.plan import Alert, Assignment, Create, Delete, Plan, StatusWrite
+from provisioner.slices.planning.plan import Alert, Assignment, Create, Delete, Plan, PodCost, StatusWrite
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.workloads import KINDS
 from provisioner.workloads.pods import list_pods_on_node
@@ -90,6 +91,9 @@ class Actor(CallingActor[Answer]):
         )
         changes: list[tuple[str, Callable[[], object]]] = [
             (each.node, functools.partial(self._assign, each)) for each in plan.assignments
+        ]
+        changes += [
+            (f"Pod {each.namespace}/{each.name}", functools.partial(self._set_cost, each)) for each in plan.costs
         ]
         for change, nodes in of_nodes:
             changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
@@ -208,6 +212,13 @@ class Actor(CallingActor[Answer]):
                 )
         live.label(self.api, assignment.node, assignment.labels)
 
+    def _set_cost(self, cost: PodCost) -> None:
+        """Write the deletion cost of a pod unless another pod has its name now."""
+        annotations = {constants.POD_DELETION_COST: str(cost.cost)}
+        body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
+        with contextlib.suppress(Conflict, NotFound):
+            self.api.patch(object_path("pods", cost.name, namespace=cost.namespace), body)
+
     def _write_status(self, write: StatusWrite) -> None:
         """Write a status unless its object has changed; then a later round writes the new status."""
         kind = KINDS[write.kind]
@@ -245,8 +256,8 @@ class Actor(CallingActor[Answer]):
         if not (rejected := self.rejected()):
             return ()
         message = (
-            "Kubernetes has rejected each label, cordon, uncordon, removal of a taint or write of a status of "
-            f"{len(rejected)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(rejected))}): "
+            "Kubernetes has rejected each label, cordon, uncordon, removal of a taint, deletion cost or write of a "
+            f"status of {len(rejected)} object(s) for {_ALERT_SECONDS / 60:.0f} minutes ({first_of(list(rejected))}): "
             f"{next(iter(rejected.values()))}"
         )
         return (Alert(kind="node_change_rejected", message=message),)

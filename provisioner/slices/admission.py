@@ -26,8 +26,10 @@ from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
+from provisioner.slices.offline.mistakes import unread_keys
+from provisioner.slices.offline.paths import path_of
 from provisioner.slices.offline.placement import NOT_PLACED
-from provisioner.slices.offline.reading import MOST_KEYS, Reading, path_of, read_document, title, unread_keys
+from provisioner.slices.offline.reading import MOST_KEYS, Reading, is_served_job, read_document, title
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.kind import controller_of
@@ -86,7 +88,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         if words:
             severity = Severity.ERROR if impossible else Severity.WARNING
             yield Finding(document, path, words, severity, subject, impossible=impossible)
-    for path, words in islice(unread_keys(document.value), MOST_KEYS) if kind in (STATEFUL_SET, POD) else ():
+    for path, words in islice(unread_keys(document.value), MOST_KEYS) if kind in (STATEFUL_SET, POD, "Job") else ():
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 
@@ -253,7 +255,11 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
 
 
 def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
-    if kind in (STATEFUL_SET, POD):
+    metadata = fields.mapping(document.raw.get("metadata"))
+    if kind in (STATEFUL_SET, POD) or (
+        kind == WorkloadKind.JOB.value and not is_served_job(WorkloadKind.JOB, metadata, settings)
+    ):
+        # The number of pods may still change, and nodes that are not created here may serve them.
         return list(_shape_problems(document, kind, namespace))
     judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
     # Drop the Event's reason if the request is invalid only for this provisioner.

@@ -27,7 +27,7 @@ from provisioner.kube.live import KeptError, PoolNode, find_nodes_of_pool, list_
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import Pod, Workload
+from provisioner.model.workloads import Pod, Workload, WorkloadName
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
@@ -128,7 +128,7 @@ class Gate:
         """Raise KeptError if a pod of the living workload is on one of the nodes whose pool is unknown."""
         if living is None or not unknown:
             return
-        for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name):
+        for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name, living.uid):
             if pod.node_name in unknown and self._runs(pod) and not _spared(delete, pod):
                 label = constants.TRUSTED_GROUP_NAMESPACE if self.node_namespace else constants.NODE_POOL
                 raise KeptError(
@@ -201,7 +201,9 @@ class Gate:
     def _still_stuck(self, delete: Delete) -> bool:
         return any(
             pod.unschedulable_since is not None and pod.deletion_deadline is None
-            for pod in list_pods_of_workload(self.api, delete.kind, delete.namespace, delete.workload_name)
+            for pod in list_pods_of_workload(
+                self.api, delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
+            )
             if _spared(delete, pod)
         )
 
@@ -228,5 +230,5 @@ def _is_of(living: Workload | None, pod: BoundPod) -> bool:
 
 
 def _name(delete: Delete, workload: Workload) -> str:
-    name = f"{delete.kind.value} {delete.namespace}/{delete.workload_name}"
+    name = WorkloadName(delete.kind, delete.namespace, delete.workload_name).text
     return name if delete.workload_uid else f"{name}, which has the name in the pool's labels and UID {workload.uid},"

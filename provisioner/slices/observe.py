@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from types import MappingProxyType
 from typing import Any, TypeVar
 
@@ -49,13 +50,15 @@ from provisioner.model.volumes import Claim, Storage, StorageClass, with_volumes
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
+from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.planning.spec.specification import read_ownership
 from provisioner.slices.supplier import Supplier, SupplierError
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
-from provisioner.workloads.pods import bound_of_pods, parse_pod
+from provisioner.workloads.parse_pod import parse_pod
+from provisioner.workloads.pods import bound_of_pods
 
 _log = structlog.get_logger(__name__)
 
@@ -106,6 +109,8 @@ class Watches:
     #: Watch of the pods of all these kinds.
     pods: Watch[Pod]
     nodes: Watch[Node]
+    #: Pods of kind POD that are watched, by the setting SERVE_PODS.
+    serve_pods: str = "none"
     #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
     #: Watch of ResourceSlices: the node, and the number of chips that it offers.
@@ -175,11 +180,13 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Only unfinished pods that request chips.
+    # Only unfinished pods that request chips. Pods of any controller have no label in common.
+    selectors = dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     pods = [
-        Collection(name="pods", resource="pods", query={"labelSelector": selector, "fieldSelector": UNFINISHED})
-        for selector in dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
+        Collection(name="pods", resource="pods", query={**query, "fieldSelector": UNFINISHED})
+        for query in ([{}] if settings.serve_pods != "none" else [{"labelSelector": each} for each in selectors])
     ]
+    parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # Only nodes of the provisioner's pools.
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
@@ -188,7 +195,8 @@ def make_watches(
         workloads={
             kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
         },
-        pods=watch_in_all(pods, parse_pod, bound_of_pods(labels)),
+        pods=watch_in_all(pods, parse, bound_of_pods(labels)),
+        serve_pods=settings.serve_pods,
         nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": ours}), parse_node),
         templates=(
             watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES)
@@ -300,8 +308,9 @@ def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
 
 def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
     """Return the kinds whose workloads are not watched, or are unknown; other kinds are served anyway."""
+    plain = () if watches.serve_pods != "none" else (WorkloadKind.POD,)
     lacking = {name for name, each in sources.items() if each is not Knowledge.KNOWN}
-    return frozenset(
+    return frozenset(plain).union(
         kind
         for kind, each in KINDS.items()
         if kind not in watches.workloads
@@ -328,6 +337,8 @@ def take_snapshot(
     listed = {each.uid: each for watch in watched for each in watch.records().values()}
     offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
     templates = watches.templates.records() if watches.templates is not None else {}
+    pods = tuple(watches.pods.records().values())
+    listed, pods = with_owners(listed, pods, serve_pods=watches.serve_pods)
     workloads, leaders = with_slices(listed, templates, rejected, unlisted=MACHINE_CONFIGS in unknown)
     owners = {owner.workload_uid for pool in pools.pools if (owner := read_ownership(pool.labels)) is not None}
     deleted = {
@@ -341,7 +352,7 @@ def take_snapshot(
         unknown_kinds=hidden - absent.keys(),
         absent_kinds=frozenset(absent),
         deleted_workloads=frozenset(deleted),
-        pods=tuple(with_volumes((*watches.pods.records().values(), *leaders), _storage(watches, sources))),
+        pods=tuple(with_volumes((*pods, *leaders), _storage(watches, sources))),
         nodes=tuple(
             _with_devices(node, offered, known=sources.get(RESOURCE_SLICES, Knowledge.KNOWN) is Knowledge.KNOWN)
             for node in watches.nodes.records().values()

@@ -1,4 +1,8 @@
-"""Reads JobSets and their pods. Each child Job is a group, whose leader is the pod with completion index 0."""
+"""Reads JobSets and their pods. Each child Job is a group.
+
+With exclusive placement, the leader is the pod with completion index 0, because JobSet holds back the others until that
+pod is scheduled. Without it, and on single hosts, the pod with the lowest unfinished index leads.
+"""
 
 from __future__ import annotations
 
@@ -15,6 +19,7 @@ from provisioner.model.placement import selects_job_nodes
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
+from provisioner.workloads.plain import hosts_of
 
 #: API version and kind, as in owner references.
 JOBSET_TYPE = (WorkloadKind.JOBSET.api_version, WorkloadKind.JOBSET.value)
@@ -105,6 +110,14 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return ended
 
 
+def _jobs_of_slice(replicas: int, parallelism: int, hosts: int) -> int:
+    """Return the number of child Jobs whose pods together are the hosts of one slice; 1 unless all fill slices."""
+    if not 0 < parallelism < hosts or hosts % parallelism:
+        return 1
+    jobs = hosts // parallelism
+    return jobs if replicas and replicas % jobs == 0 else 1
+
+
 def parse_jobset(raw: object) -> Workload:
     """Read a JobSet of API version v1alpha2."""
     spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
@@ -127,16 +140,22 @@ def parse_jobset(raw: object) -> Workload:
         replicas = fields.count(entry.get("replicas"))
         needs = {fields.name(each.get("name")) for each in fields.mappings(entry.get("dependsOn"))}
         first = (each.name for each in groups if (in_order or each.name in needs) and not each.template.chips)
+        template = template_of(what, job_spec.get("template"), of_pod)
+        exclusive = constants.EXCLUSIVE_TOPOLOGY in {*annotations, *of_job}
+        hosts, parallelism = hosts_of(template), fields.count(job_spec.get("parallelism"))
+        jobs = 1 if exclusive else _jobs_of_slice(replicas, parallelism, hosts)
         groups.append(
             PodGroup(
                 name=group_name,
-                replicas=replicas,
+                replicas=replicas // jobs,
+                jobs=jobs,
                 after=next(first, ""),
                 deadline_seconds=fields.count(job_spec.get("activeDeadlineSeconds"), default=0),
-                succeeded=succeeded.get(group_name, 0),
+                succeeded=succeeded.get(group_name, 0) // jobs,
                 selects_job_nodes=selects_job_nodes(annotations, of_job),
-                parallelism=fields.count(job_spec.get("parallelism")),
-                template=template_of(what, job_spec.get("template"), of_pod),
+                lowest_leads=not exclusive or hosts == 1,
+                parallelism=parallelism * jobs,
+                template=template,
             )
         )
     problem = reader.problem or too_much(found.kind, groups, part="replicated job")

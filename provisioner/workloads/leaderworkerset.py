@@ -10,6 +10,7 @@ Restarts change UIDs, but not names. tests/data/leaderworkerset has recordings o
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -38,18 +39,21 @@ def parse_leaderworkerset(raw: object) -> Workload:
     replicas = fields.count(spec.get("replicas"))
     size = fields.count(pods.get("size"))
     subgroup_size = fields.count(fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize"), default=0)
+    # If the leader has no chips, the workers are the hosts.
+    chipless = leader.chips == 0 < worker.chips and size > 1
     group = PodGroup(
         name="",
         replicas=replicas,
         surge=_surge(spec, replicas),
-        parallelism=size,
-        # If the leader has no chips, the worker template shows that the set has TPU work.
-        template=leader if leader.chips > 0 or size == 1 else worker,
+        lowest_leads=chipless,
+        parallelism=size - chipless,
+        template=worker if chipless else leader,
     )
     problem = (
         reader.problem
         or too_much(found.kind, [group])
         or _several_slices(leader, worker, size=size, subgroup_size=subgroup_size)
+        or (_never_starts(leader, spec, found.annotations) if chipless else "")
         or _shares_pools(fields.mapping(pods.get("workerTemplate")))
     )
     return replace(found, groups=(group,), problem=problem)
@@ -76,14 +80,17 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
             return None
         group, worker = found, ordinal
     # Size when the pod was created; newer groups may have another size.
-    size = fields.index(fields.name(fields.mapping(metadata.get("annotations")).get(constants.LWS_SIZE))) or 0
+    annotations = fields.mapping(metadata.get("annotations"))
+    size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0
+    with_leader = size == 0 or constants.LWS_LEADER_REQUESTS_TPUS in annotations
     return Claim(
         kind=WorkloadKind.LEADER_WORKER_SET,
         name=set_name,
         # Name of the leader pod, and of the StatefulSet of its workers.
         group_name=f"{set_name}-{group}",
         index=worker,
-        group_size=size if size <= bounds.PARALLELISM else 0,
+        # Workers of a leader without chips are one less. If the leader has chips, its own size counts.
+        group_size=size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0,
     )
 
 
@@ -92,7 +99,7 @@ def _several_slices(leader: Requirements, worker: Requirements, *, size: int, su
         return ""
     if problem := leader.problem or worker.problem:
         return problem
-    if leader.chips != worker.chips:
+    if leader.chips not in (0, worker.chips) or worker.chips == 0:
         return (
             f"its leader template requests {leader.chips} chips and its worker template {worker.chips}; they are "
             f"created only for groups whose pods are the hosts of one slice, and request the same number of chips"
@@ -101,6 +108,20 @@ def _several_slices(leader: Requirements, worker: Requirements, *, size: int, su
         return (
             f"its groups of {size} pods have subgroups of {subgroup_size}; they are created only for groups that are "
             f"one slice: remove subGroupPolicy, or make each subgroup a group of its own"
+        )
+    return ""
+
+
+def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mapping[str, str]) -> str:
+    """Return why the workers of a leader without chips are never bound to TPU nodes; empty if they may be."""
+    on_slice = constants.TPU_ACCELERATOR in leader.node_selector
+    if spec.get("startupPolicy") == "LeaderReady" and on_slice:
+        return "its leader waits for a node of its slice, workers for the leader; set startupPolicy LeaderCreated"
+    if constants.LWS_EXCLUSIVE_TOPOLOGY in annotations and not on_slice:
+        return (
+            "its leader requests no chips and selects no TPU node, and exclusive placement binds the workers to the "
+            f"node pool of the leader; let the leader select {constants.TPU_ACCELERATOR} and "
+            f"{constants.TPU_TOPOLOGY}, or remove the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY}"
         )
     return ""
 

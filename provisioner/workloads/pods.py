@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from provisioner.kube import fields, podspec
@@ -18,66 +19,14 @@ from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model import bounds
-from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, WorkloadUid, group_key
-from provisioner.workloads import KINDS, LEADER_WORKER_SET
+from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind
+from provisioner.workloads import KINDS
 from provisioner.workloads.kind import Claim, controller_of
+from provisioner.workloads.parse_pod import claim_of, key_of, parse_pod
+from provisioner.workloads.plain import workloads_of
 
 #: API version and kind, as in owner references.
 _DAEMON_SET = ("apps/v1", "DaemonSet")
-#: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they are recognized by the pod's
-#: controller, regardless of its labels.
-_CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
-
-
-def parse_pod(raw: object) -> Pod | None:
-    """Read a pod; None unless it belongs to a workload and requests chips."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    claim = claim_of(metadata)
-    if claim is None:
-        return None
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
-    namespace, name, uid = fields.identity("pod", metadata)
-    what = f"pod {namespace}/{name}"
-    # Checked early, because most pods of a cluster request none.
-    if podspec.requested_chips(what, spec) == 0:
-        return None
-    requirements = podspec.requirements(what, spec, metadata)
-    status = fields.mapping(fields.mapping(raw).get("status"))
-    created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
-    phase = fields.name(status.get("phase")) or "Pending"
-    since, words, gated = None, "", False
-    if phase == "Pending":
-        for condition in fields.mappings(status.get("conditions")):
-            if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
-                continue
-            if condition.get("reason") == "Unschedulable":
-                since = fields.parse_timestamp(condition.get("lastTransitionTime")) or created_at
-                words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
-        gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
-        # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
-        if gated := bool(gang) and not _is_scheduled(status):
-            since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
-    return Pod(
-        kind=claim.kind,
-        namespace=namespace,
-        name=name,
-        uid=uid,
-        workload_name=claim.name,
-        workload_uid=WorkloadUid(claim.uid),
-        group_name=claim.group_name,
-        group_key=key_of(namespace, claim),
-        completion_index=claim.index,
-        group_size=claim.group_size,
-        phase=phase,
-        node_name=fields.name(spec.get("nodeName")),
-        requirements=requirements,
-        priority=fields.priority(spec),
-        created_at=created_at or fields.UNKNOWN_TIME,
-        unschedulable_since=since,
-        unschedulable_message=words,
-        gated=gated,
-        deletion_deadline=fields.deletion_deadline(what, metadata),
-    )
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
@@ -92,18 +41,18 @@ def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
     )
 
 
-def _is_scheduled(status: dict[str, Any]) -> bool:
-    return any(each.get("type") == "PodScheduled" for each in fields.mappings(status.get("conditions")))
-
-
-def claim_of(metadata: dict[str, Any]) -> Claim | None:
-    """Return the claim of a pod by the first kind that matches; None if no kind matches."""
-    return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
-
-
-def key_of(namespace: str, claim: Claim) -> GroupKey:
-    """Return the key of a pod's group; empty if it has none."""
-    return group_key(namespace, claim.group_name) if claim.group_name else GroupKey("")
+def _plain_claim(raw: Any) -> Claim | None:
+    """Return the claim of a pod of kind POD; None if it requests no chips or is of another kind."""
+    pod = parse_pod(raw)
+    if pod is None or pod.kind is not WorkloadKind.POD:
+        return None
+    return Claim(
+        kind=pod.kind,
+        name=pod.workload_name,
+        uid=pod.workload_uid,
+        group_name=pod.group_name,
+        index=pod.completion_index,
+    )
 
 
 # --- live ---
@@ -138,10 +87,14 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
     """Read a workload, without its templates; None if it does not exist.
 
     The name may be cut to the length of a label value if the kind has no pods, so those objects are found by their UID.
+    A workload of kind POD exists while it has unfinished pods.
 
     Unreadable templates must not keep a pool indefinitely. A cluster without the kind also responds 404, but without a
     Status object with NotFound. That error is raised, because the workload may exist.
     """
+    if kind is WorkloadKind.POD:
+        living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
+        return next(living, None)
     described = KINDS[kind]
     if uid and not kind.has_pods:
         path = collection_path(described.resource, namespace=namespace, root=described.root)
@@ -162,10 +115,18 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
     return list_all(api, collection_path("pods"), query, _bound_pod)
 
 
-def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str) -> list[Pod]:
-    """Return the pods with chips whose labels name a workload, including finished ones."""
+def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
+    """Return the pods with chips whose labels name a workload, including finished ones.
+
+    Pods of kind POD are found by the UID of their controller if it is given, because a name may be cut.
+    """
     if not kind.has_pods:
         return []
+    if kind is WorkloadKind.POD:
+        path = collection_path("pods", namespace=namespace)
+        found = filter(None, list_all(api, path, {}, partial(parse_pod, jobs=False)))
+        named = (pod for pod in found if pod.kind is kind)
+        return [pod for pod in named if (pod.workload_uid == uid if uid else pod.workload_name == name)]
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
     pods = list_all(api, collection_path("pods", namespace=namespace), query, parse_pod)
     return [pod for pod in pods if pod is not None]
@@ -181,7 +142,7 @@ def _bound_pod(raw: Any) -> BoundPod:
     except (KeyError, TypeError, AttributeError) as error:
         raise MalformedObject(f"a pod of the list on a node lacks metadata or spec: {error!r}") from error
     what = f"pod {namespace}/{name}"
-    claim = claim_of(metadata)
+    claim = claim_of(metadata) or _plain_claim(raw)
     return BoundPod(
         namespace=namespace,
         name=name,

@@ -63,7 +63,8 @@ GOOD, WRONG = raw_jobset("good", uid="", replicas=2), raw_jobset("wrong", uid=""
         pytest.param(
             [{"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": "a"}}], ExitCode.OK, id="another kind"
         ),
-        pytest.param([raw_job()], ExitCode.NOT_SERVED, id="a Job without SERVE_JOBS"),
+        pytest.param([raw_job()], ExitCode.OK, id="a Job without SERVE_JOBS"),
+        pytest.param([{**raw_job(), "kind": "Workflow"}], ExitCode.NOT_SERVED, id="a kind without known pods"),
         pytest.param([], ExitCode.ERROR, id="an empty file"),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,8 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
         # The run serves a JobSet; other kinds are only watched.
         for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
             assert get_workload(api, kind, "default", "absent") is None
+        with contextlib.suppress(NotFound):
+            api.patch(object_path("pods", "absent", namespace="default"), {})
         _ask(api)
         api.close()
     _forget(rehearsal, _ORIGINAL_LEASE)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import re
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import pytest
 import yaml
@@ -29,8 +29,6 @@ class Planned(NamedTuple):
     hosts: int
     #: Kind of the capacity that is tried first.
     capacity: str = "on-demand"
-    #: Kind that `plan` does not serve: the test must fail, so that the mark is removed when `plan` learns the kind.
-    missing: str = ""
 
 
 #: Expected pools by file, or by folder if its files belong together.
@@ -40,7 +38,7 @@ PLANS = {
     "capacity-choices": Planned(1, "ct6e-standard-4t", "2x4", 2),
     "job": Planned(1, "ct6e-standard-4t", "4x4", 4),
     "jobset.yaml": Planned(2, "ct5lp-hightpu-4t", "2x4", 2),
-    "kubeflow-trainer": Planned(1, "ct6e-standard-4t", "4x4", 4, missing="ClusterTrainingRuntime"),
+    "kubeflow-trainer": Planned(1, "ct6e-standard-4t", "4x4", 4),
     "kueue/one-slice.yaml": Planned(1, "ct6e-standard-4t", "2x4", 2),
     "kueue/two-slices.yaml": Planned(2, "ct6e-standard-4t", "4x4", 4),
     "leaderworkerset": Planned(2, "ct6e-standard-4t", "4x4", 4),
@@ -49,7 +47,7 @@ PLANS = {
     "ray/raycluster.yaml": Planned(1, "ct6e-standard-4t", "4x4", 4),
     "ray/rayjob.yaml": Planned(1, "ct6e-standard-4t", "4x4", 4),
     "reservation-then-spot": Planned(2, "ct5p-hightpu-4t", "2x2x2", 2, "reservation"),
-    "statefulset": Planned(1, "ct5lp-hightpu-4t", "4x4", 4, missing="StatefulSet"),
+    "statefulset": Planned(1, "ct5lp-hightpu-4t", "4x4", 4),
     "three-teams": Planned(1, "ct6e-standard-4t", "4x4", 4),
     "tpu7-2x2x1": Planned(1, "tpu7-standard-4t", "2x2x1", 1),
     "tpu7x-2x2x2": Planned(1, "tpu7x-standard-4t", "2x2x2", 2),
@@ -60,7 +58,7 @@ PLANS = {
     "v5e-4x4": Planned(2, "ct5lp-hightpu-4t", "4x4", 4),
     "v5p-2x2x2": Planned(1, "ct5p-hightpu-4t", "2x2x2", 2),
     "v6e-4x4-spot": Planned(2, "ct6e-standard-4t", "4x4", 4, "spot"),
-    "vllm-deployment": Planned(1, "ct6e-standard-4t", "2x2", 1, missing="Deployment"),
+    "vllm-deployment": Planned(1, "ct6e-standard-4t", "2x2", 1),
 }
 #: Examples without workloads.
 _WITHOUT_POOLS = {"argocd", "kueue/queue.yaml"}
@@ -76,13 +74,8 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("SERVE_JOBS", "true")
 
 
-def _marked(name: str, want: Planned) -> Any:
-    marks = [pytest.mark.xfail(strict=True, reason=f"plan does not serve {want.missing}")] if want.missing else []
-    return pytest.param(name, want, id=name, marks=marks)
-
-
 @pytest.mark.timeout(60)
-@pytest.mark.parametrize(("name", "want"), [_marked(*each) for each in PLANS.items()])
+@pytest.mark.parametrize(("name", "want"), PLANS.items(), ids=PLANS)
 def test_plan_of_an_example_has_its_pools(name: str, want: Planned, capsys: pytest.CaptureFixture[str]) -> None:
     settings = EXAMPLES / name / "settings.env"
     arguments = [f"--settings={settings}"] if settings.exists() else []

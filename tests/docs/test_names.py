@@ -23,7 +23,6 @@ _FOREIGN = {
     "TPU_TOPOLOGY_ALT",
     "TPU_TOPOLOGY_WRAP",
     "NEW_TAG",
-    "SERVE_PODS",
 }
 _SLICES = ROOT / "provisioner" / "slices"
 _FOLDERS = (ROOT, ROOT / "provisioner", _SLICES)

@@ -18,7 +18,7 @@ from tests.support.objects import pod_spec, raw_job
 pytestmark = pytest.mark.e2e
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "job" / "job.yaml"
-SERVING = {"SERVE_JOBS": "true"}
+SERVING = {"SERVE_JOBS": "true", "SERVE_PODS": "none"}
 
 
 def job(

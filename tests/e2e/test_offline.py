@@ -15,7 +15,7 @@ from provisioner.kube.protocol import collection_path
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import leaders_of, templates_of
 from provisioner.workloads import JOBSET
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.e2e.kit import Ground
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]

@@ -25,7 +25,7 @@ from provisioner.slices.planning.plan import Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.clock import NOW
 from tests.support.counting import counted, measured
 from tests.support.models import make_jobset, make_nodes, make_pod, make_pool, make_requirements

@@ -13,7 +13,7 @@ from provisioner.kube.watches import parse_node
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.counting import counted, measured
 from tests.support.kube import FakeKube
 from tests.support.objects import raw_jobset, raw_node, raw_pod

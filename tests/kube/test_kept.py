@@ -18,7 +18,7 @@ from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.slices.observe import Watches, make_watches
 from provisioner.workloads import KINDS
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.counting import counted, measured
 from tests.support.kube import FakeKube
 from tests.support.objects import pod_spec, raw_buffer, raw_jobset, raw_leader, raw_request, toleration

@@ -606,7 +606,7 @@ def test_pods_of_several_namespaces_are_combined() -> None:
         kube.put_object(f"/api/v1/namespaces/{namespace}/pods/p", raw_pod("p", namespace=namespace))
     kube.put_object("/api/v1/namespaces/one/pods/web", raw_pod("web", metadata={"labels": {}}))
     woken = threading.Event()
-    pods = make_watches(kube, settings(namespaces=("one", "two", "one")), woken.set).pods
+    pods = make_watches(kube, settings(namespaces=("one", "two", "one"), serve_pods="none"), woken.set).pods
     pods.start()
     try:
         wait_for(lambda: pods.synced)

@@ -16,7 +16,7 @@ from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Taint
 from provisioner.model.workloads import Expression, Toleration
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.objects import job_reference, pod_spec, raw_jobset, raw_node, raw_pod
 
 #: SHA1 of "default/train-slice-0".
@@ -152,7 +152,6 @@ def test_pod_with_claims_requests_all_chips_of_its_host(spec: dict[str, Any], ch
 @pytest.mark.parametrize(
     "raw",
     [
-        pytest.param(raw_pod(metadata={"labels": {"app": "web"}, "ownerReferences": []}), id="a pod of no workload"),
         pytest.param(raw_pod(spec={"containers": [{}]}), id="a pod without chips"),
         pytest.param(raw_pod(spec={"containers": [{}], "resourceClaims": CLAIMS}), id="claims, and no TPU selected"),
         pytest.param(raw_pod(spec=None), id="a pod without a spec"),

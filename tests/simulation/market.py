@@ -85,6 +85,8 @@ class Market:
     def settings(self) -> dict[str, Any]:
         """Return the settings of the provisioner that follow from the capacity."""
         return {
+            # Pods without a workload are foreign here: no team has pods of other controllers.
+            "serve_pods": "none",
             "capacity": parse_choices(", ".join(self.choices)),
             "zones": tuple(Zone(zone) for zone in self.zones),
             "same_zone": self.same_zone,

@@ -164,12 +164,12 @@ def test_pool_with_another_workloads_pod_is_reported_with_the_pod(world: World) 
     world.kube.put_object("/api/v1/namespaces/other/pods/notebook", guest)
     done = Person(_paused(world))()
     assert done.code == 1
-    assert "pod other/notebook requests chips and runs on it" in done.text
+    assert "Pod other/notebook needs it" in done.text
     # A user removes the label that names the pool of the node: GKE's record has the name as well.
     recorded = {constants.APPLIED_LABELS: f"{constants.NODE_POOL}={pool}"}
     edited = {"metadata": {"labels": {constants.NODE_POOL: None}, "annotations": recorded}}
     world.kube.patch(f"/api/v1/nodes/gke-test-{pool}-0", edited)
-    assert "pod other/notebook requests chips and runs on it" in Person(_paused(world))().text
+    assert "Pod other/notebook needs it" in Person(_paused(world))().text
     world.kube.fail("GET", "pods", errors.Unavailable("down"))
     assert "cannot tell who needs it" in Person(_paused(world))().text
 

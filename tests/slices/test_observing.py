@@ -15,7 +15,7 @@ from provisioner.model.capacity import FailureKind, NodePool, PoolName, PoolStat
 from provisioner.model.sources import RESOURCE_SLICES
 from provisioner.model.volumes import Claim, StorageClass
 from provisioner.model.workloads import Volumes, Workload, WorkloadKind
-from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot
+from provisioner.slices.observe import PoolList, Watches, make_watches, not_synced, take_snapshot, unknown_kinds
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.workloads import LEADER_WORKER_SET
 from tests.support.clock import FakeClock
@@ -132,6 +132,19 @@ def test_settings_decide_which_watches_exist() -> None:
         ({"serve_jobs": True}, _ALWAYS | {"jobs"}),
     ):
         assert make_watches(FakeKube(), settings(**changes), lambda: None).named().keys() == want
+
+
+def test_one_watch_reads_the_pods_of_all_controllers() -> None:
+    """With SERVE_PODS=none, the API server sends only pods with the labels of the served kinds."""
+    wanted = {"all": 1, "annotated": 1, "none": 3}
+    for serve_pods, number in wanted.items():
+        watches = make_watches(FakeKube(), settings(serve_pods=serve_pods), lambda: None)
+        assert isinstance(watches.pods, CombinedWatch)
+        assert len(watches.pods.parts) == number
+        filtered = {"labelSelector" in part.query for part in watches.pods.parts}
+        assert filtered == {serve_pods == "none"}
+        unknown = WorkloadKind.POD in unknown_kinds(watches, {})
+        assert unknown is (serve_pods == "none")
 
 
 def test_problem_of_a_watch_is_its_own_message_or_its_silence() -> None:

@@ -33,7 +33,7 @@ from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.gke.translate import Cluster
 from provisioner.workloads import JOBSET
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.board import make_board
 from tests.support.clock import FakeClock
 from tests.support.gke import FakeGke

@@ -120,6 +120,26 @@ def raw_leader(
     )
 
 
+def reference(kind: str, name: str, version: str = "apps/v1") -> Json:
+    """Return the owner reference of a controller."""
+    return {"apiVersion": version, "kind": kind, "name": name, "uid": f"uid-of-{name}", "controller": True}
+
+
+def raw_plain_pod(
+    name: str,
+    owner: Json | None = None,
+    *,
+    topology: str = "2x2x1",
+    chips: int = 4,
+    metadata: Mapping[str, Any] | None = None,
+    **parts: Any,
+) -> Json:
+    """Return an unschedulable pod of any controller, or of none."""
+    shown = {"labels": {}, "ownerReferences": [owner] if owner is not None else [], **(metadata or {})}
+    spec = pod_spec(topology=topology, chips=chips, tolerations=[toleration()])
+    return raw_pod(name, metadata=shown, **{"spec": spec, **parts})
+
+
 def raw_foreign_pod(
     name: str,
     node: str,

@@ -11,7 +11,7 @@ from provisioner.model.workloads import Workload, WorkloadKind, Workloads
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.workloads import PLAIN_JOB
 from provisioner.workloads.job import parse_job
-from provisioner.workloads.pods import claim_of, parse_pod
+from provisioner.workloads.parse_pod import claim_of, parse_pod
 from tests.support.objects import job_reference, pod_spec, raw_job, raw_pod
 
 SERVED = {constants.SERVE: "true"}

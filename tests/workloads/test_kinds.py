@@ -16,7 +16,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.offline.expand import templates_of
 from provisioner.workloads import KINDS, PLAIN_JOB, Kind, kinds_served
 from provisioner.workloads.jobset import parse_jobset
-from provisioner.workloads.pods import claim_of
+from provisioner.workloads.parse_pod import claim_of
 from tests.support.objects import job_reference, raw_buffer, raw_job, raw_jobset, raw_raycluster, raw_request
 from tests.support.settings import settings
 from tests.workloads.test_leaderworkerset import recorded
@@ -26,8 +26,8 @@ STRANGE: tuple[Any, ...] = (None, True, -1, 0, 10**30, 1.5, "", "x" * 1000, "-",
 
 
 def test_every_kind_has_a_reader_and_jobs_come_last() -> None:
-    """Plain Jobs come last, because pods of other kinds may also belong to a Job."""
-    assert KINDS.keys() == {*WorkloadKind}
+    """Plain Jobs come last, because pods of other kinds may also belong to a Job. Kind POD is read from pods only."""
+    assert KINDS.keys() == {*WorkloadKind} - {WorkloadKind.POD}
     assert [*KINDS.values()][-1] is PLAIN_JOB
 
 
@@ -38,7 +38,7 @@ def test_kinds_on_request_are_not_served_by_default_settings() -> None:
 
 
 def test_templates_of_every_kind_are_found() -> None:
-    kinds = [kind for kind in WorkloadKind if kind.has_pods]
+    kinds = [kind for kind in KINDS if kind.has_pods]
     paths = {templates_of(kind, {"spec": {"replicatedJobs": [{}], "workerGroupSpecs": [{}]}})[0].path for kind in kinds}
     assert len(paths) == len(kinds)
 

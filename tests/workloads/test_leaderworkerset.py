@@ -20,7 +20,7 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.workloads import LEADER_WORKER_SET
 from provisioner.workloads.kind import Claim
 from provisioner.workloads.leaderworkerset import parse_leaderworkerset
-from provisioner.workloads.pods import claim_of, parse_pod
+from provisioner.workloads.parse_pod import claim_of, parse_pod
 
 RECORDED: list[dict[str, Any]] = json.loads(
     (Path(__file__).parents[1] / "data" / "leaderworkerset" / "objects.json").read_text(encoding="utf-8")
@@ -220,7 +220,7 @@ def test_template_of_workers_is_ignored_in_a_set_without_workers() -> None:
     ("chips", "subgroup_size", "want"),
     [
         pytest.param((4, 4), 0, "", id="all pods are hosts of one slice"),
-        pytest.param((0, 4), 0, "request the same number of chips", id="a leader without chips"),
+        pytest.param((0, 4), 0, "its leader requests no chips and selects no TPU node", id="a leader without chips"),
         pytest.param((4, 8), 0, "request the same number of chips", id="workers with other machines"),
         pytest.param((4, 4), 1, "subgroups of 1", id="several slices in a group"),
         pytest.param((4, 4), 2, "", id="one subgroup"),
@@ -294,3 +294,33 @@ def test_pod_of_a_jobset_with_a_label_of_a_set_belongs_to_the_jobset() -> None:
     claim = claim_of(raw["metadata"])
     assert claim is not None
     assert (claim.kind, claim.name, claim.group_name) == (WorkloadKind.JOBSET, "train", "serve-1")
+
+
+@pytest.mark.parametrize(
+    ("exclusive", "on_slice", "startup", "problem"),
+    [
+        pytest.param(True, True, "LeaderCreated", "", id="leader on a host of the slice"),
+        pytest.param(False, False, "LeaderCreated", "", id="leader elsewhere"),
+        pytest.param(True, False, "LeaderCreated", "selects no TPU node", id="leader elsewhere, exclusive placement"),
+        pytest.param(False, True, "LeaderReady", "set startupPolicy LeaderCreated", id="workers after the leader"),
+    ],
+)
+def test_workers_of_a_leader_without_chips_are_the_hosts(
+    *, exclusive: bool, on_slice: bool, startup: str, problem: str
+) -> None:
+    """With exclusive placement, the workers are bound after their leader, so the leader is the demand."""
+    raw = raw_set()
+    raw["metadata"]["annotations"] = {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL} if exclusive else {}
+    selector = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "4x4"}
+    limits = {"limits": {constants.TPU_RESOURCE: "4"}}
+    body = {
+        "size": 5,
+        "leaderTemplate": {"spec": {"containers": [{"name": "head"}], "nodeSelector": selector if on_slice else {}}},
+        "workerTemplate": {"spec": {"containers": [{"name": "w", "resources": limits}], "nodeSelector": selector}},
+    }
+    raw["spec"] |= {"leaderWorkerTemplate": body, "startupPolicy": startup}
+    workload = parse_leaderworkerset(raw)
+    assert problem in workload.problem
+    assert bool(problem) == bool(workload.problem)
+    (group,) = workload.groups
+    assert (group.parallelism, group.template.chips, group.lowest_leads) == (4, 4, True)

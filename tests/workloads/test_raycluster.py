@@ -8,7 +8,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Pod
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.raycluster import parse_raycluster, replicas_of
 from tests.support.objects import pod_spec, raw_raycluster, toleration
 from tests.support.world import World

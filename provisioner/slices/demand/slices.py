@@ -1,9 +1,9 @@
 """Derives slices from workloads and their pods.
 
 A slice is the TPU demand of one group of a living workload: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, or a Job. It must request chips and be in the workload's spec. It wants a pool once its leader pod
-cannot be scheduled. Slices are derived only for groups with pods or references (from a pool or the memory), so the work
-depends on the existing objects and not on the size of specs.
+LeaderWorkerSet, a Job, or a pod of any other controller. It must request chips and be in the workload's spec. It wants
+a pool once its leader pod cannot be scheduled. Slices are derived only for groups with pods or references (from a pool
+or the memory), so the work depends on the existing objects and not on the size of specs.
 
 Annotations with further wishes are read from the pod, or from its workload if the pod does not have them.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -24,6 +24,7 @@ from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
+from provisioner.model.fit import demand_key
 from provisioner.model.placement import mark_of, with_job_nodes, without_marks
 from provisioner.model.workloads import (
     GroupKey,
@@ -38,6 +39,7 @@ from provisioner.model.workloads import (
 )
 from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.workloads.plain import misfit_of
 
 #: Toleration that GKE's API server adds to every pod that requests chips; templates do not have it yet.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
@@ -73,7 +75,13 @@ class ListedGroup(NamedTuple):
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield those of the wanted groups that the spec lists."""
+    """Yield those of the wanted groups that the spec lists. Groups of pods of kind POD exist while they have pods."""
+    if workload.kind is WorkloadKind.POD:
+        places = {group.name: place for place, group in enumerate(workload.groups)}
+        names = sorted((each.name, key) for key, each in wanted.items() if each.pods)
+        for number, (name, key) in enumerate(names):
+            yield ListedGroup(places.get(name, 0), number, key, name)
+        return
     groups = {group.name: (place, group) for place, group in enumerate(workload.groups)}
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
@@ -81,7 +89,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             # The name is unknown, or it comes from a label that has only its beginning.
             unnamed.append(key)
             continue
-        name, index = _parts(workload.name, each.name)
+        name, index = parts_of_group(workload.name, each.name)
         if index is None or name not in groups:
             continue
         place, group = groups[name]
@@ -109,7 +117,7 @@ def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
 
 
 @lru_cache(maxsize=16384)
-def _parts(workload_name: str, group_name: str) -> tuple[str, int | None]:
+def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
     """Split the name of a group into the name in the spec and the index, None if the name has another form."""
     if group_name == workload_name:
         return "", 0
@@ -136,7 +144,7 @@ def _groups_by_key(
 
 def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
     """Yield the first group that is not in `found` for each entry of the spec that requests chips."""
-    for place, group in enumerate(workload.groups):
+    for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue
         for index in range(group.replicas):
@@ -243,6 +251,9 @@ class Slice:
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
+    #: Namespace and all requirements on nodes of a pod of kind POD on a single host: slices with an equal value can use
+    #: each other's nodes, so one pool may have a node for each of them. None for slices that do not share pools.
+    share: Hashable = None
 
     @property
     def pending(self) -> bool:
@@ -258,6 +269,8 @@ class Slice:
     @property
     def title(self) -> str:
         """The kind and the name of the group of pods, as in messages."""
+        if self.workload.kind is WorkloadKind.POD and self.parallelism > 1:
+            return str(self.workload)
         return f"{self.workload.kind.group_title} {self.group_name}"
 
     @property
@@ -382,7 +395,8 @@ def _slice(
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    if leader is not None:
+    # The nodes of a leader without chips are those that the workers need.
+    if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
         requirements = with_host_chips(requirements)
@@ -392,18 +406,31 @@ def _slice(
             requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
     # A pod that was created before the admission policy was installed has no mark; later pods of the group have one.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
+    mark = next(filter(None, marks), "")
     shape: tpu.Shape | None = None
     problem = requirements.problem
     try:
         shape = None if problem else shape_of(requirements)
     except tpu.ShapeError as error:
         problem = str(error)
+    annotations = requirements.annotations
+    if workload.kind is WorkloadKind.POD:
+        # The number of pods that will exist is unknown, so these slices never wait for each other.
+        annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
+        problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
+        shape = shape if not problem else None
+    if group.jobs > 1 and mark and not problem:
+        shape = None
+        problem = (
+            f"{group.jobs} child Jobs are one slice, and the placement policy keeps each child Job on its own nodes; "
+            f"use one Job with parallelism {group.parallelism}"
+        )
     return Slice(
         id=SliceId(workload.uid, listed.key),
         workload=workload,
         group_name=listed.name,
         requirements=requirements,
-        mark=next(filter(None, marks), ""),
+        mark=mark,
         host=host,
         leader=leader,
         pods=tuple(pods),
@@ -411,12 +438,19 @@ def _slice(
         deadline_seconds=group.deadline_seconds,
         ended=ended,
         siblings=siblings,
-        wishes=read_wishes(requirements.annotations, workload.annotations),
+        wishes=read_wishes(annotations, workload.annotations),
         # A workload that exceeds a bound is reported once, on the workload, and not on each slice.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
+        share=_share(workload, requirements, mark, shape) if workload.kind is WorkloadKind.POD else None,
     )
+
+
+def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape | None) -> Hashable:
+    if shape is None or shape.multi_host:
+        return None
+    return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:

@@ -24,9 +24,9 @@ Json = dict[str, Any]
 
 #: Annotations that JobSet writes on pods, if the JobSet or the template of a child Job has the first of them.
 _PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
-_INDEXED = "Indexed"
+INDEXED = "Indexed"
 #: The scheduler's message in a cluster without nodes.
-_NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
+NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
 #: Format of made-up UIDs. They are as long as real ones, because the length of labels depends on it.
@@ -68,14 +68,18 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         return [_template_of_job(spec, ("spec",), replicas_path=("spec", "parallelism"))]
     if kind is WorkloadKind.LEADER_WORKER_SET:
         base: Path = ("spec", "leaderWorkerTemplate")
-        has_leader = bool(fields.mapping(spec.get("leaderWorkerTemplate")).get("leaderTemplate"))
+        parts = fields.mapping(spec.get("leaderWorkerTemplate"))
+        has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
+        of_leader = fields.mapping(fields.mapping(parts.get("leaderTemplate")).get("spec"))
+        # The workers of a leader without chips are the hosts.
+        chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
                 place=0,
                 name="",
                 replicas=fields.count(spec.get("replicas")),
-                pods=fields.count(fields.mapping(spec.get("leaderWorkerTemplate")).get("size")),
-                path=(*base, "leaderTemplate" if has_leader else "workerTemplate"),
+                pods=size - chipless,
+                path=(*base, "leaderTemplate" if has_leader and not chipless else "workerTemplate"),
                 pods_path=(*base, "size"),
                 replicas_path=("spec", "replicas"),
             )
@@ -88,11 +92,19 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
         # JobSet's own default.
-        job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or _INDEXED}
+        job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
         template = _template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
         replicas = fields.count(entry.get("replicas"))
         found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
     return found
+
+
+def _has_chips(spec: Json) -> bool:
+    try:
+        return podspec.requested_chips("pod template", spec) > 0
+    except fields.MalformedObject:
+        # Reported when the template is read.
+        return True
 
 
 def cluster_of(raw: Json) -> Json:
@@ -127,7 +139,7 @@ def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
         name="",
         replicas=1,
         pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
-        indexed=spec.get("completionMode") == _INDEXED,
+        indexed=spec.get("completionMode") == INDEXED,
         path=(*at, "template"),
         pods_path=(*at, "parallelism"),
         replicas_path=replicas_path,
@@ -162,7 +174,7 @@ def leaders_of(
             requirements=replace(asked, labels={**asked.labels, **labels}),
             created_at=now,
             unschedulable_since=now,
-            unschedulable_message=_NO_NODES,
+            unschedulable_message=NO_NODES,
         )
 
     numbers = range(template.replicas) if numbers is None else numbers

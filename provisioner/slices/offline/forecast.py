@@ -25,8 +25,9 @@ from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.slices import read_wishes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
+from provisioner.slices.offline.paths import path_of
 from provisioner.slices.offline.placement import missing_placement
-from provisioner.slices.offline.reading import MOMENT, Reading, Subject, path_of, read_document, title
+from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, read_train_jobs, title
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.notices import too_large
 from provisioner.slices.planning.pipeline import decide
@@ -111,6 +112,7 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
 
     Objects that the API server rejects are planned separately, to find their problems without using up limits.
     """
+    read_train_jobs(reading)
     _add_slices_of_asks(reading)
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
     apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
@@ -132,7 +134,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
     for uid, subject in reading.subjects.items():
         subject.workload = workload = found[uid]
         if workload.ask is not None and not workload.groups:
-            named = title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name})
+            named = title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name})
             message = workload.problem or "the PodTemplate or the object that it names is not in the files; add it"
             reading.remark(subject.document, ("spec",), named, message)
 
@@ -317,7 +319,7 @@ class _Verdicts:
             Finding(
                 document=subject.document,
                 path=self._paths[key],
-                subject=title(workload.kind.value, {"namespace": workload.namespace, "name": workload.name}),
+                subject=title(workload.owner_kind, {"namespace": workload.namespace, "name": workload.owner_name}),
                 reason=reason,
                 message=message,
                 severity=severity,

@@ -13,6 +13,13 @@ from provisioner.slices.offline.documents import Document, Path, mappings_in
 
 #: Minimum similarity of a resource to google.com/tpu, from 0 to 1, if the pod selects TPU nodes.
 _LIKE = 0.8
+#: Minimum similarity of an unknown key to a known key, from 0 to 1, for a suggestion.
+_LIKE_KEY = 0.85
+_PREFIX = "tpu-provisioner.cloud.google.com/"
+#: Prefix of the keys for pods with IPUs, which have their own rules.
+_OF_PARTITIONS = f"{_PREFIX}partition"
+_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
+_ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
 _NAMES = ("tpu", "tpus", constants.TPU_RESOURCE)
 _SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 #: Versions that the API servers of released CRDs serve in addition to the version that the provisioner reads
@@ -56,3 +63,22 @@ def _is_misspelled(key: str) -> bool:
     if key == constants.TPU_RESOURCE:
         return False
     return bool(difflib.get_close_matches(bounds.cut(key.lower()), _NAMES, n=1, cutoff=_LIKE))
+
+
+def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
+    """Yield labels and annotations with the provisioner's prefix that are never read."""
+    for path, found in mappings_in(raw):
+        for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
+            for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
+                if key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS) and key not in read:
+                    yield (*path, marks, key), f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
+
+
+def _mended(key: str) -> str:
+    if key in _ANNOTATIONS:
+        return "make it an annotation"
+    import difflib  # noqa: PLC0415 - only needed for mistakes
+
+    names = [each.removeprefix(_PREFIX) for each in _ANNOTATIONS]
+    near = difflib.get_close_matches(bounds.cut(key.removeprefix(_PREFIX)), names, n=1, cutoff=_LIKE_KEY)
+    return f"did you mean {_PREFIX}{near[0]}?" if near else "remove it"

@@ -33,6 +33,7 @@ def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
         slice_.shape is None
         or not slice_.shape.multi_host
         or not workload.kind.has_pods
+        or any(group.jobs > 1 for group in workload.groups)
         or _is_placed(slice_, template)
     ):
         return ""

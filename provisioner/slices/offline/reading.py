@@ -5,14 +5,13 @@ Not handled: if several amounts of an object are invalid quantities, only the fi
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from itertools import chain, islice
 from typing import Any
 
-from provisioner import constants, workloads
+from provisioner import constants, tpu, workloads
 from provisioner.kube import fields
 from provisioner.kube.volumes import parse_claim, parse_class, parse_volume
 from provisioner.model import bounds
@@ -20,11 +19,13 @@ from provisioner.model.volumes import Claim, Storage, StorageClass
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OBJECT_NAME
-from provisioner.slices.offline import mistakes
+from provisioner.slices.offline import controllers, makers, mistakes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, made_up_uid, templates_of
+from provisioner.slices.offline.paths import path_of
 from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.kind import Owner, controller_of
+from provisioner.workloads.plain import workloads_of
 
 #: Time of creation of all objects; its value has no effect.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
@@ -32,94 +33,10 @@ MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 MOST_SLICES = 5_000
 #: Maximum number of remarks on the keys, or on the invalid fields, of one object.
 MOST_KEYS = 100
-#: Minimum similarity of an unknown key to a known key, from 0 to 1, for a suggestion.
-_LIKE = 0.85
 _NAMESPACE = "Namespace"
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
+_THROUGH_JOBSET = "is served through the JobSet that it creates"
 _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
-_PREFIX = "tpu-provisioner.cloud.google.com/"
-#: Prefix of the keys for pods with IPUs, which have their own rules.
-_OF_PARTITIONS = f"{_PREFIX}partition"
-_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
-_ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
-#: Fields whose own name occurs in messages.
-_FIELDS = frozenset(
-    {
-        "affinity",
-        "completionMode",
-        "ephemeral-storage",
-        "hugepages-1Gi",
-        "hugepages-2Mi",
-        "managedBy",
-        "memory",
-        "namespace",
-        "nodeSelector",
-        "parallelism",
-        "size",
-    }
-)
-_WORDS: dict[str, tuple[str, ...]] = {
-    constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
-    "cpu": (" cpu", " CPU"),
-    constants.TPU_TOPOLOGY: ("topology",),
-    constants.TPU_ACCELERATOR: ("accelerator",),
-    constants.INSTANCE_TYPE: ("machine type",),
-    constants.ZONE: ("zone ",),
-    constants.RESERVATION_NAME: ("reservation",),
-    constants.FLEX_START: ("flex-start",),
-    constants.ZONES: ("zone ",),
-    constants.CAPACITY: ("reservation", "capacity"),
-    constants.MAX_RUN_DURATION: ("max run duration",),
-    constants.NODE_SERVICE_ACCOUNT: ("service account",),
-    constants.ADDITIONAL_NODE_NETWORKS: ("network",),
-    constants.ALL_OR_NOTHING: ("start together",),
-    constants.SAME_ZONE: ("must be in one zone",),
-    "tolerations": ("toleration", "tolerate"),
-    "replicas": ("that request chips, and",),
-    "subGroupPolicy": ("subgroups",),
-    "leaderTemplate": ("leader template",),
-}
-#: Maps of users, whose keys count only if the message has them as whole words.
-_MAPS = ("nodeSelector", "labels", "annotations")
-_WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
-
-
-def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
-    """Return the field whose value a message quotes, else the field that it names first, else the template or object.
-
-    Messages name selectors, annotations and labels by their keys, and other fields by a few words (`_WORDS`).
-    """
-    found = [
-        (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
-        for place, (words, path, value) in enumerate(_candidates(set(_WORD.findall(message)), raw, template))
-        if words in message
-    ]
-    return min(found)[-1] if found else template.path if template is not None else ()
-
-
-def _candidates(
-    whole_words: set[str], raw: Mapping[str, Any], template: Template | None
-) -> Iterator[tuple[str, Path, object]]:
-    for path, found in _around(raw, template):
-        # Entries beyond this bound are not read.
-        for key, value in islice(found.items(), bounds.MAP_ENTRIES):
-            words = _WORDS.get(key, (key,) if key in _FIELDS else ())
-            named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
-            yield from ((each, (*path, key), value) for each in (*words, *named))
-
-
-def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the objects above a template and those in it; there may be hundreds of other templates."""
-    above: Path = template.path if template is not None else ()
-    # The path of a pod's template is empty, because a pod is its own template.
-    if above or template is None:
-        yield (), dict(raw)
-        yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))
-    for depth in range(1, len(above)):
-        if isinstance(found := value_at(raw, above[:depth]), dict):
-            yield above[:depth], found
-    if template is not None:
-        yield from (((*above, *path), found) for path, found in mappings_in(value_at(raw, above)))
 
 
 @dataclass(slots=True)
@@ -152,6 +69,9 @@ class Reading:
     claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
     zones: dict[str, frozenset[str]] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
+    #: Runtimes of TrainJobs by kind, namespace and name, and the TrainJobs.
+    runtimes: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
+    train_jobs: list[tuple[Document, dict[str, Any]]] = field(default_factory=list)
     #: First document by kind, namespace and name.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
     #: Number of objects that request no chips, and the first of them, by kind.
@@ -209,23 +129,25 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         except fields.MalformedObject as error:
             _tell_of_malformed(reading, document, named, error)
         return
+    if _read_maker(reading, document, created, (version.partition("/")[0], kind)):
+        return
     cluster = cluster_of(created) if version.startswith("ray.io/") else created
     workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
-    if workload is None:
+    plain = None if is_served_job(workload, metadata, reading.settings) else controllers.template_of(created)
+    if (workload is None and plain is None) or _is_made_by_another(created, plain):
         _tell_of_others(reading, document, kind, named)
         return
     _tell_of_keys(reading, document, named)
-    if workload is WorkloadKind.JOB and not _is_for_us(reading, document, metadata, named):
-        return
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
     if first is not document:
         message = f"{named} occurs twice, first in {first.source}:{first.line}; only that is planned"
         reading.remark(document, (), "", message)
         return
     accepted = True
+    counts = [plain.pods_path] if plain is not None and plain.path else []
     wrong = (
-        mistakes.unknown_version(workload, document),
-        _wrong(workload, document),
+        mistakes.unknown_version(workload, document) if workload is not None else (),
+        _wrong(document, counts if workload is None else _counts(workload, document.raw)),
         _unquoted(document.value),
         mistakes.misspelled_resources(document),
     )
@@ -234,7 +156,92 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         accepted = False
     if not metadata["name"]:
         return
-    _read_workload(reading, document, workload, created, accepted=accepted)
+    if plain is not None:
+        _read_plain(reading, document, created, plain, accepted=accepted)
+    elif workload is not None:
+        _read_workload(reading, document, workload, created, accepted=accepted)
+
+
+def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind: tuple[str, str]) -> bool:
+    """Read an object that only determines a JobSet; return whether it is one."""
+    metadata = raw["metadata"]
+    if kind in makers.RUNTIMES:
+        namespace = "" if kind[1] == makers.CLUSTER_RUNTIME else metadata["namespace"]
+        reading.runtimes[kind[1], namespace, metadata["name"]] = raw
+    elif kind == makers.TRAIN_JOB:
+        # The runtime may come later in the files.
+        reading.train_jobs.append((document, raw))
+    elif kind == makers.PATHWAYS_JOB:
+        try:
+            jobset = makers.jobset_of_pathways_job(raw)
+        except tpu.ShapeError as error:
+            reading.remark(document, ("spec", "workers"), title(kind[1], metadata), str(error))
+        else:
+            reading.remark(document, (), title(kind[1], metadata), _THROUGH_JOBSET, Severity.NOTE)
+            _read_workload(reading, document, WorkloadKind.JOBSET, jobset, accepted=True)
+    else:
+        return False
+    return True
+
+
+def read_train_jobs(reading: Reading) -> None:
+    """Read the JobSets that the TrainJobs of all files create."""
+    for document, raw in reading.train_jobs:
+        named, runtime = title("TrainJob", raw["metadata"]), makers.runtime_of(raw)
+        if runtime not in reading.runtimes:
+            message = f"its {bounds.cut(runtime[0])} {bounds.cut(runtime[2])} is not in the files; add it"
+            reading.remark(document, ("spec", "runtimeRef"), named, message, Severity.NOT_SERVED)
+            continue
+        reading.remark(document, (), named, _THROUGH_JOBSET, Severity.NOTE)
+        jobset = makers.jobset_of_train_job(raw, reading.runtimes[runtime])
+        _read_workload(reading, document, WorkloadKind.JOBSET, jobset, accepted=True)
+
+
+def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings: Settings) -> bool:
+    """Whether an object is a Job that is read itself, because SERVE_JOBS and its annotation request that."""
+    asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
+    return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
+
+
+def _is_made_by_another(raw: dict[str, Any], plain: Template | None) -> bool:
+    return plain is not None and controller_of(raw["metadata"]) is not None
+
+
+def _read_plain(
+    reading: Reading, document: Document, raw: dict[str, Any], template: Template, *, accepted: bool
+) -> None:
+    """Read an object whose pods are of kind POD."""
+    named, serve_pods = title(raw["kind"], raw["metadata"]), reading.settings.serve_pods
+    most = min(each for each in (reading.most_of_object, MOST_SLICES - reading.slices + 1) if each is not None)
+    try:
+        pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
+        served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
+    except fields.MalformedObject as error:
+        # The message begins with the name of the pod.
+        message = str(error).partition(": ")[2] if str(error).startswith("pod ") else str(error)
+        _tell_of_malformed(reading, document, named, fields.MalformedObject(message), template)
+        return
+    if not pods:
+        if template.replicas == 0 and _find_chips(document) is not None:
+            message = f"{dotted(template.pods_path)} is 0, so there are no pods and no node pools"
+            reading.remark(document, template.pods_path, named, message, Severity.NOTE)
+        elif accepted:
+            reading.ignore(document, raw["kind"])
+        return
+    if not served:
+        advice = f'annotate the pod template with {constants.SERVE}: "true", ' if serve_pods != "none" else ""
+        message = f"its pods are not served with SERVE_PODS={serve_pods}; {advice}or ask the administrator"
+        reading.remark(document, template.path, named, message, Severity.NOT_SERVED)
+        return
+    if reading.slices + len(pods) > MOST_SLICES:
+        message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
+        reading.remark(document, template.replicas_path, named, message)
+        return
+    (workload,) = workloads_of(pods)
+    subject = Subject(document, workload, [template], accepted, pods)
+    subject.template_of = {pod.group_name: template for pod in pods}
+    reading.slices += len(pods)
+    reading.subjects[workload.uid] = subject
 
 
 def _as_created(raw: dict[str, Any], namespace: str, number: int) -> dict[str, Any]:
@@ -289,7 +296,7 @@ def _read_workload(
         message = "is suspended; this is what it gets when it is resumed"
         reading.remark(document, ("spec", "suspend"), named, message, Severity.NOTE)
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
-        message = "Jobs are served only with the setting SERVE_JOBS=true; ask the administrator to set it"
+        message = "Jobs are served only with the setting SERVE_JOBS=true or SERVE_PODS=all; ask the administrator"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
         # Report further problems of the Job anyway.
         subject.accepted = False
@@ -303,30 +310,14 @@ def _tell_of_malformed(
     reading.remark(document, path_of(message, document.raw, only), named, message, impossible=True)
 
 
-def _is_for_us(reading: Reading, document: Document, metadata: dict[str, Any], named: str) -> bool:
-    """Whether a Job asks to be served; add a remark if it does not and requests chips."""
-    maker, path = controller_of(metadata), _find_chips(document)
-    if maker is not None and maker.kind == WorkloadKind.JOBSET.value:
-        if path is not None:
-            _tell_of_maker(reading, document, WorkloadKind.JOB.value, maker, named)
-        return False
-    asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
-    if path is not None and not asks:
-        message = (
-            f'its pods request chips, but Jobs are served only with the annotation {constants.SERVE}: "true" and '
-            "the setting SERVE_JOBS=true; add the annotation, or use a JobSet"
-        )
-        reading.remark(document, path, named, message, Severity.NOT_SERVED)
-    elif not asks:
-        reading.ignore(document, WorkloadKind.JOB.value)
-    return asks
-
-
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
+    group = workload.groups[template.place]
     # A problem of the workload is reported once, and none of its pods is served.
-    if workload.problem or workload.groups[template.place].template.chips == 0:
+    if workload.problem or group.template.chips == 0:
         return
+    if group.jobs > 1:
+        template = template._replace(replicas=group.replicas, pods=group.parallelism)
     most = reading.most_of_object
     numbers = _numbers(template.replicas, most and most // len(subject.templates))
     named = title(kind.value, raw["metadata"])
@@ -373,11 +364,13 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
         _tell_of_maker(reading, document, kind, maker, named)
         return
     meant = next((each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower()), None)
-    what, advice = bounds.cut(kind), "use a JobSet, a LeaderWorkerSet, a RayCluster or a Job"
+    what, advice = bounds.cut(kind), "plan a pod that it creates"
     if meant is not None:
         what += f" of {bounds.cut(fields.text(document.raw.get('apiVersion')))}"
         advice = f"write kind: {meant.kind.value} and apiVersion: {meant.root.removeprefix('/apis/')}"
-    message = f"requests chips, but a {what} is not served; {advice}"
+    message = f"requests chips, but plan does not know which pods a {what} creates, which are served; {advice}"
+    if kind == "DaemonSet":
+        message = "requests chips; its pods are for existing nodes, so no node pools are created"
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
 
 
@@ -390,38 +383,19 @@ def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner
 
 def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
     opts_in = (reading.settings.opt_in_label or ())[:1]
-    for path, message in islice(unread_keys(document.value), MOST_KEYS):
+    for path, message in islice(mistakes.unread_keys(document.value), MOST_KEYS):
         if path[-1:] != opts_in:
             reading.remark(document, path, named, message, Severity.WARNING)
 
 
-def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels and annotations with the provisioner's prefix that are never read."""
-    for path, found in mappings_in(raw):
-        for marks, read in (("labels", _LABELS), ("annotations", _ANNOTATIONS)):
-            for key in map(str, fields.mapping(found.get(marks))) if path[-1:] == ("metadata",) else ():
-                if key.startswith(_PREFIX) and not key.startswith(_OF_PARTITIONS) and key not in read:
-                    yield (*path, marks, key), f"the {marks[:-1]} {bounds.cut(key)} is not read; {_mended(key)}"
-
-
-def _mended(key: str) -> str:
-    if key in _ANNOTATIONS:
-        return "make it an annotation"
-    import difflib  # noqa: PLC0415 - only needed for mistakes
-
-    names = [each.removeprefix(_PREFIX) for each in _ANNOTATIONS]
-    near = difflib.get_close_matches(bounds.cut(key.removeprefix(_PREFIX)), names, n=1, cutoff=_LIKE)
-    return f"did you mean {_PREFIX}{near[0]}?" if near else "remove it"
-
-
-def _wrong(kind: WorkloadKind, document: Document) -> Iterator[tuple[Path, str]]:
+def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
     """Yield an invalid name, and invalid numbers of groups and pods."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
         words = "use at most 253 lower-case letters, digits, - and ."
         yield ("metadata", "name"), f"metadata.name is {fields.shown(name)}; {words}"
-    for path in dict.fromkeys(_counts(kind, document.raw)):
+    for path in dict.fromkeys(counts):
         value = value_at(document.raw, path)
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 0):
             yield path, f"{dotted(path)} is {fields.shown(value)}; set a whole number from 0"

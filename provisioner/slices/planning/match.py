@@ -31,6 +31,7 @@ from provisioner.slices.planning.refusals import (
     why_wrong_kind,
 )
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.seats import Seats
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
@@ -57,6 +58,8 @@ class Matching:
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
+    #: Slices that share a pool and wait for one of its nodes. One of them may be its claimant.
+    seats: Mapping[PoolName, Sequence[SliceId]]
     #: Slices with pods on nodes of no known node pool, and without pods on a node pool.
     elsewhere: frozenset[SliceId]
     #: Slices that want a pool and have none, in the order of the line.
@@ -118,6 +121,8 @@ class Matcher:
         self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._hold()
+        self._seats = Seats(ctx, self._occupants, self._claimed)
+        self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
         places = place_of(line)
         self._waiting = sorted(
             (slice_ for slice_ in ctx.slices.values() if slice_.id not in self._held),
@@ -133,6 +138,9 @@ class Matcher:
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
+        for slice_ in eligible:
+            if self._ctx.memory.slice(slice_.id).claim is not None:
+                self._seat(slice_)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
         self._return_home(spare)
@@ -145,6 +153,7 @@ class Matcher:
             holders=self._holders,
             held=self._held,
             claimed=self._claimed,
+            seats=self._seated,
             elsewhere=self._elsewhere,
             unserved=unserved,
             spare=tuple(each for each in spare if each.pending and each.id not in claims),
@@ -176,7 +185,7 @@ class Matcher:
         """Return `Matching.unused`; the work grows with the pools plus the slices."""
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
-        for slice_ in unserved if idle else ():
+        for slice_ in (each for each in unserved if each.share is None) if idle else ():
             if (shape := slice_.shape) is not None:
                 first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
         found = {}
@@ -197,7 +206,7 @@ class Matcher:
         """Let each slice count on a pool that it had last, that is assigned to it, or that was created for it."""
         for tie in self._ties:
             for slice_ in slices:
-                for pool in tie(slice_) if slice_.id not in self._claims else ():
+                for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
                     if self._why_not_return(slice_, pool) is None:
                         self._claim(slice_, pool)
                         break
@@ -223,7 +232,11 @@ class Matcher:
     def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
         """Give free pools to slices that wait, not to slices that may need one later."""
         for slice_ in slices:
+            self._seat(slice_)
             if not slice_.pending or slice_.id in self._claims:
+                continue
+            if slice_.share is not None:
+                refuse(slice_)
                 continue
             pool = None if _expired(slice_, self._ctx) else next(self._search(slice_), None)
             if pool is None:
@@ -231,6 +244,24 @@ class Matcher:
             else:
                 self._claim(slice_, pool)
                 self._taken.add(slice_.id)
+
+    def _seat(self, slice_: Slice) -> None:
+        """Give a slice that shares pools and waits a node that is left."""
+        if slice_.share is None or not slice_.pending or slice_.id in self._claims:
+            return
+
+        def may_borrow(pool: Supply) -> bool:
+            free = self._why_not_free(pool) is None and not _expired(slice_, self._ctx)
+            return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
+
+        pool = self._seats.take(slice_, may_borrow)
+        if pool is None:
+            return
+        self._seated[pool.name].append(slice_.id)
+        if pool.name in self._claimed or self._holders.get(pool.name):
+            self._claims[slice_.id] = pool.name
+        else:
+            self._claim(slice_, pool)
 
     def _why_none(self, slice_: Slice) -> Refusal | None:
         """Return why a slice may not count on any pool, None if it may."""

@@ -46,7 +46,7 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
 
 def too_large(workload: Workload) -> str:
     """Return the message that no pools are created for a workload because of its `problem`."""
-    return f"No TPU node pools are created for this {workload.kind.value}: {workload.problem}"
+    return f"No TPU node pools are created for this {workload.owner_kind}: {workload.problem}"
 
 
 def notices_of_workloads(round_: Round) -> Iterator[Notice]:

@@ -22,7 +22,7 @@ from functools import partial
 
 from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
-from provisioner.slices.planning import assignment, pool_states, remember, request_status, split, stuck, wake
+from provisioner.slices.planning import assignment, pool_states, remember, request_status, scale_in, split, stuck, wake
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, Unit, in_line, place_of, unit_of
 from provisioner.slices.planning.contention.operations import Slots, find_slots
@@ -218,6 +218,7 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
         uncordons=retired.unneeded.uncordons,
         releases=learned.progress.releases,
         assignments=(*assignment.assignments(ctx, matching, partial_gangs), *assignment.label_job_nodes(ctx)),
+        costs=scale_in.deletion_costs(ctx),
         waits=launches.waits,
         notices=(*launches.notices, *_notices(learned, matching, retired, splits)),
         statuses=statuses,

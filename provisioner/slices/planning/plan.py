@@ -98,6 +98,15 @@ class Assignment(NamedTuple):
     verify: tuple[str, ...] = ()
 
 
+class PodCost(NamedTuple):
+    """Deletion cost to write on one pod."""
+
+    namespace: str
+    name: str
+    uid: str
+    cost: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
     """Information for the owner of a workload: becomes an Event on each object."""
@@ -178,6 +187,8 @@ class PoolState:
     holders: frozenset[SliceId | None] = frozenset()
     #: Slice that counts on the pool without holding it.
     claimant: SliceId | None = None
+    #: Slices that wait for a node of the pool, which they share.
+    seated: frozenset[SliceId] = frozenset()
     #: First slice of the same topology that waits, and why it does not count on this idle pool; None if none waits.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
@@ -202,6 +213,8 @@ class Plan:
     releases: tuple[str, ...] = ()
     #: Nodes whose labels have to change.
     assignments: tuple[Assignment, ...] = ()
+    #: Pods whose deletion cost has to be written.
+    costs: tuple[PodCost, ...] = ()
     notices: tuple[Notice, ...] = ()
     #: Reason of the wait of each slice that wants a pool and has none.
     waits: Mapping[SliceId, WaitsFor] = field(default_factory=dict)

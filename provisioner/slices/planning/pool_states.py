@@ -111,6 +111,7 @@ def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matchin
         undecided=supply.undecided,
         holders=matching.holders.get(supply.name, frozenset()),
         claimant=matching.claimed.get(supply.name),
+        seated=frozenset(matching.seats.get(supply.name, ())),
         unused=matching.unused.get(supply.name),
         draining=phase.draining_since is not None,
         since_start=since_start,

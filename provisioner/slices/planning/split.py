@@ -89,7 +89,7 @@ def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
 
 def _remedy(slice_: Slice, *, is_split: bool) -> str:
     workload = slice_.workload
-    restart = f"restart the {workload.kind.value}"
+    restart = f"restart the {workload.owner_kind}"
     annotation = EXCLUSIVE.get(workload.kind, "")
     exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
     if slice_.mark or (exclusive and is_split):

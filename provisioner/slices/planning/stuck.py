@@ -46,6 +46,7 @@ def find_stuck(
 ) -> tuple[Stuck, ...]:
     """Find slices whose pool hangs, or whose pods stay unschedulable on it, except pods of the workloads in `held`."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
+    place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
     for slice_id, name in place.items():
@@ -83,7 +84,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     key: str = name
     replaceable = False
-    kind, field = slice_.workload.kind.value, slice_.pods_field
+    kind, field = slice_.workload.owner_kind, slice_.pods_field
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         message = (
             f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "

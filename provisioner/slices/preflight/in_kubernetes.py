@@ -64,6 +64,8 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *(Right("", name, verb) for name in (POD_TEMPLATES, CLAIMS) for verb in ("list", "watch")),
         Right("", "pods", "watch"),
     ]
+    if settings.pod_deletion_cost and settings.serve_pods != "none":
+        watched.append(Right("", "pods", "patch", optional=True))
     if settings.namespaces:
         watched = [replace(right, namespace=namespace) for right in watched for namespace in settings.namespaces]
     own_namespace = settings.own_namespace

@@ -226,7 +226,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
     """List the slices that have pods on a pool, count on it, or want it."""
     if pool.phase.before_create:
         return (pool.slice_id,) if pool.slice_id is not None else ()
-    found = {each for each in pool.holders if each is not None}
+    found = {each for each in (*pool.holders, *pool.seated) if each is not None}
     if pool.claimant is not None:
         found.add(pool.claimant)
     return tuple(sorted(found))
@@ -348,9 +348,9 @@ def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
 def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_slices: bool) -> WorkloadView:
     return WorkloadView(
         id=workload_id(workload.full_name),
-        kind=workload.kind.value,
+        kind=workload.owner_kind,
         namespace=workload.namespace,
-        name=workload.name,
+        name=workload.owner_name,
         uid=workload.uid,
         created_at=workload.created_at,
         state=_workload_state(workload),

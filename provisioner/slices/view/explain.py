@@ -46,6 +46,10 @@ _KINDS: Mapping[str, str] = {
     "workload": "workload",
 }
 _WORKLOADS = ("", "workload", *WorkloadKind)
+#: Kinds that create the controllers of pods: the kind of these, and the rest of their names.
+_MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
+#: Further kinds that may control pods.
+_CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 _DOING = {
     State.REJECTED: "gets no node pool unless its workload or a setting is changed",
     State.WAITING: "waits for a node pool",
@@ -81,6 +85,8 @@ def explain(
     view: View, now: datetime, tracks: Iterable[Track], activity: Iterable[Entry], name: str, namespace: str = ""
 ) -> list[Explanation]:
     """Explain [KIND/]NAME: a workload, a slice, a pod of a slice, or a node pool. Empty if nothing has the name."""
+    if (controllers := _controllers_of(view, name, namespace)) and "/" in name:
+        return [_workload(view, each, now, tuple(activity)) for each in controllers]
     kind, name = _parts(name)
     activity, tracks = tuple(activity), tuple(tracks)
     found: list[Explanation] = []
@@ -107,10 +113,24 @@ def explain(
     return found
 
 
+def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
+    """Return the controllers of pods that KIND/NAME names, such as the ReplicaSets of a Deployment."""
+    kind, _, rest = name.partition("/")
+    kind = kind.lower().partition(".")[0].removesuffix("s")
+    made, pattern = _MAKERS.get(kind, (kind, ""))
+    return [
+        each
+        for each in view.workloads
+        if kind not in _KINDS and each.kind.lower() == made and namespace in ("", each.namespace)
+        if re.fullmatch(re.escape(rest) + pattern, each.name)
+    ]
+
+
 def unknown_kind(name: str) -> str:
     """Return the kind in KIND/NAME if `explain` does not know it, otherwise ""."""
     kind, separator, rest = name.partition("/")
-    return kind if separator and "/" not in rest and _parts(name)[0] == "" else ""
+    known = _parts(name)[0] != "" or kind.lower().partition(".")[0].removesuffix("s") in _CONTROLLERS
+    return kind if separator and "/" not in rest and not known else ""
 
 
 def nearest_kind(kind: str) -> str:

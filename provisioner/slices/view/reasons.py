@@ -131,7 +131,7 @@ def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> s
         return told
     if state.phase is Phase.IN_USE:
         return _of_unbound_pods(slice_, state)
-    kind = workload.kind.value
+    kind = workload.owner_kind
     if state.phase is Phase.READY and not workload.kind.has_pods:
         whose = "workload that it fits" if slice_.spare else "workload that uses the request"
         return f"All hosts are ready and wait for the pods of the {whose}."
@@ -199,6 +199,8 @@ def _without_pods(slice_: Slice) -> str:
             asking = f"lws/{name} statefulset/{name}"
         case WorkloadKind.RAY_CLUSTER:
             asking = f"raycluster/{name}"
+        case WorkloadKind.POD:
+            asking = f"{slice_.workload.owner_kind.lower()}/{slice_.workload.owner_name}"
         case _:
             asking = f"job/{name}"
     return (

@@ -7,7 +7,7 @@ from datetime import datetime
 from enum import StrEnum
 from typing import Final
 
-from provisioner.model.workloads import WorkloadName
+from provisioner.model.workloads import WorkloadName, owner_of_name
 from provisioner.slices.demand import Slice
 from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.planning.memory.state import Phase
@@ -281,7 +281,8 @@ def state_of_use(pool: PoolState) -> State:
 
 def workload_id(name: WorkloadName) -> str:
     """Return kind/namespace/name."""
-    return f"{name.kind.value}/{name.namespace}/{name.name}"
+    kind, rest = owner_of_name(name.kind, name.name)
+    return f"{kind}/{name.namespace}/{rest}"
 
 
 def id_of_slice(slice_: Slice) -> str:

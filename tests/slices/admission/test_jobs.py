@@ -80,7 +80,7 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
             id="key that the Job selects",
         ),
         pytest.param(job(), JobChanges(location_hint="rack-7"), {**OWN, **HINT}, id="location hint"),
-        pytest.param(job(RESERVED, owner=""), ALL, RESERVED, id="Job that is not served"),
+        pytest.param(job(RESERVED, owner=""), ALL, {**OWN, **HINT}, id="Job without the annotation"),
         pytest.param(job(RESERVED, owner="", annotations={constants.SERVE: "true"}), ALL, {**OWN, **HINT}, id="served"),
         pytest.param(
             job(RESERVED, owner="", annotations={constants.SERVE: "true"}, labels=OPTS_OUT),
@@ -177,7 +177,7 @@ def test_job_is_not_changed_if_its_nodes_may_not_have_the_key() -> None:
 
 def test_annotated_job_is_not_changed_if_no_jobs_are_served() -> None:
     raw = job(RESERVED, owner="", annotations={constants.SERVE: "true"})
-    assert reviewed(raw, ALL, by=judge_by(serve_jobs=False)) == Answer()
+    assert reviewed(raw, ALL, by=judge_by(serve_jobs=False, serve_pods="none")) == Answer()
 
 
 def test_jobset_is_read_only_if_the_review_depends_on_it() -> None:

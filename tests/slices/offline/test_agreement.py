@@ -27,7 +27,7 @@ from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.planning.plan import Create, Notice
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads import kinds_served
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.slices.offline.drawn import SETTINGS, Dice, object_of, settings_of
 from tests.support.clock import NOW
 from tests.support.controllers import pods_of

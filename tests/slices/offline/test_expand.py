@@ -14,7 +14,7 @@ from provisioner import constants
 from provisioner.model.workloads import Pod, WorkloadKind, group_key
 from provisioner.slices.offline.expand import leaders_of, templates_of
 from provisioner.workloads import KINDS
-from provisioner.workloads.pods import parse_pod
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_lws
 
 NOW = datetime(2026, 1, 1, tzinfo=UTC)

@@ -203,7 +203,7 @@ MISTAKES = [
     pytest.param(
         {**raw_jobset(), "apiVersion": "batch/v1"},
         "google.com/tpu",
-        "a JobSet of batch/v1 is not served; write kind: JobSet and apiVersion: jobset.x-k8s.io/v1alpha2",
+        "a JobSet of batch/v1 creates, which are served; write kind: JobSet and apiVersion: jobset.x-k8s.io/v1alpha2",
         id="another API group",
     ),
     pytest.param(asking(constants.CAPACITY, "sopt"), "sopt", "'sopt'", id="a choice of capacity"),
@@ -233,15 +233,33 @@ MISTAKES = [
         raw_job(spec={"completionMode": "NonIndexed"}), "NonIndexed", "completionMode is not Indexed", id="no index"
     ),
     pytest.param(
-        raw_job(metadata={"annotations": {}}), "google.com/tpu", "only with the annotation", id="not annotated"
+        raw_job(metadata={"annotations": {}}, spec={"completions": 3, "parallelism": 3}),
+        "parallelism: 3",
+        "set completions and parallelism to 2",
+        id="a Job with more pods than hosts",
     ),
     pytest.param(
-        raw_pod(metadata={"labels": {}, "ownerReferences": []}), "google.com/tpu", "a Pod is not served", id="a pod"
+        raw_pod(metadata={"labels": {}, "ownerReferences": []}),
+        "gke-tpu-topology",
+        "pods without a controller have no index",
+        id="a pod on several hosts",
     ),
     pytest.param(
         {**raw_job(), "apiVersion": "apps/v1", "kind": "Deployment"},
+        "gke-tpu-topology",
+        "pods of a Deployment have no index",
+        id="a Deployment on several hosts",
+    ),
+    pytest.param(
+        {**raw_job(), "apiVersion": "apps/v1", "kind": "DaemonSet"},
         "google.com/tpu",
-        "Deployment is not served",
+        "pods are for existing nodes",
+        id="a DaemonSet",
+    ),
+    pytest.param(
+        {**raw_job(), "apiVersion": "a.io/v1", "kind": "Workflow"},
+        "google.com/tpu",
+        "does not know which pods a Workflow creates",
         id="a kind",
     ),
     pytest.param({"a": 1}, "a: 1", "not a Kubernetes object", id="no object"),
@@ -380,7 +398,9 @@ def test_remark_without_a_mistake_leaves_the_object_served(raw: dict[str, Any], 
 @pytest.mark.parametrize(
     ("refused", "serving"),
     [
-        pytest.param(raw_job("refused"), settings(max_chips=8), id="a Job that the settings do not serve"),
+        pytest.param(
+            raw_job("refused"), settings(max_chips=8, serve_pods="none"), id="a Job that the settings do not serve"
+        ),
         pytest.param(
             raw_jobset("refused", metadata={"labels": {"a": True}}), settings(max_chips=8), id="a field of a wrong type"
         ),
@@ -411,12 +431,12 @@ def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], wo
 def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
     """Events report neither of them, because unserved workloads get no Events."""
     raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
-    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": pod_spec(chips=0)}
+    raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": {**pod_spec(chips=2), "nodeSelector": {}}}
     found = plan(raw)
     told = " ".join(each.message for each in found.remarks)
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
-    assert "leader template requests 0 chips and its worker template 4" in told
+    assert "leader template requests 2 chips and its worker template 4" in told
 
 
 def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> None:

@@ -110,7 +110,9 @@ def test_request_has_the_placement_that_gke_accepts_for_the_shape(
     *, accelerator: str, topology: str, chips: int, placement: bool, want_topology: str, want_policy: str
 ) -> None:
     """GKE rejects other combinations of placement topology and policy (docs/develop/reality.md)."""
-    slice_ = slice_of(accelerator=accelerator, topology=topology, chips=chips, parallelism=1)
+    slice_ = slice_of(
+        accelerator=accelerator, topology=topology, chips=chips, parallelism=16 if topology == "4x4x4" else 1
+    )
     made = request_of(slice_, single_host_placement=placement)
     assert (made.placement_topology, made.policy_name, made.topology) == (want_topology, want_policy, topology)
     assert expected_pool(made).topology == topology

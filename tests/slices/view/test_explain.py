@@ -12,6 +12,7 @@ from provisioner.workloads.jobset import parse_jobset
 from tests.support.board import view_of
 from tests.support.models import make_jobset, make_pool
 from tests.support.objects import pod_spec, raw_jobset
+from tests.support.pod_world import Cluster
 from tests.support.settings import settings
 from tests.support.world import World, running
 
@@ -78,3 +79,28 @@ def test_explanation_has_the_place_in_line_the_next_slice_and_the_users() -> Non
     # The notices do not repeat the sentence of the headline.
     assert "Limit of all node pools: 8 of 8 chips in use" in found.headline
     assert found.notices == ()
+
+
+@pytest.mark.parametrize(
+    ("name", "words"),
+    [
+        pytest.param("deployment/web", "ReplicaSet default/web-5d9 ", id="Deployment"),
+        pytest.param("Deployments.apps/web", "ReplicaSet default/web-5d9 ", id="plural with the API group"),
+        pytest.param("replicaset/web-5d9", "ReplicaSet default/web-5d9 ", id="ReplicaSet"),
+        pytest.param("web-5d9", "ReplicaSet default/web-5d9 ", id="name of the controller"),
+        pytest.param("statefulset/db", "StatefulSet default/db ", id="StatefulSet"),
+        pytest.param("cronjob/nightly", "Job default/nightly-29 ", id="CronJob"),
+        pytest.param("job/nightly-29", "Job default/nightly-29 ", id="Job"),
+        pytest.param("workflow/train", "Workflow default/train ", id="other controller"),
+        pytest.param("pod/db-0", "Pod db-0: slice db-0 ", id="pod"),
+        pytest.param("deployment/other", "", id="Deployment without pods"),
+    ],
+)
+def test_controller_of_pods_is_found_by_its_kind_and_name(name: str, words: str) -> None:
+    """The provisioner knows only the pods and their controllers, not the Deployment or the CronJob."""
+    world = Cluster()
+    for owner, kind in (("web-5d9", "ReplicaSet"), ("db", "StatefulSet"), ("nightly-29", "Job"), ("train", "Workflow")):
+        world.scale(1, owner, kind=kind)
+    view = view_of(world)
+    found = explain(view, view.at, (), (), name)
+    assert [each.headline.startswith(words) for each in found] == ([True] if words else []), found

@@ -343,3 +343,10 @@ def of_operations(name: PoolName, limit: int | None, supplier_name: str, *, sile
         warning=False,
         silent=silent,
     )
+
+
+def of_burst(name: PoolName, until: datetime) -> WaitsFor:
+    """Return the wait of a pod for further pods that appear at the same time and share its pool."""
+    message = f"Node pool {name} waits some seconds for further pods that can share it"
+    kind = WaitKind.OPERATIONS
+    return WaitsFor(kind=kind, message=message, key="burst", until=until, warning=False, silent=True)

@@ -36,6 +36,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import BackoffKey, Phase, Stamps, Tallies, TurnResource
 from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
 from provisioner.slices.planning.round import Round
+from provisioner.slices.planning.seats import burst_ends, join
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
@@ -75,6 +76,8 @@ class Launches:
     candidates: list[_Candidate] = field(default_factory=list)
     #: Slices that could have a pool if a limit did not refuse it; all slices of a workload that starts together.
     refused: list[Sequence[Slice]] = field(default_factory=list)
+    #: Slices for which another slice, by which they are listed, gets a pool or waits.
+    joined: dict[SliceId, tuple[Slice, ...]] = field(default_factory=dict)
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
     notices: list[Notice] = field(default_factory=list)
@@ -109,7 +112,8 @@ class Launches:
             stamps=turns.stamps,
         )
         refusals = launches._refusals_of_gangs()
-        for slice_ in (*matching.unserved, *matching.spare):
+        for slice_, others in join((*matching.unserved, *matching.spare)):
+            launches.joined[slice_.id] = others
             candidate = launches._look_at(slice_, refusals)
             launches.candidates += [candidate] if candidate is not None else []
         return launches
@@ -132,8 +136,11 @@ class Launches:
             else:
                 self._serve(each, places, slots)
         self._place_limited()
-        for slice_id, wait in self.waits.items():
+        for slice_id, wait in tuple(self.waits.items()):
             self._report(self.round_.slices[slice_id], wait)
+            for other in self.joined[slice_id]:
+                self.waits[other.id] = wait
+                self.notices += [] if wait.silent else [self._notice_of(other, wait)]
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
@@ -184,12 +191,25 @@ class Launches:
 
     def _look_at(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> _Candidate | None:
         """Find the pools that a slice could have; None if it waits, which is recorded."""
+        slice_ = self._within_limits(slice_)
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, name, refusals)
+        until = burst_ends((slice_, *self.joined[slice_.id]))
+        if not isinstance(found, WaitsFor) and until is not None and until > self.round_.now:
+            found = waits.of_burst(name, until)
         if isinstance(found, WaitsFor):
             self._wait(slice_, found)
             return None
         return _Candidate(slice_, self.units[slice_.id], attempt, name, self.zones.get(slice_.workload.uid), found)
+
+    def _within_limits(self, slice_: Slice) -> Slice:
+        """Return a slice that stands for several, with as many nodes as the limits allow, at least one."""
+        while slice_.share is not None and slice_.parallelism > 1 and self._refusal(slice_) is not None:
+            slice_ = replace(slice_, parallelism=slice_.parallelism - 1)
+        return slice_
+
+    def _refusal(self, slice_: Slice) -> WaitsFor | None:
+        return self.budget.refusal([slice_], self.units[slice_.id])
 
     def _options_or_wait(
         self, slice_: Slice, name: PoolName, refusals: Mapping[SliceId, WaitsFor]
@@ -207,7 +227,7 @@ class Launches:
             message = f"No TPU node pool is created: {error}"
             reason = constants.INVALID_REQUEST
             return WaitsFor(kind=WaitKind.REQUEST, message=message, reason=reason, failed=True, final=True)
-        refusal, gang = self.budget.refusal([slice_], self.units[slice_.id]), refusals.get(slice_.id)
+        refusal, gang = self._refusal(slice_), refusals.get(slice_.id)
         if refusal is not None and refusal.kind is WaitKind.PAUSE:
             return _not_created(name, refusal)
         if (failures := self._too_many_failures(slice_, name)) is not None:
@@ -233,14 +253,16 @@ class Launches:
 
     def _serve(self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]], slots: int) -> None:
         """Decide on a create for one slice, or record why it waits."""
-        slice_, name = each.slice_, each.name
-        if self.zones.get(slice_.workload.uid) != each.zone and wants_one_zone(slice_, self.round_.settings):
-            # The options are outdated: another slice of the workload has chosen the zone in this decision.
-            again = self._look_at(slice_, {})
+        moved = self.zones.get(each.slice_.workload.uid) != each.zone
+        moved = moved and wants_one_zone(each.slice_, self.round_.settings)
+        if moved or self._within_limits(each.slice_) is not each.slice_:
+            # The options are outdated: other slices have chosen the zone, or used the limits, in this decision.
+            again = self._look_at(each.slice_, {})
             if again is None:
                 return
             each = again
-        refusal = self.budget.refusal([slice_], each.unit)
+        slice_, name = each.slice_, each.name
+        refusal = self._refusal(slice_)
         wait = _not_created(name, refusal) if refusal is not None else self._too_many_failures(slice_, name)
         offer, blockers = self._in_turn(each, places)
         if wait is not None:
@@ -302,10 +324,12 @@ class Launches:
         phase = Phase.WANTED if wait.kind is WaitKind.OPERATIONS else Phase.BLOCKED
         note = wait.brief or wait.message
         self.wanted.append(wanted_pool(slice_, name, phase, self.round_.now, note=note, next_at=wait.until))
-        if not wait.silent:
-            key = wait.key or " ".join(wait.causes)
-            key = f"{key} {name}" if key else ""
-            self.notices.append(notice(slice_, wait.reason, wait.event_message, key=key, warning=wait.warning))
+        self.notices += [] if wait.silent else [self._notice_of(slice_, wait, name)]
+
+    def _notice_of(self, slice_: Slice, wait: WaitsFor, name: str = "") -> Notice:
+        key = wait.key or " ".join(wait.causes)
+        key = f"{key} {name}" if key else ""
+        return notice(slice_, wait.reason, wait.event_message, key=key, warning=wait.warning)
 
     def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
         now, own = self.round_.now, self.round_.memory.slice(slice_.id).backoff

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from provisioner import constants
 from provisioner.model.capacity import PoolName, PoolStatus
-from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadUid, workload_ref
+from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadKind, WorkloadUid, workload_ref
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
@@ -284,9 +284,9 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
 def _vanished(each: Supply, round_: Round) -> bool:
     """Whether the workload of a pool does not exist, and was not seen being deleted or replaced by one of its name.
 
-    Workloads that are not watched never count as vanished.
+    Workloads that are not watched never count as vanished, nor do those of kind POD, which end with their pods.
     """
-    if each.unwatched:
+    if each.unwatched or each.ownership.workload.kind is WorkloadKind.POD:
         return False
     workloads, (named, uid, *_) = round_.workloads, each.ownership
     there = uid in workloads.by_uid or named in workloads.uid_of_name

@@ -33,6 +33,7 @@ from provisioner.slices.planning.spec import capacity
 from provisioner.slices.planning.spec.capacity import Choices, choices_of
 from provisioner.slices.planning.spec.fit import check_fit
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
+from provisioner.workloads.plain import hosts_of
 
 #: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,
 #: because the cluster autoscaler uses the labels of the pool's template.
@@ -57,7 +58,8 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal inputs give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    readable = re.sub(r"[^a-z0-9]+", "-", workload_name.lower()).strip("-")
+    # The name of a workload of kind POD begins with the kind of the controller.
+    readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
     return PoolName(f"{readable[:_PREFIX_LENGTH].rstrip('-')}-{digest}")
@@ -248,13 +250,23 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked))
+        # The number of the pods of a controller may still change.
+        unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
         raise ImpossibleError(
             f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
             f"has {slice_.nodes} hosts with one pod each; set {slice_.pods_field} to {slice_.nodes} or choose a larger "
             f"topology"
+        )
+    unused = slice_.nodes - slice_.parallelism
+    confirmed = {**slice_.workload.annotations, **slice_.requirements.annotations}.get(constants.ALLOW_UNUSED_HOSTS)
+    if shape.multi_host and unused > slice_.parallelism and slice_.workload.kind.has_pods and confirmed != "true":
+        raise UnmeetableError(
+            f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, but a slice of topology {shape.topology} "
+            f"has {slice_.nodes} hosts, so {unused} would not be used; choose a smaller topology, set "
+            f"{slice_.pods_field} to {slice_.nodes}, or set the annotation {constants.ALLOW_UNUSED_HOSTS} to "
+            '"true" for a node pool anyway'
         )
     return shape
 
@@ -369,8 +381,8 @@ class Candidates:
         self._rules = rules
         self._choices: dict[Hashable, Choices | UnmeetableError] = {}
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
-        #: Specifications by slice and `id` of the choice: equal slices and zones have the same choice object.
-        self._specifications: dict[tuple[SliceId, int], Specification | UnmeetableError] = {}
+        #: Specifications by slice, nodes and `id` of the choice: equal slices and zones have the same choice object.
+        self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return the choices for a slice, only those in `zone` if its workload keeps to one zone."""
@@ -394,7 +406,8 @@ class Candidates:
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         """Return the specification of a pool of a choice. Raises UnmeetableError if the leader pod would not fit."""
-        return _once(self._specifications, (slice_.id, id(choice)), lambda: self._specified(slice_, choice))
+        key = slice_.id, slice_.nodes, id(choice)
+        return _once(self._specifications, key, lambda: self._specified(slice_, choice))
 
     def _specified(self, slice_: Slice, choice: CapacityChoice) -> Specification:
         rules, copied = self._rules, copied_labels(slice_, self._settings, self._rules)

@@ -1,0 +1,49 @@
+"""Completes the workloads of a snapshot by those that follow from pods, and joins child Jobs of one slice. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid, group_key
+from provisioner.slices.demand.slices import name_of_group, parts_of_group
+from provisioner.workloads.plain import as_plain, workloads_of
+
+_Workloads = Mapping[WorkloadUid, Workload]
+
+
+def with_owners(
+    workloads: _Workloads, pods: Iterable[Pod], *, serve_pods: str = "all"
+) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
+    """Return the workloads with those of kind POD, and the pods.
+
+    Pods of child Jobs that are one slice together get the name of that group, which is the name of a child Job.
+
+    With SERVE_PODS=all, pods of Jobs that are not served become of kind POD. The UID of the Job is that of the workload
+    in both cases, so a pool keeps its slice when the Job appears.
+    """
+
+    def is_plain(pod: Pod) -> bool:
+        return serve_pods == "all" and pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads
+
+    joins = {each.full_name: each for each in workloads.values() if any(group.jobs > 1 for group in each.groups)}
+    found = tuple(as_plain(pod) if is_plain(pod) else pod for pod in pods)
+    if joins:
+        of_pod = ((pod, WorkloadName(pod.kind, pod.namespace, pod.workload_name)) for pod in found)
+        found = tuple(_joined(pod, joins.get(name)) for pod, name in of_pod)
+    return {**{each.uid: each for each in workloads_of(found)}, **workloads}, found
+
+
+def _joined(pod: Pod, workload: Workload | None) -> Pod:
+    """Return the pod of a child Job that is one of several of a slice, with the name and the index of that group."""
+    if workload is None or pod.completion_index is None:
+        return pod
+    name, number = parts_of_group(workload.name, pod.group_name)
+    group = next((each for each in workload.groups if each.name == name and each.jobs > 1), None)
+    if group is None or number is None:
+        return pod
+    place, job = divmod(number, group.jobs)
+    joined = name_of_group(workload.name, name, place, numbered=True)
+    index = job * (group.parallelism // group.jobs) + pod.completion_index
+    key = group_key(pod.namespace, joined)
+    return replace(pod, group_name=joined, group_key=key, completion_index=index)

@@ -1,0 +1,101 @@
+"""Derives the pods of Kubernetes' own controllers, and bare pods, as unschedulable pods of kind POD. Pure.
+
+The pods belong to the object of the manifest, also if another object is between the two, such as a ReplicaSet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.model.workloads import Pod
+from provisioner.slices.offline.documents import Path, value_at
+from provisioner.slices.offline.expand import INDEXED, NO_NODES, Template
+from provisioner.workloads.parse_pod import parse_pod
+from provisioner.workloads.plain import as_plain
+
+Json = dict[str, Any]
+#: Path of the spec with the pod template, by group and kind.
+_SPECS: dict[tuple[str, str], Path] = {
+    **{("apps", kind): ("spec",) for kind in ("Deployment", "ReplicaSet", "StatefulSet")},
+    ("v1", "ReplicationController"): ("spec",),
+    ("batch", "Job"): ("spec",),
+    ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
+}
+_POD = ("v1", "Pod")
+#: Time since which the pods are unschedulable: pods that have just become so wait for others of a burst.
+_LONG_AGO = "1999-12-31T00:00:00Z"
+#: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
+_TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
+
+
+def template_of(raw: Json) -> Template | None:
+    """Return where an object has its pod template; None if it is neither a pod nor a controller of Kubernetes."""
+    kind = fields.text(raw.get("apiVersion")).partition("/")[0], fields.text(raw.get("kind"))
+    if kind == _POD:
+        return Template(place=0, name="", replicas=1, pods=1, path=(), pods_path=("spec",), replicas_path=("spec",))
+    at = _SPECS.get(kind)
+    if at is None:
+        return None
+    spec = fields.mapping(value_at(raw, at))
+    count = "parallelism" if kind[0] == "batch" else "replicas"
+    pods = fields.count(spec.get(count))
+    if kind[0] == "batch":
+        pods = min(pods, fields.count(spec.get("completions"), default=pods))
+    indexed = kind[1] == "StatefulSet" or (kind[0] == "batch" and spec.get("completionMode") == INDEXED)
+    path = (*at, count)
+    return Template(
+        place=0,
+        name="",
+        replicas=pods,
+        pods=1,
+        path=(*at, "template"),
+        pods_path=path,
+        replicas_path=path,
+        indexed=indexed,
+    )
+
+
+def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str) -> Iterator[Pod]:
+    """Yield at most `most` pods that request chips and that SERVE_PODS selects. Raises MalformedObject.
+
+    A StatefulSet that is not Parallel has only its first pod until that is ready.
+    """
+    first = parse_pod(_pod(raw, template), serve_pods=serve_pods, jobs=False) if template.replicas else None
+    if first is None:
+        return
+    yield first
+    number = template.replicas if most is None else min(most, template.replicas)
+    in_order = raw["kind"] == "StatefulSet" and fields.mapping(raw.get("spec")).get("podManagementPolicy") != "Parallel"
+    if in_order and first.group_name != first.name:
+        return
+    for index in range(1, number):
+        place = index if template.indexed else None
+        name, uid = (f"{text.removesuffix('-0')}-{index}" for text in (first.name, first.uid))
+        yield as_plain(replace(first, name=name, uid=uid, completion_index=place))
+
+
+def _pod(raw: Json, template: Template) -> Json:
+    """Return the first pod as the API server would show it while no node fits."""
+    made, own = fields.mapping(value_at(raw, template.path)), raw["metadata"]
+    metadata, spec = fields.mapping(made.get("metadata")), fields.mapping(made.get("spec"))
+    if template.path:
+        owner = {"apiVersion": raw["apiVersion"], "kind": raw["kind"], "name": own["name"], "uid": own["uid"]}
+        marks = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
+        metadata = {
+            "labels": metadata.get("labels"),
+            "annotations": {**fields.mapping(metadata.get("annotations")), **marks},
+            "name": f"{own['name']}-0",
+            "namespace": own["namespace"],
+            "uid": f"uid-of-{own['uid']}-0",
+            "creationTimestamp": own["creationTimestamp"],
+            "ownerReferences": [{**owner, "controller": True}],
+        }
+    tolerations = [*fields.sequence(spec.get("tolerations")), _TOLERATION]
+    waits = {"type": "PodScheduled", "status": "False", "reason": "Unschedulable", "message": NO_NODES}
+    condition = {**waits, "lastTransitionTime": _LONG_AGO}
+    status = {"phase": "Pending", "conditions": [condition]}
+    return {"metadata": metadata, "spec": {**spec, "nodeName": "", "tolerations": tolerations}, "status": status}

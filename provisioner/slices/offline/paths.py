@@ -1,0 +1,92 @@
+"""Finds the field of an object that a message is about. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from itertools import islice
+from typing import Any
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.slices.offline.documents import Path, mappings_in, value_at
+from provisioner.slices.offline.expand import Template
+
+#: Fields whose own name occurs in messages.
+_FIELDS = frozenset(
+    {
+        "affinity",
+        "completionMode",
+        "ephemeral-storage",
+        "hugepages-1Gi",
+        "hugepages-2Mi",
+        "managedBy",
+        "memory",
+        "namespace",
+        "nodeSelector",
+        "parallelism",
+        "size",
+    }
+)
+_WORDS: dict[str, tuple[str, ...]] = {
+    constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
+    "cpu": (" cpu", " CPU"),
+    constants.TPU_TOPOLOGY: ("topology",),
+    constants.TPU_ACCELERATOR: ("accelerator",),
+    constants.INSTANCE_TYPE: ("machine type",),
+    constants.ZONE: ("zone ",),
+    constants.RESERVATION_NAME: ("reservation",),
+    constants.FLEX_START: ("flex-start",),
+    constants.ZONES: ("zone ",),
+    constants.CAPACITY: ("reservation", "capacity"),
+    constants.MAX_RUN_DURATION: ("max run duration",),
+    constants.NODE_SERVICE_ACCOUNT: ("service account",),
+    constants.ADDITIONAL_NODE_NETWORKS: ("network",),
+    constants.ALL_OR_NOTHING: ("start together",),
+    constants.SAME_ZONE: ("must be in one zone",),
+    "tolerations": ("toleration", "tolerate"),
+    "replicas": ("that request chips, and",),
+    "subGroupPolicy": ("subgroups",),
+    "leaderTemplate": ("leader template",),
+}
+#: Maps of users, whose keys count only if the message has them as whole words.
+_MAPS = ("nodeSelector", "labels", "annotations")
+_WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
+
+
+def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
+    """Return the field whose value a message quotes, else the field that it names first, else the template or object.
+
+    Messages name selectors, annotations and labels by their keys, and other fields by a few words (`_WORDS`).
+    """
+    found = [
+        (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
+        for place, (words, path, value) in enumerate(_candidates(set(_WORD.findall(message)), raw, template))
+        if words in message
+    ]
+    return min(found)[-1] if found else template.path if template is not None else ()
+
+
+def _candidates(
+    whole_words: set[str], raw: Mapping[str, Any], template: Template | None
+) -> Iterator[tuple[str, Path, object]]:
+    for path, found in _around(raw, template):
+        # Entries beyond this bound are not read.
+        for key, value in islice(found.items(), bounds.MAP_ENTRIES):
+            words = _WORDS.get(key, (key,) if key in _FIELDS else ())
+            named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
+            yield from ((each, (*path, key), value) for each in (*words, *named))
+
+
+def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
+    """Yield the objects above a template and those in it; there may be hundreds of other templates."""
+    above: Path = template.path if template is not None else ()
+    # The path of a pod's template is empty, because a pod is its own template.
+    if above or template is None:
+        yield (), dict(raw)
+        yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))
+    for depth in range(1, len(above)):
+        if isinstance(found := value_at(raw, above[:depth]), dict):
+            yield above[:depth], found
+    if template is not None:
+        yield from (((*above, *path), found) for path, found in mappings_in(value_at(raw, above)))

@@ -1,0 +1,46 @@
+"""Decides the deletion costs of pods, so that a Deployment that scales in empties one pool before the next. Pure.
+
+A ReplicaSet deletes ready pods in the order of their cost. The cost depends only on the pool, so each pod is written at
+most once. Frequent updates would load the API server (KEP-2255).
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from zlib import crc32
+
+from provisioner import constants
+from provisioner.model.capacity import NodePool, PoolName
+from provisioner.model.workloads import Pod, WorkloadKind
+from provisioner.slices.planning.plan import PodCost
+from provisioner.slices.planning.round import Round
+
+#: Maximum number of pods that one decision writes to; later decisions write to the others.
+_MAX_WRITES = 32
+#: Number of costs of pools with the same number of nodes. Costs are at most 2^31 - 1.
+_COSTS = 1_000_000
+
+
+def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
+    """Return the costs to write: for ReplicaSets with pods on several shared pools, unless a pod has a cost."""
+    if not round_.settings.pod_deletion_cost:
+        return ()
+    found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
+    for pod in round_.snapshot.pods:
+        if pod.kind is WorkloadKind.POD and pod.owner is not None and pod.owner.kind == "ReplicaSet":
+            name = round_.memory.membership.seen.get(pod.node_name, PoolName(""))
+            if name in round_.supply and not pod.finished and pod.deletion_deadline is None:
+                found[pod.workload_uid].append((pod, name))
+    costs = [
+        PodCost(pod.namespace, pod.name, pod.uid, _cost_of(round_.supply[name].pool))
+        for pods in found.values()
+        if len({name for _, name in pods}) > 1
+        for pod, name in pods
+        if constants.POD_DELETION_COST not in pod.requirements.annotations
+    ]
+    return tuple(sorted(costs)[:_MAX_WRITES])
+
+
+def _cost_of(pool: NodePool) -> int:
+    """Return the cost of the pods on a pool: small pools become empty first, and pools of one size in some order."""
+    return min(pool.hosts, 1000) * _COSTS + crc32(pool.name.encode()) % _COSTS

@@ -1,0 +1,137 @@
+"""Gives slices that share pools (`Slice.share`) a node each, and joins those that need one pool. Pure.
+
+Such a slice is one pod, and the scheduler chooses its node. Existing nodes, and those of pools that are being created,
+are counted first. A pod that is being deleted frees its node within its grace period, so a rolling update waits for it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+from provisioner.model import bounds
+from provisioner.model.capacity import PoolName
+from provisioner.model.fits import Fits
+from provisioner.model.workloads import Pod, WorkloadKind
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.refusals import has_settings, settings_of, why_unfit, why_wrong_kind
+from provisioner.slices.planning.round import Round, Supply
+
+#: A pool for fewer than all nodes is created if no further pod has become unschedulable for this time.
+_QUIET = timedelta(seconds=3)
+#: Maximum time for which a pod waits for others: an autoscaler may add pods one by one.
+_BURST = timedelta(seconds=15)
+#: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
+_Party = tuple[str, str] | None
+
+
+class _Place(NamedTuple):
+    pool: Supply
+    #: Nodes of the pool that fit, as bits.
+    nodes: int
+    #: Whether nodes that do not exist yet will fit.
+    expected: bool
+
+
+class Seats:
+    """Nodes that are left for slices that share pools. Used for one decision."""
+
+    def __init__(
+        self,
+        round_: Round,
+        occupants: Mapping[PoolName, Collection[SliceId | None]],
+        claimed: Mapping[PoolName, SliceId],
+    ) -> None:
+        self._round, self._claimed = round_, claimed
+        #: Pools with pods come first, so that others become empty and are deleted.
+        self._pools = sorted(
+            (each for each in round_.supply.values() if each.usable and not each.undecided),
+            key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
+        )
+        views = [(pool.name, view) for pool in self._pools for view in pool.offered]
+        self._fits = Fits([view for _, view in views])
+        busy = {pod.node_name for pod in round_.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
+        self._left = 0
+        self._nodes_of = dict.fromkeys((each.name for each in self._pools), 0)
+        for place, (name, view) in enumerate(views):
+            self._nodes_of[name] |= 1 << place
+            self._left |= (view.name not in busy) << place
+        self._missing = {pool.name: pool.missing for pool in self._pools}
+        self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
+        self._places: dict[Hashable, list[_Place]] = {}
+
+    def take(self, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> Supply | None:
+        """Return the pool with a node that is left for a slice, and take the node; None if no node is left.
+
+        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace.
+        """
+        if slice_.share not in self._places:
+            self._places[slice_.share] = self._find_places(slice_)
+        places = self._places[slice_.share]
+        for place in tuple(places):
+            name = place.pool.name
+            if not self._is_open(place.pool, slice_, may_borrow):
+                continue
+            if left := self._left & place.nodes:
+                self._left ^= left & -left
+                return place.pool
+            if place.expected and self._missing[name]:
+                self._missing[name] -= 1
+                return place.pool
+            places.remove(place)
+        return None
+
+    def _find_places(self, slice_: Slice) -> list[_Place]:
+        fitting, own = self._fits.fitting(slice_.requirements), settings_of(slice_)
+        suitable = [each for each in self._pools if why_wrong_kind(slice_, each) is None and has_settings(each, own)]
+        return [_Place(each, fitting & self._nodes_of[each.name], why_unfit(slice_, each) is None) for each in suitable]
+
+    def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
+        """Whether a slice may use a pool together with its present users, or as its first one."""
+        party, creator, claimant = _party_of(slice_), pool.ownership.workload, self._claimed.get(pool.name)
+        parties = self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
+        if parties:
+            return parties == {party}
+        own = creator.kind is WorkloadKind.POD and creator.namespace == slice_.workload.namespace
+        return own or may_borrow(pool)
+
+    def _party(self, slice_id: SliceId | None) -> _Party:
+        slice_ = self._round.slices.get(slice_id) if slice_id is not None else None
+        return _party_of(slice_) if slice_ is not None and slice_.share is not None else None
+
+    def _is_leaving(self, pod: Pod) -> bool:
+        return pod.deletion_deadline is not None and pod.deletion_deadline > self._round.now
+
+
+def _party_of(slice_: Slice) -> _Party:
+    return slice_.workload.namespace, slice_.mark
+
+
+def join(slices: Iterable[Slice]) -> list[tuple[Slice, tuple[Slice, ...]]]:
+    """Return the slices to create pools for, each with the other slices that its pool is for, in the given order.
+
+    A slice that stands for several has a node for each of them.
+    """
+    groups: list[list[Slice]] = []
+    last: dict[Hashable, list[Slice]] = {}
+    for slice_ in slices:
+        group = last.get(slice_.share) if slice_.share is not None else None
+        if group is None or len(group) == bounds.SHARED_POOL_NODES:
+            group = last[slice_.share] = []
+            groups.append(group)
+        group.append(slice_)
+    return [(replace(first, parallelism=1 + len(rest)) if rest else first, tuple(rest)) for first, *rest in groups]
+
+
+def burst_ends(slices: Sequence[Slice]) -> datetime | None:
+    """Return when a pool for some slices is created at the latest; None if it is not delayed.
+
+    The scheduler reports the pods of a burst one after the other, within seconds.
+    """
+    if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
+        return None
+    leaders = (each.leader for each in slices)
+    times = [pod.unschedulable_since for pod in leaders if pod is not None and pod.unschedulable_since is not None]
+    return min(max(times) + _QUIET, min(times) + _BURST) if times else None

@@ -1,0 +1,102 @@
+"""Reads pods of workloads of all kinds from raw JSON. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields, podspec
+from provisioner.model import bounds
+from provisioner.model.workloads import GroupKey, Pod, WorkloadKind, WorkloadUid, group_key
+from provisioner.workloads import KINDS, LEADER_WORKER_SET
+from provisioner.workloads.kind import Claim
+from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of
+
+#: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they are recognized by the pod's
+#: controller, regardless of its labels.
+_CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
+
+
+def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod | None:
+    """Read a pod; None unless it belongs to a workload and requests chips.
+
+    Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, so are pods of plain Jobs.
+    """
+    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    claim = claim_of(metadata)
+    plain = claim is None or (claim.kind is WorkloadKind.JOB and not jobs)
+    owner = None
+    if plain or (claim is not None and claim.kind is WorkloadKind.JOB):
+        owner = owner_of(fields.name(metadata.get("namespace")), metadata)
+    if plain and not is_asked_for(metadata, owner, serve_pods):
+        return None
+    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
+    # Checked early, because most pods of a cluster request none.
+    if podspec.requested_chips(what, spec) == 0:
+        if claim is None or not _is_chipless_leader(claim, spec):
+            return None
+        claim = replace(claim, group_size=max(0, claim.group_size - 1))
+    namespace, name, uid = fields.identity("pod", metadata)
+    requirements = podspec.requirements(what, spec, metadata)
+    status = fields.mapping(fields.mapping(raw).get("status"))
+    created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
+    phase = fields.name(status.get("phase")) or "Pending"
+    since, words, gated = None, "", False
+    if phase == "Pending":
+        for condition in fields.mappings(status.get("conditions")):
+            if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
+                continue
+            if condition.get("reason") == "Unschedulable":
+                since = fields.parse_timestamp(condition.get("lastTransitionTime")) or created_at
+                words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
+        gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
+        # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
+        if gated := bool(gang) and not _is_scheduled(status):
+            since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
+    if claim is None or plain:
+        claim = Claim(kind=WorkloadKind.POD, name=name, index=index_of(metadata, owner))
+    pod = Pod(
+        kind=claim.kind,
+        namespace=namespace,
+        name=name,
+        uid=uid,
+        workload_name=claim.name,
+        workload_uid=WorkloadUid(claim.uid),
+        group_name=claim.group_name,
+        group_key=key_of(namespace, claim),
+        owner=owner,
+        completion_index=claim.index,
+        group_size=claim.group_size,
+        phase=phase,
+        node_name=fields.name(spec.get("nodeName")),
+        requirements=requirements,
+        priority=fields.priority(spec),
+        created_at=created_at or fields.UNKNOWN_TIME,
+        unschedulable_since=since,
+        unschedulable_message=words,
+        gated=gated,
+        deletion_deadline=fields.deletion_deadline(what, metadata),
+    )
+    return as_plain(pod) if plain else pod
+
+
+def _is_chipless_leader(claim: Claim, spec: dict[str, Any]) -> bool:
+    """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: its workers may be created only when it is bound."""
+    leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
+    return leads and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
+
+
+def _is_scheduled(status: dict[str, Any]) -> bool:
+    return any(each.get("type") == "PodScheduled" for each in fields.mappings(status.get("conditions")))
+
+
+def claim_of(metadata: dict[str, Any]) -> Claim | None:
+    """Return the claim of a pod by the first kind that matches; None if no kind matches."""
+    return next(filter(None, (kind.claim_of(metadata) for kind in _CLAIMS)), None)
+
+
+def key_of(namespace: str, claim: Claim) -> GroupKey:
+    """Return the key of a pod's group; empty if it has none."""
+    return group_key(namespace, claim.group_name) if claim.group_name else GroupKey("")

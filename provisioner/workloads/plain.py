@@ -1,0 +1,150 @@
+"""Derives workloads of kind POD from pods: their controller of any kind, or the pod itself if it has none. Pure.
+
+No other object is read, so a workload ends when it has no unfinished pods. On single hosts each pod is a slice. On
+several hosts all pods of the controller are one slice, and need an index: that of an Indexed Job or a StatefulSet.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import replace
+from typing import Any
+
+from provisioner import constants, tpu
+from provisioner.kube import fields
+from provisioner.model import bounds
+from provisioner.model.workloads import (
+    ObjectRef,
+    Pod,
+    PodGroup,
+    Requirements,
+    Workload,
+    WorkloadKind,
+    WorkloadUid,
+    group_key,
+)
+from provisioner.workloads.kind import STATEFUL_SET, controller_of, marked, too_much
+
+#: Kinds of controllers whose pods are created for existing nodes.
+_FOR_NODES = frozenset({"DaemonSet", "Node"})
+
+
+def owner_of(namespace: str, metadata: Mapping[str, Any]) -> ObjectRef | None:
+    """Return the controller of a pod; None if it has none, or if its reference is incomplete."""
+    owner = controller_of(metadata)
+    if owner is None or not (owner.kind and owner.name and owner.uid):
+        return None
+    return ObjectRef(
+        kind=owner.kind, api_version=owner.api_version, namespace=namespace, name=owner.name, uid=owner.uid
+    )
+
+
+def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pods: str) -> bool:
+    """Whether a pod may be of kind POD, by the value of SERVE_PODS."""
+    annotated = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
+    wanted = serve_pods == "all" or (serve_pods == "annotated" and annotated)
+    return wanted and (owner is None or owner.kind not in _FOR_NODES)
+
+
+def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None:
+    """Return the index of a pod among those of its controller; None if it has none."""
+    for key in (constants.COMPLETION_INDEX, constants.POD_INDEX):
+        if (index := fields.index(marked(metadata, key))) is not None:
+            return index
+    if owner is None or (owner.api_version, owner.kind) != STATEFUL_SET:
+        return None
+    return fields.index(fields.name(metadata.get("name")).removeprefix(f"{owner.name}-"))
+
+
+def as_plain(pod: Pod) -> Pod:
+    """Return a pod as one of kind POD: with its workload and its group, by its controller, index and shape."""
+    owner = pod.owner
+    together = owner is not None and pod.completion_index is not None and _has_several_hosts(pod.requirements)
+    group = owner.name if owner is not None and together else pod.name
+    return replace(
+        pod,
+        kind=WorkloadKind.POD,
+        workload_name=pod.name if owner is None else f"{owner.kind[:1].upper()}{owner.kind[1:]}.{owner.name}",
+        workload_uid=pod.uid if owner is None else owner.uid,
+        group_name=group,
+        group_key=group_key(pod.namespace, group),
+        completion_index=pod.completion_index if together else constants.LEADER_INDEX,
+        group_size=0,
+    )
+
+
+def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
+    """Yield the workloads of the unfinished pods of kind POD."""
+    by_uid: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if pod.kind is WorkloadKind.POD and not pod.finished:
+            by_uid[pod.workload_uid].append(pod)
+    for uid, own in by_uid.items():
+        first = min(own, key=lambda pod: (pod.created_at, pod.name))
+        groups = tuple(_groups_of(own))
+        yield Workload(
+            kind=WorkloadKind.POD,
+            namespace=first.namespace,
+            name=first.workload_name,
+            uid=WorkloadUid(uid),
+            groups=groups,
+            problem=too_much(WorkloadKind.POD, groups),
+            created_at=first.created_at,
+            controller=first.owner,
+        )
+
+
+def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
+    """Yield one entry for all slices of single pods, and one for each group of several pods, which has its name."""
+    alone = [pod for pod in pods if pod.group_name == pod.name]
+    together: dict[str, list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if pod.group_name != pod.name:
+            together[pod.group_name].append(pod)
+    for name, members in (*((("", alone),) if alone else ()), *together.items()):
+        template = min(members, key=lambda pod: (pod.created_at, pod.name)).requirements
+        hosts = hosts_of(template) if name else 1
+        yield PodGroup(
+            name=name,
+            replicas=1 if name else len(members),
+            numbered=False,
+            lowest_leads=True,
+            parallelism=hosts,
+            template=template,
+        )
+
+
+def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> str:
+    """Return why the pods of a group of kind POD are not the hosts of one slice; empty if they are, or already run."""
+    pods = tuple(pods)
+    hosts = shape.nodes(1)
+    if not shape.multi_host or any(pod.node_name for pod in pods):
+        return ""
+    what = f"a slice of topology {shape.topology} has {hosts} hosts"
+    advice = "use a JobSet or a LeaderWorkerSet"
+    if owner is None or all(pod.group_name == pod.name for pod in pods):
+        whose = f"pods of a {bounds.cut(owner.kind)}" if owner is not None else "pods without a controller"
+        return f"{what}, and {whose} have no index, so nothing shows which host of a slice a pod is; {advice}"
+    found = len({pod.completion_index for pod in pods if pod.deletion_deadline is None})
+    of_set = (owner.api_version, owner.kind) == STATEFUL_SET
+    field = "replicas" if of_set else "completions and parallelism"
+    if found > hosts:
+        return f"set {field} to {hosts}, or {advice} for several slices: {what}, and the {owner.kind} has more pods"
+    parallel = ", and podManagementPolicy to Parallel" if of_set else ""
+    return f"set {field} to {hosts}{parallel}: {what}, and the {owner.kind} has fewer pods" if found < hosts else ""
+
+
+def _has_several_hosts(requirements: Requirements) -> bool:
+    return hosts_of(requirements) > 1
+
+
+def hosts_of(requirements: Requirements) -> int:
+    """Return the number of hosts of the slice that a pod selects; 1 if the slice is invalid."""
+    find = requirements.node_selector.get
+    selected = (find(constants.TPU_ACCELERATOR, ""), find(constants.TPU_TOPOLOGY, ""))
+    try:
+        shape = tpu.resolve(*selected, requirements.chips, find(constants.INSTANCE_TYPE, ""))
+    except tpu.ShapeError:
+        return 1
+    return shape.nodes(1)

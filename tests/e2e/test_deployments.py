@@ -1,0 +1,61 @@
+"""Tests of Deployments on a real control plane: their pods share node pools, which are deleted when they are empty."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.protocol import collection_path, object_path
+from rehearsal.localcluster import RUN_FOR
+from tests.e2e.kit import Ground
+from tests.support.objects import pod_spec
+
+pytestmark = pytest.mark.e2e
+
+_ROOT = "/apis/apps/v1"
+
+
+def deployment(namespace: str) -> dict[str, Any]:
+    """Return a Deployment without replicas, whose pods run on one host each."""
+    labels = {"app": "web"}
+    template = {
+        "metadata": {"labels": labels, "annotations": {RUN_FOR: "1h"}},
+        "spec": pod_spec(topology="2x2x1", restartPolicy="Always", terminationGracePeriodSeconds=1),
+    }
+    return {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": "web", "namespace": namespace},
+        "spec": {"replicas": 0, "selector": {"matchLabels": labels}, "template": template},
+    }
+
+
+def test_deployment_that_scales_to_40_and_back_gets_few_pools_and_then_none(alone: Ground) -> None:
+    """The pools have one node for each pod. Their number depends on how many pods are pending at the same time."""
+    alone.provisioner()
+    path = object_path("deployments", "web", namespace=alone.namespace, root=_ROOT)
+    alone.api.post(collection_path("deployments", namespace=alone.namespace, root=_ROOT), deployment(alone.namespace))
+
+    def scale(number: int) -> None:
+        alone.api.patch(path, {"spec": {"replicas": number}})
+
+    def running() -> int:
+        return sum(bool(pod["spec"].get("nodeName")) for pod in alone.pods())
+
+    try:
+        scale(40)
+        alone.wait(lambda: running() == 40, "40 pods are bound")
+        assert sum(len(pool.nodes) for pool in alone.living()) == 40
+        assert len(alone.pools()) <= 6
+        alone.wait(
+            lambda: all(constants.POD_DELETION_COST in pod["metadata"].get("annotations", {}) for pod in alone.pods()),
+            "all pods have a deletion cost",
+        )
+        assert constants.CREATION_STARTED in alone.reasons("Pod", "web")
+    finally:
+        scale(0)
+    alone.wait(lambda: not alone.pods(), "all pods have ended")
+    alone.await_gone()
+    alone.api.delete(path)

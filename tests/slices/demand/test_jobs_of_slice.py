@@ -1,0 +1,81 @@
+"""Child Jobs that each have fewer pods than their slice has hosts: together one slice, or not bought."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.workloads import Pod
+from provisioner.slices.demand.owners import with_owners
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.pipeline import decide
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.workloads.jobset import parse_jobset
+from provisioner.workloads.parse_pod import parse_pod
+from tests.support.clock import NOW
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
+from tests.support.settings import settings
+
+EXCLUSIVE = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}
+CONFIRMED = {constants.ALLOW_UNUSED_HOSTS: "true"}
+#: Topology of eight hosts.
+TOPOLOGY = "2x4x4"
+
+
+def pods_of(replicas: int, *, marked: bool = False) -> list[Pod]:
+    """Return the first pod of each child Job, unschedulable."""
+    found = []
+    for number in range(replicas):
+        spec = pod_spec(topology=TOPOLOGY, tolerations=[toleration()])
+        if marked:
+            spec["nodeSelector"] |= {constants.SLICE: f"j-{number}", constants.SLICE_NAMESPACE: "default"}
+        pod = parse_pod(raw_leader(number=number, spec=spec))
+        assert pod is not None
+        found.append(pod)
+    return found
+
+
+def planned(replicas: int, parallelism: int, annotations: dict[str, Any], **how: bool) -> Plan:
+    """Return the decision about a JobSet and the first pods of its child Jobs."""
+    raw = raw_jobset(replicas=replicas, parallelism=parallelism, pod=pod_spec(topology=TOPOLOGY))
+    raw["metadata"]["annotations"] = annotations
+    jobset = parse_jobset(raw)
+    workloads, pods = with_owners({jobset.uid: jobset}, pods_of(replicas, **how))
+    snapshot = Snapshot(workloads=workloads, pods=pods, pools_listed_at=NOW)
+    return decide(snapshot, Memory(), settings(concurrency=64), GKE_RULES, NOW)
+
+
+@pytest.mark.parametrize(
+    ("replicas", "parallelism", "annotations", "pools", "problem"),
+    [
+        pytest.param(8, 1, {}, 1, "", id="one Job for each host"),
+        pytest.param(16, 1, {}, 2, "", id="hosts of two slices"),
+        pytest.param(4, 2, {}, 1, "", id="two hosts for each Job"),
+        pytest.param(2, 8, {}, 2, "", id="whole slices"),
+        pytest.param(6, 1, {}, 0, "so 7 would not be used", id="too few Jobs for a slice"),
+        pytest.param(8, 3, {}, 0, "so 5 would not be used", id="no whole number of Jobs in a slice"),
+        pytest.param(8, 1, EXCLUSIVE, 0, "so 7 would not be used", id="exclusive placement"),
+        pytest.param(6, 1, CONFIRMED, 6, "", id="confirmed"),
+        pytest.param(3, 4, {}, 3, "", id="half of the hosts"),
+    ],
+)
+def test_child_jobs_get_one_pool_for_each_slice_that_they_fill(
+    replicas: int, parallelism: int, annotations: dict[str, Any], pools: int, problem: str
+) -> None:
+    """Eight child Jobs with one pod each got eight pools of eight hosts."""
+    plan = planned(replicas, parallelism, annotations)
+    assert [create.request.hosts for create in plan.creates] == [8] * pools
+    notices = [each.message for each in plan.notices if each.reason == constants.INVALID_REQUEST]
+    assert bool(notices) is bool(problem)
+    assert all(problem in each for each in notices)
+
+
+def test_child_jobs_with_own_nodes_are_no_slice_together() -> None:
+    """The placement policy marks the pods of each child Job with a key of their own."""
+    plan = planned(8, 1, {}, marked=True)
+    assert plan.creates == ()
+    assert {"use one Job with parallelism 8" in each.message for each in plan.notices} == {True}

@@ -1,0 +1,131 @@
+"""Slices of pods of any controller, and the pools that are created for them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.kube.reflector import Collection, Reflector
+from provisioner.model.workloads import Pod, Workloads
+from provisioner.slices.demand import Slice
+from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.demand.owners import with_owners
+from provisioner.slices.demand.slices import all_slices, find_by_workload
+from provisioner.slices.planning.memory.state import Memory
+from provisioner.slices.planning.pipeline import decide
+from provisioner.slices.planning.plan import Plan
+from provisioner.slices.planning.round import Snapshot
+from provisioner.slices.suppliers.gke.rules import GKE_RULES
+from provisioner.workloads.parse_pod import parse_pod
+from tests.support.clock import NOW
+from tests.support.counting import counted
+from tests.support.objects import pod_spec, raw_plain_pod, reference
+from tests.support.settings import settings
+
+
+def pods_of(owner: dict[str, Any] | None, number: int, **parts: Any) -> list[Pod]:
+    """Return unschedulable pods of a controller."""
+    name = owner["name"] if owner is not None else "trial"
+    found = (parse_pod(raw_plain_pod(f"{name}-{index}", owner, **parts), jobs=False) for index in range(number))
+    return [pod for pod in found if pod is not None]
+
+
+def planned(*pods: Pod, **changes: Any) -> Plan:
+    """Return the decision about some pods in a cluster without pools."""
+    workloads, found = with_owners({}, pods)
+    snapshot = Snapshot(workloads=workloads, pods=found, pools_listed_at=NOW)
+    return decide(snapshot, Memory(), settings(concurrency=64, **changes), GKE_RULES, NOW)
+
+
+def slices(*pods: Pod) -> list[Slice]:
+    """Return the slices of some pods."""
+    workloads, found = with_owners({}, pods)
+    by_workload = find_by_workload(Workloads.of(workloads), found, ServingPolicy())
+    return sorted(all_slices(by_workload).values(), key=lambda each: each.group_name)
+
+
+SET, STATEFUL = reference("ReplicaSet", "web"), reference("StatefulSet", "hosts")
+JOB = reference("Job", "sweep", "batch/v1")
+
+
+@pytest.mark.parametrize(
+    ("owner", "number", "topology", "hosts", "problem"),
+    [
+        pytest.param(SET, 3, "2x2x1", [3], "", id="single hosts of a Deployment"),
+        pytest.param(None, 1, "2x2x1", [1], "", id="single host of a pod without a controller"),
+        pytest.param(STATEFUL, 2, "2x2x2", [2], "", id="StatefulSet with a pod for each host"),
+        pytest.param(STATEFUL, 1, "2x2x2", [], "set replicas to 2, and podManagementPolicy to Parallel", id="too few"),
+        pytest.param(
+            STATEFUL,
+            4,
+            "2x2x2",
+            [],
+            "set replicas to 2, or use a JobSet",
+            id="two slices",
+        ),
+        pytest.param(SET, 2, "2x2x2", [], "pods of a ReplicaSet have no index", id="several hosts of a Deployment"),
+        pytest.param(JOB, 2, "2x2x2", [], "pods of a Job have no index", id="several hosts of a NonIndexed Job"),
+        pytest.param(None, 1, "2x2x2", [], "pods without a controller have no index", id="several hosts of a pod"),
+    ],
+)
+def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
+    owner: dict[str, Any] | None, number: int, topology: str, hosts: list[int], problem: str
+) -> None:
+    """Otherwise an Event on the pod and its controller has the reason and what to use."""
+    plan = planned(*pods_of(owner, number, topology=topology))
+    assert [create.request.hosts for create in plan.creates] == hosts
+    notices = [each for each in plan.notices if each.reason == constants.INVALID_REQUEST]
+    assert bool(notices) is bool(problem)
+    for each in notices:
+        assert problem in each.message
+        assert owner is None or owner["kind"] in {ref.kind for ref in each.objects}
+
+
+def test_pods_that_run_are_no_misfit() -> None:
+    """An Indexed Job whose first pods have ended keeps its pool until the last pod ends."""
+    metadata = {"annotations": {constants.COMPLETION_INDEX: "1"}}
+    (pod,) = pods_of(JOB, 1, topology="2x2x2", metadata=metadata)
+    (waiting,), (running,) = slices(pod), slices(replace(pod, node_name="host-1", unschedulable_since=None))
+    assert "has fewer pods" in waiting.shape_problem
+    assert (running.shape_problem, running.nodes) == ("", 2)
+
+
+def test_slices_of_pods_never_wait_for_each_other() -> None:
+    """An OrderedReady StatefulSet creates its second pod only when the first one is ready."""
+    for each in slices(*pods_of(STATEFUL, 3)):
+        assert each.wishes.all_or_nothing is False
+
+
+def test_equal_pods_of_single_hosts_share_and_others_do_not() -> None:
+    """Planning may create one pool for all slices with an equal value, also of two ReplicaSets of a Deployment."""
+    shared = {each.share for each in slices(*pods_of(SET, 2), *pods_of(reference("ReplicaSet", "web-2"), 1))}
+    assert len(shared) == 1
+    assert None not in shared
+    (two_hosts,) = slices(*pods_of(STATEFUL, 2, topology="2x2x2"))
+    assert two_hosts.share is None
+    wishes = {"annotations": {constants.CAPACITY: "spot"}}
+    cpu = pod_spec(topology="2x2x1")
+    cpu["containers"][0]["resources"]["requests"]["cpu"] = "2"
+    for other in ({"metadata": wishes}, {"spec": cpu}, {"namespace": "other"}):
+        (each,) = slices(*pods_of(reference("ReplicaSet", "other"), 1, **other))
+        assert each.share not in shared
+
+
+def test_pods_of_two_owners_with_the_same_name_are_two_workloads() -> None:
+    """A StatefulSet that was recreated has another UID, and pods of the old one may still exist."""
+    first, second = pods_of(STATEFUL, 1), pods_of({**STATEFUL, "uid": "newer"}, 1)
+    found = slices(*first, *(replace(pod, name="other", uid="other") for pod in second))
+    assert {each.id.workload_uid for each in found} == {"uid-of-hosts", "newer"}
+    assert all(len(each.pods) == 1 for each in found)
+
+
+def test_pods_without_chips_cost_no_memory_and_little_time() -> None:
+    """A cluster may have tens of thousands of pods, of which few request chips."""
+    read = Reflector(Collection(name="pods", resource="pods"), parse=parse_pod, on_change=lambda: None)
+    raws = [raw_plain_pod(f"web-{number}", SET, chips=0) for number in range(1000)]
+    _, calls = counted(lambda: [read.take_event({"type": "ADDED", "object": raw}) for raw in raws])
+    assert not read.records()
+    assert calls < 300 * len(raws)

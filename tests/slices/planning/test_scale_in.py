@@ -1,0 +1,72 @@
+"""Deletion costs of the pods of Deployments that run on several shared pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from provisioner import constants
+from provisioner.slices.planning.plan import Plan
+from tests.support.pod_world import Cluster
+from tests.support.settings import settings
+
+#: Larger than the number of pods that one decision writes to.
+_MANY = 40
+
+
+def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster:
+    """Return a world in which the pods of a controller run."""
+    world = Cluster(settings_=settings(concurrency=64, pod_deletion_cost=on))
+    world.scale(number, kind=kind)
+    world.settle()
+    assert all(pod.node_name for pod in world.pods.values())
+    return world
+
+
+def carry_out(world: Cluster, plan: Plan) -> None:
+    """Write the costs of a plan."""
+    by_name = {pod.name: pod for pod in world.pods.values()}
+    for each in plan.costs:
+        pod = by_name[each.name]
+        annotations = {**pod.requirements.annotations, constants.POD_DELETION_COST: str(each.cost)}
+        world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
+
+
+def test_pods_of_small_pools_have_lower_costs_and_each_pod_is_written_once() -> None:
+    """A ReplicaSet that scales in deletes the pods with the lowest cost first."""
+    world = scaled(_MANY)
+    written = 0
+    while costs := (plan := world.look()).costs:
+        written += len(costs)
+        carry_out(world, plan)
+    assert written == _MANY
+    costs_of: dict[str, set[int]] = {}
+    for pod in world.pods.values():
+        pool = world.nodes[pod.node_name].pool_name
+        costs_of.setdefault(pool, set()).add(int(pod.requirements.annotations[constants.POD_DELETION_COST]))
+    assert {len(each) for each in costs_of.values()} == {1}
+    assert len(set.union(*costs_of.values())) == len(costs_of) == 3
+    smallest = min(world.pools.values(), key=lambda pool: pool.hosts)
+    assert costs_of[smallest.name] == {min(set.union(*costs_of.values()))}
+    assert max(set.union(*costs_of.values())) < 2**31
+
+
+@pytest.mark.parametrize(
+    ("number", "kind", "on"),
+    [
+        pytest.param(16, "ReplicaSet", True, id="one pool"),
+        pytest.param(20, "StatefulSet", True, id="controller that ignores costs"),
+        pytest.param(20, "ReplicaSet", False, id="disabled by the setting"),
+    ],
+)
+def test_no_costs_are_written_if_they_have_no_effect(number: int, kind: str, on: bool) -> None:
+    assert scaled(number, kind=kind, on=on).look().costs == ()
+
+
+def test_cost_that_a_user_has_set_is_kept() -> None:
+    world = scaled(20)
+    uid, pod = next(iter(world.pods.items()))
+    annotations = {constants.POD_DELETION_COST: "-7"}
+    world.pods[uid] = replace(pod, requirements=replace(pod.requirements, annotations=annotations))
+    assert pod.name not in {each.name for each in world.look().costs}

@@ -1,0 +1,201 @@
+"""Pods of any controller on single hosts share pools: the number of nodes that are bought, kept and given back."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind
+from provisioner.workloads.parse_pod import parse_pod
+from tests.support.models import make_jobset, make_requirements
+from tests.support.objects import raw_plain_pod, reference
+from tests.support.pod_world import Cluster
+from tests.support.settings import settings
+from tests.support.world import failure
+
+
+def cluster(**changes: Any) -> Cluster:
+    """Return an empty cluster in which many creates may run at the same time."""
+    return Cluster(settings_=settings(concurrency=64, **changes))
+
+
+@pytest.mark.parametrize(
+    ("number", "sizes"),
+    [
+        pytest.param(1, [1], id="one pod"),
+        pytest.param(16, [16], id="one full pool"),
+        pytest.param(17, [16, 1], id="one more"),
+        pytest.param(300, [16] * 18 + [12], id="burst"),
+    ],
+)
+def test_pending_pods_get_pools_of_at_most_16_nodes(number: int, sizes: list[int]) -> None:
+    """300 pools would slow down GKE's own operations, which begin to suffer at 200 pools."""
+    world = cluster()
+    world.scale(number)
+    world.settle()
+    assert world.sizes == sizes
+    assert all(pod.node_name for pod in world.pods.values())
+    world.settle(rounds=20)
+    assert len(world.created) == len(sizes)
+
+
+@pytest.mark.parametrize(
+    ("interval_seconds", "most"), [pytest.param(0, 2, id="burst"), pytest.param(2, 4, id="trickle")]
+)
+def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int, most: int) -> None:
+    """The scheduler reports the pods of a burst within seconds; a pool for each round would be small."""
+    world = cluster()
+    for number in range(1, 21):
+        world.scale(number)
+        world.step(seconds=max(interval_seconds, 0.2))
+        world.finish_creates()
+        world.bind()
+    world.settle()
+    assert len(world.created) <= most
+    assert all(pod.node_name for pod in world.pods.values())
+
+
+def test_pods_use_free_nodes_before_new_ones_are_bought() -> None:
+    """Also nodes of a pool in creation, and of a pool that runs pods of another ReplicaSet of the namespace."""
+    world = cluster()
+    world.scale(6)
+    world.run(4)
+    world.scale(2, owner="other")
+    for uid in [uid for uid, pod in world.pods.items() if pod.name in ("web-4", "web-5")]:
+        del world.pods[uid]
+    world.run(4)
+    assert world.sizes == [6]
+    world.settle()
+    assert world.sizes == [6]
+    assert all(pod.node_name for pod in world.pods.values())
+    world.scale(1, owner="late")
+    world.settle()
+    assert world.sizes == [6, 1]
+
+
+def test_pool_is_kept_while_one_node_is_used_and_deleted_afterwards() -> None:
+    world = cluster()
+    world.scale(3)
+    world.settle()
+    last = next(iter(world.pods))
+    world.pods = {last: world.pods[last]}
+    world.run(100)
+    assert world.deleted == []
+    world.pods.clear()
+    world.run(100)
+    world.finish_deletes()
+    assert world.pools == {}
+
+
+def test_many_pools_of_a_deployment_that_ends_are_deleted_at_once() -> None:
+    """Pods and their workload end together, so that is no sign of an incomplete list."""
+    world = cluster()
+    world.scale(80)
+    world.settle()
+    world.pods.clear()
+    world.run(60)
+    assert len(world.deleted) == 5
+    assert world.plans[-1].alerts == ()
+
+
+@pytest.mark.parametrize(
+    ("grace", "bought"),
+    [pytest.param(30, 0, id="within the grace period"), pytest.param(-1, 1, id="after the grace period")],
+)
+def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, bought: int) -> None:
+    """A pod past its grace period is on a node that does not respond."""
+    world = cluster()
+    world.scale(4)
+    world.settle()
+    uid, old = next(iter(world.pods.items()))
+    world.pods[uid] = replace(old, deletion_deadline=world.now + timedelta(seconds=grace))
+    world.scale(1, owner="next")
+    world.run(5)
+    assert len(world.created) == 1 + bought
+
+
+def test_pods_that_cannot_be_bound_buy_no_second_pool() -> None:
+    """The scheduler may refuse the nodes for a reason that the provisioner does not know."""
+    world = cluster()
+    world.scale(20)
+    for _ in range(60):
+        world.step(seconds=60)
+        world.finish_creates()
+        world.finish_deletes()
+    assert len(world.created) == 2
+    assert {each.reason for each in world.plans[-1].notices} == {constants.STUCK}
+
+
+@pytest.mark.parametrize(
+    ("limits", "sizes"),
+    [
+        pytest.param({"max_chips": 40}, [10], id="chips"),
+        pytest.param({"max_chips_per_namespace": (("default", 72),)}, [16, 2], id="chips of the namespace"),
+        pytest.param({"max_pools_per_jobset": 2}, [16, 16], id="pools of a workload"),
+    ],
+)
+def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -> None:
+    """A pool for all pods would be refused although there is room for some of them."""
+    world = cluster(**limits)
+    world.scale(40)
+    world.settle(rounds=6)
+    assert world.sizes == sizes
+    waiting = {pod.uid for pod in world.pods.values() if not pod.node_name}
+    assert waiting
+    notified = {ref.uid for each in world.plans[-1].notices for ref in each.objects}
+    assert waiting <= notified
+
+
+def test_limit_charges_the_namespace_that_uses_a_node() -> None:
+    """The pool was created for pods of another namespace."""
+    world = cluster(max_chips_per_namespace=(("default", 4), ("*", 64)))
+    world.scale(2, owner="far", namespace="far")
+    world.settle()
+    world.pods = {uid: replace(pod, namespace="default") for uid, pod in world.pods.items()}
+    world.step()
+    used = {each.scope: each.used for each in world.plans[-1].limits}
+    assert used == {"default": 8, "*": 0}
+
+
+@pytest.mark.parametrize("other", [{"namespace": "far"}, {"topology": "2x2x2"}], ids=["namespace", "topology"])
+def test_different_pods_do_not_share_a_pool_in_creation(other: dict[str, Any]) -> None:
+    world = cluster()
+    world.scale(3)
+    world.run(4)
+    hosts = 2 if "topology" in other else 1
+    owner = reference("StatefulSet", "far")
+    for index in range(hosts):
+        pod = parse_pod(raw_plain_pod(f"far-{index}", owner, **other), jobs=False)
+        assert pod is not None
+        world.put(replace(pod, unschedulable_since=world.now))
+    world.run(4)
+    assert world.sizes == [3, hosts]
+
+
+def test_pods_and_jobset_do_not_count_on_the_same_free_pool() -> None:
+    """A free pool with two nodes is for two pods, or for one JobSet, and never for both."""
+    template = make_requirements(topology="2x2x1", tolerations=())
+    ended = make_jobset("ended", template=template)
+    world = Cluster(ended, settings_=settings(concurrency=64))
+    world.live(2)
+    assert world.sizes == [2]
+    world.finish(ended)
+    world.scale(2)
+    world.add(make_jobset("next", template=template))
+    world.run(5)
+    assert world.sizes == [2, 2]
+
+
+def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
+    world = cluster()
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
+    world.scale(20)
+    world.run(6)
+    assert world.pools == {}
+    assert {each.uid for each in world.pods.values()} <= {
+        ref.uid for plan in world.plans for each in plan.notices for ref in each.objects
+    }

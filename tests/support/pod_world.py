@@ -1,0 +1,56 @@
+"""Small world for decisions about pods of any controller, which share node pools."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from provisioner.model.workloads import Pod
+from provisioner.slices.demand.owners import with_owners
+from provisioner.slices.planning.round import Snapshot
+from provisioner.workloads.parse_pod import parse_pod
+from tests.support.objects import raw_plain_pod, reference
+from tests.support.world import World
+
+
+def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: Any) -> Pod:
+    """Return a pod of a controller, which is not scheduled yet."""
+    version = "batch/v1" if kind == "Job" else "apps/v1"
+    pod = parse_pod(raw_plain_pod(name, reference(kind, owner, version), **parts), jobs=False)
+    assert pod is not None
+    return pod
+
+
+class Cluster(World):
+    """A world with pods of ReplicaSets, which are bound to any node that fits."""
+
+    def scale(self, number: int, owner: str = "web", **parts: Any) -> None:
+        """Add pods until a ReplicaSet has a number of them."""
+        for index in range(sum(pod.workload_name.partition(".")[2] == owner for pod in self.pods.values()), number):
+            pod = pod_of(f"{owner}-{index}", owner, **parts)
+            self.put(replace(pod, created_at=self.now, unschedulable_since=self.now))
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        workloads, pods = with_owners(self.workloads, self.pods.values())
+        return super().snapshot(**{"workloads": workloads, "pods": pods, **changes})
+
+    def bind(self) -> None:
+        """Bind each waiting pod to a free node of a ready pool."""
+        busy = {pod.node_name for pod in self.pods.values()}
+        free = [name for name, node in sorted(self.nodes.items()) if name not in busy and not node.cordoned]
+        for uid, pod in sorted(self.pods.items()):
+            if not pod.node_name and free:
+                self.pods[uid] = replace(pod, node_name=free.pop(0), phase="Running", unschedulable_since=None)
+
+    def settle(self, rounds: int = 8) -> None:
+        """Let creates end, bind pods, and delete pools."""
+        for _ in range(rounds):
+            self.step()
+            self.finish_creates()
+            self.finish_deletes()
+            self.bind()
+
+    @property
+    def sizes(self) -> list[int]:
+        """Number of hosts of each pool, largest first."""
+        return sorted((pool.hosts for pool in self.pools.values()), reverse=True)
