@@ -215,7 +215,7 @@ def test_deletes_in_a_namespace_at_its_bound_cause_no_new_list(small: int) -> No
 
 def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> None:
     kube = FakeKube()
-    some = [large_jobset(number) for number in range(27)]
+    some = [large_jobset(number) for number in range(26)]
     put(
         kube,
         *some,

@@ -25,6 +25,7 @@ _UNSCHEDULABLE = {
     "lastTransitionTime": NOW.isoformat(),
 }
 #: Maximum number of pods of a group, which represent all of them.
+_MOST_OF_A_JOB = 64
 _MOST_OF_A_GROUP = 3
 _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
@@ -61,14 +62,17 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {})
+    # The pods of a Job that is not served are counted.
+    yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 
-def _of_job(namespace: str, job: str, uid: str, spec: Json, marks: dict[str, str]) -> Iterator[Json]:
+def _of_job(
+    namespace: str, job: str, uid: str, spec: Json, marks: dict[str, str], most: int = _MOST_OF_A_GROUP
+) -> Iterator[Json]:
     parallelism = spec.get("parallelism", 1)
     pods = min(parallelism, spec.get("completions", parallelism))
     indexed = spec.get("completionMode") == "Indexed"
-    for index in range(min(pods, _MOST_OF_A_GROUP)):
+    for index in range(min(pods, most)):
         labels = {"batch.kubernetes.io/job-name": job, "job-name": job, "batch.kubernetes.io/controller-uid": uid}
         own = {"batch.kubernetes.io/job-completion-index": str(index)} if indexed else {}
         yield _pod(

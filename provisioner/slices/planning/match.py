@@ -249,6 +249,8 @@ class Matcher:
         """Give a slice that shares pools and waits a node that is left."""
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
+        if self._ctx.memory.slice(slice_.id).is_refused(self._ctx.now):
+            return
 
         def may_borrow(pool: Supply) -> bool:
             free = self._why_not_free(pool) is None and not _expired(slice_, self._ctx)
@@ -399,7 +401,7 @@ def _ends_soon(pool: Supply, ctx: Round) -> bool:
 def _expired(slice_: Slice, round_: Round) -> bool:
     """Whether a slice has ended, or has counted for too long on a pool to which none of its pods was bound."""
     known = round_.memory.slice(slice_.id)
-    if slice_.ended or (known.unschedulable is not None and known.unschedulable.until > round_.now):
+    if slice_.ended or known.is_refused(round_.now):
         return True
     claim = known.claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):

@@ -177,7 +177,7 @@ def _with_refusals(
         if slice_id not in matching.held and not changed:
             until = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
             known[slice_id.workload_uid][slice_id] = replace(last, until=until)
-    for slice_id, message in refusals.items():
+    for slice_id, message in _with_alike(ctx, refusals).items():
         together = starts_together(ctx.slices[slice_id], ctx.settings)
         siblings = known[slice_id.workload_uid]
         known[slice_id.workload_uid] = backoff.refused(siblings, slice_id, message, ctx.now, together=together)
@@ -188,6 +188,14 @@ def _with_refusals(
         key = entry.refused if slice_id in before else demand_key(ctx.slices[slice_id].requirements)
         found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
     return found
+
+
+def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
+    """Return the refusals, also those of waiting slices that share pools with a refused slice of their workload."""
+    alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
+    waiting = (each for each in ctx.slices.values() if each.share is not None and each.pending)
+    keys = {each.id: (each.workload.uid, each.share) for each in waiting} if refusals else {}
+    return {slice_id: alike[key] for slice_id, key in keys.items() if key in alike} | dict(refusals)
 
 
 def _stamps(ctx: Round, matching: Matching, changes: Changes) -> Stamps:

@@ -6,7 +6,7 @@ are counted first. A pod that is being deleted frees its node within its grace p
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -109,17 +109,19 @@ def _party_of(slice_: Slice) -> _Party:
     return slice_.workload.namespace, slice_.mark
 
 
-def join(slices: Iterable[Slice]) -> list[tuple[Slice, tuple[Slice, ...]]]:
+def join(slices: Iterable[Slice], refused: Container[SliceId] = ()) -> list[tuple[Slice, tuple[Slice, ...]]]:
     """Return the slices to create pools for, each with the other slices that its pool is for, in the given order.
 
-    A slice that stands for several has a node for each of them.
+    A slice that stands for several has a node for each of them. It stands either only for slices in `refused`, which
+    wait after the scheduler refused their pool, or for none of them.
     """
     groups: list[list[Slice]] = []
     last: dict[Hashable, list[Slice]] = {}
     for slice_ in slices:
-        group = last.get(slice_.share) if slice_.share is not None else None
+        key = (slice_.share, slice_.id in refused)
+        group = last.get(key) if slice_.share is not None else None
         if group is None or len(group) == bounds.SHARED_POOL_NODES:
-            group = last[slice_.share] = []
+            group = last[key] = []
             groups.append(group)
         group.append(slice_)
     return [(replace(first, parallelism=1 + len(rest)) if rest else first, tuple(rest)) for first, *rest in groups]

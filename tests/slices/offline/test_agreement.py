@@ -21,10 +21,12 @@ from provisioner.model.placement import labels_of, slice_key
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
 from provisioner.settings import Settings
 from provisioner.slices.admission import judge
+from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.demand.slices import read_wishes
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.planning.plan import Create, Notice
+from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads import kinds_served
 from provisioner.workloads.parse_pod import parse_pod
@@ -54,10 +56,9 @@ class AppliedWorld(World):
         self.creates: list[Create] = []
         for raw in raws:
             kind = WorkloadKind(raw["kind"])
-            if kind not in kinds_served(settings_):
-                continue
             created = {**raw["metadata"], "creationTimestamp": NOW.isoformat()}
-            workload = workloads.KINDS[kind].parse({**raw, "metadata": created})
+            is_served = kind in kinds_served(settings_)
+            workload = workloads.KINDS[kind].parse({**raw, "metadata": created}) if is_served else None
             if workload is not None:
                 self.workloads[workload.uid] = workload
             # With `managedBy`, another controller creates the pods in another cluster.
@@ -77,6 +78,13 @@ class AppliedWorld(World):
     def look(self, **changes: Any) -> Any:
         """Run a decision with the namespace labels."""
         return super().look(namespace_labels=self.namespace_labels, **changes)
+
+    def snapshot(self, **changes: Any) -> Snapshot:
+        """Return the snapshot, in which pods whose kind is not served are workloads of their own."""
+        serve_pods = self.settings.serve_pods
+        pods = [pod for pod in self.pods.values() if serve_pods != "none" or pod.kind is not WorkloadKind.POD]
+        owned, pods_of_them = with_owners(self.workloads, pods, serve_pods=serve_pods)
+        return super().snapshot(**{"workloads": owned, "pods": pods_of_them, **changes})
 
     def finish_creates(self) -> None:
         """Finish all creates, and add the nodes of every pool, including flex-start pools."""

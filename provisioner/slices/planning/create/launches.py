@@ -112,7 +112,8 @@ class Launches:
             stamps=turns.stamps,
         )
         refusals = launches._refusals_of_gangs()
-        for slice_, others in join((*matching.unserved, *matching.spare)):
+        refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(round_.now)}
+        for slice_, others in join((*matching.unserved, *matching.spare), refused):
             launches.joined[slice_.id] = others
             candidate = launches._look_at(slice_, refusals)
             launches.candidates += [candidate] if candidate is not None else []

@@ -44,8 +44,7 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
         )
     memory, now, candidates = round_.memory, round_.now, round_.candidates
     choices, known = candidates.choices(slice_, zone), memory.slice(slice_.id)
-    refused = known.unschedulable is not None and known.unschedulable.until > now
-    own = known.unschedulable if refused else known.backoff
+    own = known.unschedulable if known.is_refused(now) else known.backoff
     offers: list[tuple[CapacityChoice, Specification]] = []
     blockers: list[ChoiceBlocker] = []
     problems: dict[str, None] = {}

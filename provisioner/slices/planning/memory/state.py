@@ -253,6 +253,10 @@ class SliceMemory:
     refused: Hashable = None
     claim: Claim | None = None
 
+    def is_refused(self, now: datetime) -> bool:
+        """Whether the slice waits because the scheduler bound no pod of it to its ready pool."""
+        return self.unschedulable is not None and self.unschedulable.until > now
+
 
 _NO_POOL = PoolMemory()
 _NO_SLICE = SliceMemory()
