@@ -142,7 +142,7 @@ class QueuedRun(JobSetRun):
     request: RequestRun | None = None
     #: Name of the request whose capacity its pods use.
     consumes: str = ""
-    requests: int = 0
+    asked_times: int = 0
     #: Number of consecutive failed requests, and its maximum.
     failures: int = 0
     most_failures: int

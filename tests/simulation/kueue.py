@@ -141,8 +141,8 @@ class Kueue(Team[QueuedRun]):
         if run.gone or run.deleting or run.terminal or not run.active or run.request is not None or not run.suspended:
             return
         rng = self._rng
-        run.requests += 1
-        name = f"{run.name}-{run.uid}-{run.requests}"
+        run.asked_times += 1
+        name = f"{run.name}-{run.uid}-{run.asked_times}"
         sets = [run.replicas] if run.replicas == 1 or rng.random() < 0.7 else [1, run.replicas - 1]
         if rng.random() < 0.3:
             sets.insert(rng.randint(0, len(sets)), 0)
