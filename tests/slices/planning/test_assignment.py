@@ -187,6 +187,24 @@ def test_pool_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> Non
     assert labels(world) == [RIVALS, RIVALS]
 
 
+def test_no_pool_is_created_while_nodes_of_another_pool_have_the_labels_of_the_slice() -> None:
+    """Otherwise the scheduler could bind pods of the slice to both. After a minute without success, it is created."""
+    larger = make_jobset("train", parallelism=4, template=make_requirements(topology="2x2x4"))
+    for rejected in (False, True):
+        world = marked_world(deletion_delay_seconds=3600.0)
+        put_pool(world, TRAIN, **KEY)
+        world.add(larger)
+        assert (world.look().creates, set(world.nodes) - {each.node for each in world.step().assignments}) == (
+            (),
+            set(),
+        )
+        if rejected:
+            label(world, **KEY)
+            assert world.step(seconds=70).creates == ()
+            label(world, **KEY)
+        assert len(world.step().creates) == 1
+
+
 def test_unmarked_slice_opens_a_free_pool_that_it_counts_on() -> None:
     world = World(settings_=settings(deletion_delay_seconds=3600.0))
     put_pool(world, RIVAL, **FREE)

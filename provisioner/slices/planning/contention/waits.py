@@ -345,6 +345,13 @@ def of_operations(name: PoolName, limit: int | None, supplier_name: str, *, sile
     )
 
 
+def of_relabelling(name: PoolName, other: PoolName, until: datetime) -> WaitsFor:
+    """Return the wait until the nodes of another pool no longer have the labels of the slice."""
+    message = f"Node pool {name} waits some seconds until node pool {other} is no longer assigned to the slice"
+    kind = WaitKind.OPERATIONS
+    return WaitsFor(kind=kind, message=message, key="relabelling", until=until, warning=False, silent=True)
+
+
 def of_burst(name: PoolName, until: datetime) -> WaitsFor:
     """Return the wait of a pod for further pods that appear at the same time and share its pool."""
     message = f"Node pool {name} waits some seconds for further pods that can share it"

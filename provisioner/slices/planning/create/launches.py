@@ -41,6 +41,8 @@ from provisioner.slices.planning.spec.capacity import wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
+#: Maximum time for which a new pool waits until no node of another pool has the labels of its slice.
+_RELABELLED = timedelta(minutes=1)
 #: A slice that waits for operations for longer gets an Event: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
 
@@ -89,6 +91,8 @@ class Launches:
     limited: set[LimitScope] = field(default_factory=set)
     #: Resources that units wait for.
     contended: set[TurnResource] = field(default_factory=set)
+    #: Usable pool with a node that has the labels of a slice, by namespace and mark.
+    marked: Mapping[tuple[str, str], PoolName] = field(default_factory=dict)
     _names_of: dict[SliceId, tuple[int, PoolName]] = field(default_factory=dict)
 
     @classmethod
@@ -110,6 +114,7 @@ class Launches:
             zones=dict(matching.zones),
             tallies=memory.tallies,
             stamps=turns.stamps,
+            marked=_marked(round_) if any(slice_.mark for slice_ in matching.unserved) else {},
         )
         refusals = launches._refusals_of_gangs()
         refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(round_.now)}
@@ -244,6 +249,9 @@ class Launches:
             return _not_created(name, refusal)
         if not options.offers:
             return waits.of_choices(name, options.blockers, self.round_.now, self.round_.rules.supplier_name)
+        until = self.units[slice_.id].since + _RELABELLED
+        if (other := self.marked.get((slice_.workload.namespace, slice_.mark))) is not None and self.round_.now < until:
+            return waits.of_relabelling(name, other, until)
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
@@ -360,6 +368,18 @@ class Launches:
             # An earlier pool of that name has left traces, or a user created a pool of that name.
             attempt += 1
         return attempt, name
+
+
+def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
+    """Return the usable pools whose nodes have the labels of slices: such pods could still be bound there."""
+    pools = [pool for pool in round_.supply.values() if pool.usable]
+    labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
+    labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]
+    marks = (
+        (labels.get(constants.SLICE_NAMESPACE, ""), labels.get(constants.SLICE, ""), pool.name)
+        for pool, labels in labelled
+    )
+    return {(namespace, mark): name for namespace, mark, name in marks if mark}
 
 
 def _in_flight(round_: Round) -> Counter[CapacityKey]:
