@@ -27,7 +27,7 @@ from provisioner.kube.live import KeptError, PoolNode, find_nodes_of_pool, list_
 from provisioner.kube.protocol import Api
 from provisioner.model.capacity import PoolName
 from provisioner.model.wording import first_of
-from provisioner.model.workloads import Pod, Workload, WorkloadName
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName
 from provisioner.runtime.parallel import ForEach, one_by_one
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads.pods import BoundPod, get_workload, list_pods_of_workload, list_pods_on_node
@@ -218,13 +218,17 @@ class Gate:
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod belongs to the stuck job for which the pool is replaced, which requires an explicit setting."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    return of_the_job and pod.kind == delete.kind and pod.workload_uid in ("", delete.workload_uid)
+    # Pods of a Job that is not served are read as those of a Job from a node, and as kind POD from the workload.
+    same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
+    return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:
     """Whether a pod, with or without chips, belongs to the living workload by namespace, name, UID and group."""
     if living is None or not pod.group_key:
         return False
+    if living.kind is WorkloadKind.POD:
+        return (pod.namespace, pod.workload_uid) == (living.namespace, living.uid)
     named = (pod.kind, pod.namespace, pod.workload_name) == (living.kind, living.namespace, living.name)
     return named and pod.workload_uid in ("", living.uid)
 

@@ -116,7 +116,7 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 
 
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
-    """Return the pods with chips whose labels name a workload, including finished ones.
+    """Return the pods with chips whose labels name a workload, including finished ones except those of kind POD.
 
     Pods of kind POD are found by the UID of their controller if it is given, because a name may be cut.
     """
@@ -124,7 +124,8 @@ def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: st
         return []
     if kind is WorkloadKind.POD:
         path = collection_path("pods", namespace=namespace)
-        found = filter(None, list_all(api, path, {}, partial(parse_pod, jobs=False)))
+        query = {"fieldSelector": UNFINISHED}
+        found = filter(None, list_all(api, path, query, partial(parse_pod, jobs=False)))
         named = (pod for pod in found if pod.kind is kind)
         return [pod for pod in named if (pod.workload_uid == uid if uid else pod.workload_name == name)]
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}

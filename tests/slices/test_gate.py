@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import replace
@@ -19,6 +20,7 @@ from provisioner.slices.demand import group_key
 from provisioner.slices.gate import BINDING_SECONDS, KeptError, NeededError, SettlingError
 from provisioner.slices.planning.plan import Delete, DeleteReason
 from provisioner.workloads import JOBSET, PLAIN_JOB
+from provisioner.workloads.parse_pod import parse_pod
 from tests.support.controller import (
     NAMESPACE,
     World,
@@ -29,7 +31,7 @@ from tests.support.controller import (
     node_of,
     seconds_from,
 )
-from tests.support.objects import job_reference, raw_foreign_pod, raw_job
+from tests.support.objects import job_reference, raw_foreign_pod, raw_job, raw_plain_pod, reference
 
 NODE = "gke-test-train-pool-0"
 SECOND = "gke-test-train-pool-1"
@@ -437,6 +439,33 @@ def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
     put_job_pod(world, "1", node="")
     world.gate.pass_through(stuck_delete())
     assert cordoned(world) == (True, True)
+
+
+def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World) -> None:
+    """Its pods are of kind POD, and the pods on a node are read as those of the Job."""
+    metadata = {
+        "labels": {constants.COMPLETION_INDEX: "1", "batch.kubernetes.io/job-name": "train"},
+        "ownerReferences": [reference("Job", "train", "batch/v1")],
+    }
+    raw = raw_plain_pod("train-1-abcde", namespace=NAMESPACE, topology="2x2x2", metadata=metadata)
+    raw["spec"]["nodeName"] = NODE
+    pod = parse_pod(raw, jobs=False)
+    assert pod is not None
+    assert pod.kind is WorkloadKind.POD
+    world.kube.put_object(object_path("pods", pod.name, namespace=NAMESPACE), raw)
+    waiting = copy.deepcopy(raw)
+    waiting["metadata"] |= {"name": "train-0-abcde", "uid": "waits"}
+    del waiting["spec"]["nodeName"]
+    world.kube.put_object(object_path("pods", "train-0-abcde", namespace=NAMESPACE), waiting)
+    world.gate.pass_through(
+        replace(
+            stuck_delete(),
+            kind=pod.kind,
+            workload_name=pod.workload_name,
+            workload_uid=pod.workload_uid,
+            spared_group=pod.group_key,
+        )
+    )
 
 
 def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:

@@ -31,7 +31,7 @@ from provisioner.slices.planning.refusals import (
     why_wrong_kind,
 )
 from provisioner.slices.planning.round import Round, Supply
-from provisioner.slices.planning.seats import Seats
+from provisioner.slices.planning.seats import Seats, is_shared_by
 from provisioner.slices.planning.spec.capacity import wants_one_zone
 
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
@@ -249,14 +249,17 @@ class Matcher:
         """Give a slice that shares pools and waits a node that is left."""
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
-        if self._ctx.memory.slice(slice_.id).is_refused(self._ctx.now):
+        known = self._ctx.memory.slice(slice_.id)
+        if known.is_refused(self._ctx.now):
             return
+        expired = _expired(slice_, self._ctx)
 
         def may_borrow(pool: Supply) -> bool:
-            free = self._why_not_free(pool) is None and not _expired(slice_, self._ctx)
+            free = self._why_not_free(pool) is None and not expired
             return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
 
-        pool = self._seats.take(slice_, may_borrow)
+        last = known.claim.pool if known.claim is not None else None
+        pool = self._seats.take(slice_, may_borrow, last=last, expired=expired)
         if pool is None:
             return
         self._seated[pool.name].append(slice_.id)
@@ -420,11 +423,13 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same and before is not None and (before.looked or before.message != message)
-    if waits or not round_.supply[name].ready:
+    pool = round_.supply[name]
+    # Pods that share a pool do not wait for all of its nodes.
+    if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
     if before is not None and before.has_pods is has_pods:
-        own = round_.made_for.get(name) == slice_.id
+        own = round_.made_for.get(name) == slice_.id or is_shared_by(pool, slice_)
         since = before.since if before.pool == name or not own else None
     return Claim(pool=name, since=since or round_.now, has_pods=has_pods, message=message, looked=looked)
 

@@ -23,6 +23,8 @@ from provisioner.slices.planning.round import Round, Supply
 _QUIET = timedelta(seconds=3)
 #: Maximum time for which a pod waits for others: an autoscaler may add pods one by one.
 _BURST = timedelta(seconds=15)
+#: Seconds for which nodes that are missing, or not ready, are expected: a new node needs some minutes.
+_EXPECTED_SECONDS = 600.0
 #: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
 _Party = tuple[str, str] | None
 
@@ -50,7 +52,11 @@ class Seats:
             (each for each in round_.supply.values() if each.usable and not each.undecided),
             key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
         )
-        views = [(pool.name, view) for pool in self._pools for view in pool.offered]
+        #: Pools whose missing nodes, and nodes that are not ready, are expected no more.
+        late = {each.name for each in self._pools if each.unready_seconds > _EXPECTED_SECONDS}
+        ready = {node.name for pool in self._pools if pool.name in late for node in pool.nodes if pool.is_ready(node)}
+        offered = ((pool.name, view) for pool in self._pools for view in pool.offered)
+        views = [(name, view) for name, view in offered if name not in late or view.name in ready]
         self._fits = Fits([view for _, view in views])
         busy = {pod.node_name for pod in round_.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
         self._left = 0
@@ -58,26 +64,30 @@ class Seats:
         for place, (name, view) in enumerate(views):
             self._nodes_of[name] |= 1 << place
             self._left |= (view.name not in busy) << place
-        self._missing = {pool.name: pool.missing for pool in self._pools}
+        self._missing = {pool.name: pool.missing for pool in self._pools if pool.name not in late}
         self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
         self._places: dict[Hashable, list[_Place]] = {}
 
-    def take(self, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> Supply | None:
+    def take(
+        self, slice_: Slice, may_borrow: Callable[[Supply], bool], *, last: PoolName | None, expired: bool
+    ) -> Supply | None:
         """Return the pool with a node that is left for a slice, and take the node; None if no node is left.
 
-        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace.
+        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace. The pool
+        that the slice had in the `last` round comes first. An `expired` slice takes no node beside pods: the scheduler
+        has not bound it there, for an unknown reason.
         """
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)
         places = self._places[slice_.share]
-        for place in tuple(places):
+        for place in sorted(places, key=lambda each: each.pool.name != last) if last else tuple(places):
             name = place.pool.name
-            if not self._is_open(place.pool, slice_, may_borrow):
+            if (expired and self._occupied(name)) or not self._is_open(place.pool, slice_, may_borrow):
                 continue
             if left := self._left & place.nodes:
                 self._left ^= left & -left
                 return place.pool
-            if place.expected and self._missing[name]:
+            if place.expected and self._missing.get(name):
                 self._missing[name] -= 1
                 return place.pool
             places.remove(place)
@@ -90,12 +100,14 @@ class Seats:
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first one."""
-        party, creator, claimant = _party_of(slice_), pool.ownership.workload, self._claimed.get(pool.name)
+        party, claimant = _party_of(slice_), self._claimed.get(pool.name)
         parties = self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
         if parties:
             return parties == {party}
-        own = creator.kind is WorkloadKind.POD and creator.namespace == slice_.workload.namespace
-        return own or may_borrow(pool)
+        return is_shared_by(pool, slice_) or may_borrow(pool)
+
+    def _occupied(self, name: PoolName) -> bool:
+        return bool(self._parties.get(name))
 
     def _party(self, slice_id: SliceId | None) -> _Party:
         slice_ = self._round.slices.get(slice_id) if slice_id is not None else None
@@ -103,6 +115,13 @@ class Seats:
 
     def _is_leaving(self, pod: Pod) -> bool:
         return pod.deletion_deadline is not None and pod.deletion_deadline > self._round.now
+
+
+def is_shared_by(pool: Supply, slice_: Slice) -> bool:
+    """Whether a pool was created for pods of the namespace of a slice that shares pools."""
+    creator = pool.ownership.workload
+    is_own = creator.kind is WorkloadKind.POD and creator.namespace == slice_.workload.namespace
+    return slice_.share is not None and is_own
 
 
 def _party_of(slice_: Slice) -> _Party:

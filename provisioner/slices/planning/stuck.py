@@ -19,6 +19,7 @@ from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Notice, notice
 from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.seats import is_shared_by
 
 #: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
 _STUCK_SECONDS = 600.0
@@ -140,8 +141,9 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     nodes are prepared; otherwise 10 minutes, because the scheduler retries every unschedulable pod within 5.5 minutes.
     """
     leader, claim = slice_.leader, round_.memory.slice(slice_.id).claim
-    own = round_.made_for.get(pool.name) == slice_.id and not matching.holders.get(pool.name)
-    if leader is None or leader.unschedulable_since is None or not (own and pool.ready):
+    own = round_.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
+    is_free = own and pool.ready and not matching.holders.get(pool.name)
+    if leader is None or leader.unschedulable_since is None or not is_free:
         return False
     if claim is None or claim.since is None or (claim.pool, claim.has_pods) != (pool.name, True):
         return False

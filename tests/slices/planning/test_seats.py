@@ -12,7 +12,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.models import make_jobset, make_requirements
 from tests.support.objects import raw_plain_pod, reference
-from tests.support.pod_world import Cluster
+from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import failure
 
@@ -117,16 +117,62 @@ def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, boug
     assert len(world.created) == 1 + bought
 
 
-def test_pods_that_cannot_be_bound_buy_no_second_pool() -> None:
+@pytest.mark.parametrize("owner", ["web", "serve"])
+def test_pods_that_cannot_be_bound_buy_few_pools(owner: str) -> None:
     """The scheduler may refuse the nodes for an unknown reason. Then a pool of one node is tried a few times a day."""
     world = cluster()
-    world.scale(20)
+    world.scale(20, owner)
     for _ in range(24 * 12):
         world.step(seconds=300)
         world.finish_creates()
         world.finish_deletes()
     assert 2 < len(world.created) <= 7
-    assert {create.request.hosts for plan in world.plans for create in plan.creates[:]} == {16, 4, 1}
+    assert {create.request.hosts for plan in world.plans for create in plan.creates} == {16, 4, 1}
+    assert len(world.pools) <= 1
+
+
+def test_pod_that_is_never_bound_beside_others_gets_a_pool_and_keeps_none() -> None:
+    """The scheduler refuses a free node of another pod's pool, then an empty pool of an ended ReplicaSet."""
+    world = cluster()
+    world.scale(2)
+    world.settle()
+    first, second = sorted(world.pods)
+    del world.pods[second]
+    world.scale(1, "other")
+    for _ in range(10):
+        world.step(seconds=60)
+        world.finish_creates()
+    assert world.sizes == [2, 1]
+    del world.pods[first]
+    for _ in range(30):
+        world.step(seconds=60)
+        world.finish_creates()
+        world.finish_deletes()
+    assert world.sizes == []
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        pytest.param({"ready": False}, id="not ready"),
+        pytest.param({"allocatable_chips": 0}, id="without chips"),
+        pytest.param(None, id="missing"),
+    ],
+)
+def test_pod_waits_ten_minutes_for_a_broken_node(change: dict[str, Any] | None) -> None:
+    world = cluster()
+    world.scale(3)
+    world.settle()
+    pod = world.pods.pop(min(world.pods))
+    node = world.nodes.pop(pod.node_name)
+    if change is not None:
+        world.put(replace(node, **change))
+    world.put(replace(pod_of("web-new"), created_at=world.now, unschedulable_since=world.now))
+    world.step(seconds=300)
+    world.step(seconds=301)
+    assert len(world.created) == 1
+    world.step()
+    assert len(world.created) == 2
 
 
 @pytest.mark.parametrize(
