@@ -6,17 +6,19 @@ are counted first. A pod that is being deleted frees its node within its grace p
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.refusals import has_settings, settings_of, why_unfit, why_wrong_kind
+from provisioner.slices.planning.refusals import has_settings, settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
 #: A pool for fewer than all nodes is created if no further pod has become unschedulable for this time.
@@ -60,7 +62,18 @@ class Seats:
             self._left |= (view.name not in busy) << place
         self._missing = {pool.name: pool.missing for pool in self._pools}
         self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
-        self._places: dict[Hashable, list[_Place]] = {}
+        self._specified = Fits([each.view for each in self._pools])
+        #: Pools that slices of one party use, and pools without users, each with its place in `_specified`.
+        self._used_by: dict[_Party, list[tuple[int, Supply]]] = defaultdict(list)
+        self._empty: list[tuple[int, Supply]] = []
+        for place, pool in enumerate(self._pools):
+            if not (users := self._parties.get(pool.name)):
+                self._empty.append((place, pool))
+            elif len(users) == 1:
+                self._used_by[next(iter(users))].append((place, pool))
+        #: Nodes, and places in `_specified`, of the pools that are open to a party, as bits.
+        self._open: dict[_Party, tuple[int, int]] = {}
+        self._places: dict[Hashable, dict[PoolName, _Place]] = {}
 
     def take(self, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> Supply | None:
         """Return the pool with a node that is left for a slice, and take the node; None if no node is left.
@@ -70,8 +83,10 @@ class Seats:
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)
         places = self._places[slice_.share]
-        for place in tuple(places):
-            name = place.pool.name
+        for name, place in tuple(places.items()):
+            if self._is_taken(place.pool, slice_):
+                del places[name]
+                continue
             if not self._is_open(place.pool, slice_, may_borrow):
                 continue
             if left := self._left & place.nodes:
@@ -80,13 +95,45 @@ class Seats:
             if place.expected and self._missing[name]:
                 self._missing[name] -= 1
                 return place.pool
-            places.remove(place)
+            del places[name]
         return None
 
-    def _find_places(self, slice_: Slice) -> list[_Place]:
-        fitting, own = self._fits.fitting(slice_.requirements), settings_of(slice_)
-        suitable = [each for each in self._pools if why_wrong_kind(slice_, each) is None and has_settings(each, own)]
-        return [_Place(each, fitting & self._nodes_of[each.name], why_unfit(slice_, each) is None) for each in suitable]
+    def _find_places(self, slice_: Slice) -> dict[PoolName, _Place]:
+        """Return the pools that suit a slice, best first. Slices for which the same pools fit share them.
+
+        Pools with users of other parties are never looked at, so pods of one tenant cost the same with many of them.
+        """
+        party, own, asked = _party_of(slice_), settings_of(slice_), slice_.requirements
+        nodes, specified = self._open_to(party)
+        nodes, specified = nodes & self._fits.fitting(asked), specified & self._specified.fitting(asked)
+        job = asked.node_selector.get(constants.NAMESPACED_JOB)
+        # All that `why_wrong_kind` reads of a slice. Equal slices have the same shape object.
+        key = party, own, nodes, specified, id(slice_.shape), slice_.nodes, slice_.host, job
+        if key not in self._places:
+            self._places[key] = {
+                pool.name: _Place(pool, here, expected)
+                for place, pool in (*self._used_by.get(party, ()), *self._empty)
+                if (here := nodes & self._nodes_of[pool.name]) | (expected := bool(specified >> place & 1))
+                and why_wrong_kind(slice_, pool) is None
+                and has_settings(pool, own)
+            }
+        return self._places[key]
+
+    def _open_to(self, party: _Party) -> tuple[int, int]:
+        if party not in self._open:
+            nodes = specified = 0
+            for place, pool in (*self._used_by.get(party, ()), *self._empty):
+                nodes |= self._nodes_of[pool.name]
+                specified |= 1 << place
+            self._open[party] = nodes, specified
+        return self._open[party]
+
+    def _is_taken(self, pool: Supply, slice_: Slice) -> bool:
+        """Whether slices of another party count on a pool. A pool of a request may still be handed over."""
+        claimant = self._claimed.get(pool.name)
+        if claimant is None or self._party(claimant) == _party_of(slice_):
+            return False
+        return self._round.slices[claimant].workload.kind is not WorkloadKind.PROVISIONING_REQUEST
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first one."""
