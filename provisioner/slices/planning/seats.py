@@ -156,16 +156,19 @@ def _party_of(slice_: Slice) -> _Party:
     return slice_.workload.namespace, slice_.mark
 
 
-def join(slices: Iterable[Slice], refused: Container[SliceId] = ()) -> list[tuple[Slice, tuple[Slice, ...]]]:
+def join(
+    slices: Iterable[Slice], refused: Container[SliceId] = (), *, by_workload: bool = False
+) -> list[tuple[Slice, tuple[Slice, ...]]]:
     """Return the slices to create pools for, each with the other slices that its pool is for, in the given order.
 
     A slice that stands for several has a node for each of them. It stands either only for slices in `refused`, which
-    wait after the scheduler refused their pool, or for none of them.
+    wait after the scheduler refused their pool, or for none of them. With `by_workload`, it stands only for slices of
+    its own workload: a limit on pools counts for each workload.
     """
     groups: list[list[Slice]] = []
     last: dict[Hashable, list[Slice]] = {}
     for slice_ in slices:
-        key = (slice_.share, slice_.id in refused)
+        key = (slice_.share, slice_.id in refused, slice_.workload.uid if by_workload else None)
         group = last.get(key) if slice_.share is not None else None
         if group is None or len(group) == bounds.SHARED_POOL_NODES:
             group = last[key] = []

@@ -149,6 +149,18 @@ def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -
     assert waiting <= notified
 
 
+def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
+    """They could share a pool, but the first workload already has all the pools that it may have."""
+    world = cluster(max_pools_per_jobset=1)
+    world.scale(16, owner="full")
+    world.settle()
+    world.scale(17, owner="full")
+    world.step(seconds=60)
+    world.scale(2, owner="other")
+    world.settle()
+    assert world.sizes == [16, 2]
+
+
 def test_limit_charges_the_namespace_that_uses_a_node() -> None:
     """The pool was created for pods of another namespace."""
     world = cluster(max_chips_per_namespace=(("default", 4), ("*", 64)))

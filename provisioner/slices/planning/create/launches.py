@@ -118,7 +118,8 @@ class Launches:
         )
         refusals = launches._refusals_of_gangs()
         refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(round_.now)}
-        for slice_, others in join((*matching.unserved, *matching.spare), refused):
+        by_workload = round_.settings.max_pools_per_jobset is not None
+        for slice_, others in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
             launches.joined[slice_.id] = others
             candidate = launches._look_at(slice_, refusals)
             launches.candidates += [candidate] if candidate is not None else []
