@@ -1,7 +1,7 @@
 """Gives slices that share pools (`Slice.share`) a node each, and joins those that need one pool. Pure.
 
 Such a slice is one pod, and the scheduler chooses its node. Existing nodes, and those of pools that are being created,
-are counted first. A pod that is being deleted frees its node within its grace period, so a rolling update waits for it.
+are counted first. A pod that is being deleted frees its node soon, so a rolling update waits for it.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from provisioner.slices.planning.round import Round, Supply
 _QUIET = timedelta(seconds=3)
 #: Maximum time for which a pod waits for others: an autoscaler may add pods one by one.
 _BURST = timedelta(seconds=15)
+#: A pod that is being deleted frees its node for others only if it ends within this time. Users choose grace periods.
+_LEAVES_WITHIN = timedelta(minutes=5)
 #: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
 _Party = tuple[str, str] | None
 
@@ -149,7 +151,8 @@ class Seats:
         return _party_of(slice_) if slice_ is not None and slice_.share is not None else None
 
     def _is_leaving(self, pod: Pod) -> bool:
-        return pod.deletion_deadline is not None and pod.deletion_deadline > self._round.now
+        now, until = self._round.now, pod.deletion_deadline
+        return until is not None and now < until <= now + _LEAVES_WITHIN
 
 
 def _party_of(slice_: Slice) -> _Party:

@@ -103,10 +103,14 @@ def test_many_pools_of_a_deployment_that_ends_are_deleted_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("grace", "bought"),
-    [pytest.param(30, 0, id="within the grace period"), pytest.param(-1, 1, id="after the grace period")],
+    [
+        pytest.param(30, 0, id="within the grace period"),
+        pytest.param(-1, 1, id="after the grace period"),
+        pytest.param(86400, 1, id="long grace period"),
+    ],
 )
 def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, bought: int) -> None:
-    """A pod past its grace period is on a node that does not respond."""
+    """A pod past its grace period is on a node that does not respond, and a long grace period delays the update."""
     world = cluster()
     world.scale(4)
     world.settle()
