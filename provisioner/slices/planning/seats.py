@@ -180,7 +180,7 @@ def join(
     return [(replace(first, parallelism=1 + len(rest)) if rest else first, tuple(rest)) for first, *rest in groups]
 
 
-def burst_ends(slices: Sequence[Slice]) -> datetime | None:
+def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
     """Return when a pool for some slices is created at the latest; None if it is not delayed.
 
     The scheduler reports the pods of a burst one after the other, within seconds.
@@ -188,5 +188,6 @@ def burst_ends(slices: Sequence[Slice]) -> datetime | None:
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
     leaders = (each.leader for each in slices)
-    times = [pod.unschedulable_since for pod in leaders if pod is not None and pod.unschedulable_since is not None]
+    # The scheduler's clock may be ahead; its times must not delay the pool.
+    times = [min(pod.unschedulable_since, now) for pod in leaders if pod is not None and pod.unschedulable_since]
     return min(max(times) + _QUIET, min(times) + _BURST) if times else None

@@ -58,6 +58,16 @@ def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int,
     assert all(pod.node_name for pod in world.pods.values())
 
 
+def test_clock_that_is_ahead_does_not_delay_a_pool() -> None:
+    """The time at which a pod became unschedulable is from the scheduler's clock, or from a status that users wrote."""
+    world = cluster()
+    world.scale(2)
+    for pod in tuple(world.pods.values()):
+        world.put(replace(pod, unschedulable_since=world.now + timedelta(days=1)))
+    world.run(8)
+    assert world.sizes == [2]
+
+
 def test_pods_use_free_nodes_before_new_ones_are_bought() -> None:
     """Also nodes of a pool in creation, and of a pool that runs pods of another ReplicaSet of the namespace."""
     world = cluster()

@@ -201,7 +201,7 @@ class Launches:
         slice_ = self._within_limits(slice_)
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, name, refusals)
-        until = burst_ends((slice_, *self.joined[slice_.id]))
+        until = burst_ends((slice_, *self.joined[slice_.id]), self.round_.now)
         if not isinstance(found, WaitsFor) and until is not None and until > self.round_.now:
             found = waits.of_burst(name, until)
         if isinstance(found, WaitsFor):
