@@ -23,6 +23,7 @@ from tests.support.clock import NOW
 from tests.support.counting import counted, measured
 from tests.support.models import make_job, make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
 from tests.support.objects import raw_buffer, raw_raycluster, raw_request
+from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 
 pytestmark = pytest.mark.timeout(60)
@@ -118,3 +119,24 @@ def test_work_for_objects_and_pools_is_the_sum_and_not_the_product(kind: str) ->
         for count, pools in ((FEW, FEW), (FEW, 0), (0, FEW))
     )
     assert both <= 1.1 * (objects + pools)
+
+
+def decide_on_pods(pools: int, pending: int) -> Callable[[], Plan]:
+    """Return a function that decides on pods of one tenant, each with another amount of memory, and on used pools."""
+    world = Cluster(settings_=settings(concurrency=1000))
+    for number in range(pools):
+        world.scale(1, owner=f"other-{number}", namespace=f"other-{number}")
+    world.settle()
+    assert all(pod.node_name for pod in world.pods.values())
+    for number in range(pending):
+        pod = pod_of(f"pod-{number}")
+        asked = replace(pod.requirements, memory_bytes=1000 + number)
+        world.put(replace(pod, requirements=asked, created_at=world.now, unschedulable_since=world.now))
+    seen, last = world.snapshot(), world.look()
+    return lambda: decide(seen, last.memory, world.settings, world.rules, world.now, last.round)
+
+
+def test_work_for_pods_and_used_pools_of_other_tenants_is_the_sum_and_not_the_product() -> None:
+    """Pods whose memory differs by a byte share no node; pools of other namespaces must not be compared with each."""
+    both, pods, pools = (counted(decide_on_pods(*each))[1] for each in ((FEW, FEW), (0, FEW), (FEW, 0)))
+    assert both <= 1.1 * (pods + pools)

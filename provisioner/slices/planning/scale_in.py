@@ -15,7 +15,8 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods that one decision writes to; later decisions write to the others.
+#: Maximum number of pods that one decision writes to, without pods whose writes keep being rejected; later decisions
+#: write to the others.
 _MAX_WRITES = 32
 #: Number of costs of pools with the same number of nodes. Costs are at most 2^31 - 1.
 _COSTS = 1_000_000
@@ -38,7 +39,10 @@ def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
         for pod, name in pods
         if constants.POD_DELETION_COST not in pod.requirements.annotations
     ]
-    return tuple(sorted(costs)[:_MAX_WRITES])
+    costs.sort()
+    rejected = {each for each in costs if f"Pod {each.namespace}/{each.name}" in round_.snapshot.rejected}
+    # Rejected writes stay in the plan, so that they are tried again, ever less often.
+    return (*[each for each in costs if each not in rejected][:_MAX_WRITES], *sorted(rejected))
 
 
 def _cost_of(pool: NodePool) -> int:

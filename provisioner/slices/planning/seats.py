@@ -1,22 +1,24 @@
 """Gives slices that share pools (`Slice.share`) a node each, and joins those that need one pool. Pure.
 
 Such a slice is one pod, and the scheduler chooses its node. Existing nodes, and those of pools that are being created,
-are counted first. A pod that is being deleted frees its node within its grace period, so a rolling update waits for it.
+are counted first. A pod that is being deleted frees its node soon, so a rolling update waits for it.
 """
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
+from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.refusals import has_settings, settings_of, why_unfit, why_wrong_kind
+from provisioner.slices.planning.refusals import has_settings, settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
 #: A pool for fewer than all nodes is created if no further pod has become unschedulable for this time.
@@ -25,6 +27,8 @@ _QUIET = timedelta(seconds=3)
 _BURST = timedelta(seconds=15)
 #: Seconds for which nodes that are missing, or not ready, are expected: a new node needs some minutes.
 _EXPECTED_SECONDS = 600.0
+#: A pod that is being deleted frees its node for others only if it ends within this time. Users choose grace periods.
+_LEAVES_WITHIN = timedelta(minutes=5)
 #: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
 _Party = tuple[str, str] | None
 
@@ -66,7 +70,18 @@ class Seats:
             self._left |= (view.name not in busy) << place
         self._missing = {pool.name: pool.missing for pool in self._pools if pool.name not in late}
         self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
-        self._places: dict[Hashable, list[_Place]] = {}
+        self._specified = Fits([each.view for each in self._pools])
+        #: Pools that slices of one party use, and pools without users, each with its place in `_specified`.
+        self._used_by: dict[_Party, list[tuple[int, Supply]]] = defaultdict(list)
+        self._empty: list[tuple[int, Supply]] = []
+        for place, pool in enumerate(self._pools):
+            if not (users := self._parties.get(pool.name)):
+                self._empty.append((place, pool))
+            elif len(users) == 1:
+                self._used_by[next(iter(users))].append((place, pool))
+        #: Nodes, and places in `_specified`, of the pools that are open to a party, as bits.
+        self._open: dict[_Party, tuple[int, int]] = {}
+        self._places: dict[Hashable, dict[PoolName, _Place]] = {}
 
     def take(
         self, slice_: Slice, may_borrow: Callable[[Supply], bool], *, last: PoolName | None, expired: bool
@@ -80,8 +95,11 @@ class Seats:
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)
         places = self._places[slice_.share]
-        for place in sorted(places, key=lambda each: each.pool.name != last) if last else tuple(places):
-            name = place.pool.name
+        items = tuple(places.items())
+        for name, place in sorted(items, key=lambda item: item[0] != last) if last in places else items:
+            if self._is_taken(place.pool, slice_):
+                del places[name]
+                continue
             if (expired and self._occupied(name)) or not self._is_open(place.pool, slice_, may_borrow):
                 continue
             if left := self._left & place.nodes:
@@ -90,13 +108,45 @@ class Seats:
             if place.expected and self._missing.get(name):
                 self._missing[name] -= 1
                 return place.pool
-            places.remove(place)
+            del places[name]
         return None
 
-    def _find_places(self, slice_: Slice) -> list[_Place]:
-        fitting, own = self._fits.fitting(slice_.requirements), settings_of(slice_)
-        suitable = [each for each in self._pools if why_wrong_kind(slice_, each) is None and has_settings(each, own)]
-        return [_Place(each, fitting & self._nodes_of[each.name], why_unfit(slice_, each) is None) for each in suitable]
+    def _find_places(self, slice_: Slice) -> dict[PoolName, _Place]:
+        """Return the pools that suit a slice, best first. Slices for which the same pools fit share them.
+
+        Pools with users of other parties are never looked at, so pods of one tenant cost the same with many of them.
+        """
+        party, own, asked = _party_of(slice_), settings_of(slice_), slice_.requirements
+        nodes, specified = self._open_to(party)
+        nodes, specified = nodes & self._fits.fitting(asked), specified & self._specified.fitting(asked)
+        job = asked.node_selector.get(constants.NAMESPACED_JOB)
+        # All that `why_wrong_kind` reads of a slice. Equal slices have the same shape object.
+        key = party, own, nodes, specified, id(slice_.shape), slice_.nodes, slice_.host, job
+        if key not in self._places:
+            self._places[key] = {
+                pool.name: _Place(pool, here, expected)
+                for place, pool in (*self._used_by.get(party, ()), *self._empty)
+                if (here := nodes & self._nodes_of[pool.name]) | (expected := bool(specified >> place & 1))
+                and why_wrong_kind(slice_, pool) is None
+                and has_settings(pool, own)
+            }
+        return self._places[key]
+
+    def _open_to(self, party: _Party) -> tuple[int, int]:
+        if party not in self._open:
+            nodes = specified = 0
+            for place, pool in (*self._used_by.get(party, ()), *self._empty):
+                nodes |= self._nodes_of[pool.name]
+                specified |= 1 << place
+            self._open[party] = nodes, specified
+        return self._open[party]
+
+    def _is_taken(self, pool: Supply, slice_: Slice) -> bool:
+        """Whether slices of another party count on a pool. A pool of a request may still be handed over."""
+        claimant = self._claimed.get(pool.name)
+        if claimant is None or self._party(claimant) == _party_of(slice_):
+            return False
+        return self._round.slices[claimant].workload.kind is not WorkloadKind.PROVISIONING_REQUEST
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first one."""
@@ -114,7 +164,8 @@ class Seats:
         return _party_of(slice_) if slice_ is not None and slice_.share is not None else None
 
     def _is_leaving(self, pod: Pod) -> bool:
-        return pod.deletion_deadline is not None and pod.deletion_deadline > self._round.now
+        now, until = self._round.now, pod.deletion_deadline
+        return until is not None and now < until <= now + _LEAVES_WITHIN
 
 
 def is_shared_by(pool: Supply, slice_: Slice) -> bool:
@@ -128,16 +179,19 @@ def _party_of(slice_: Slice) -> _Party:
     return slice_.workload.namespace, slice_.mark
 
 
-def join(slices: Iterable[Slice], refused: Container[SliceId] = ()) -> list[tuple[Slice, tuple[Slice, ...]]]:
+def join(
+    slices: Iterable[Slice], refused: Container[SliceId] = (), *, by_workload: bool = False
+) -> list[tuple[Slice, tuple[Slice, ...]]]:
     """Return the slices to create pools for, each with the other slices that its pool is for, in the given order.
 
     A slice that stands for several has a node for each of them. It stands either only for slices in `refused`, which
-    wait after the scheduler refused their pool, or for none of them.
+    wait after the scheduler refused their pool, or for none of them. With `by_workload`, it stands only for slices of
+    its own workload: a limit on pools counts for each workload.
     """
     groups: list[list[Slice]] = []
     last: dict[Hashable, list[Slice]] = {}
     for slice_ in slices:
-        key = (slice_.share, slice_.id in refused)
+        key = (slice_.share, slice_.id in refused, slice_.workload.uid if by_workload else None)
         group = last.get(key) if slice_.share is not None else None
         if group is None or len(group) == bounds.SHARED_POOL_NODES:
             group = last[key] = []
@@ -146,7 +200,7 @@ def join(slices: Iterable[Slice], refused: Container[SliceId] = ()) -> list[tupl
     return [(replace(first, parallelism=1 + len(rest)) if rest else first, tuple(rest)) for first, *rest in groups]
 
 
-def burst_ends(slices: Sequence[Slice]) -> datetime | None:
+def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
     """Return when a pool for some slices is created at the latest; None if it is not delayed.
 
     The scheduler reports the pods of a burst one after the other, within seconds.
@@ -154,5 +208,6 @@ def burst_ends(slices: Sequence[Slice]) -> datetime | None:
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
     leaders = (each.leader for each in slices)
-    times = [pod.unschedulable_since for pod in leaders if pod is not None and pod.unschedulable_since is not None]
+    # The scheduler's clock may be ahead; its times must not delay the pool.
+    times = [min(pod.unschedulable_since, now) for pod in leaders if pod is not None and pod.unschedulable_since]
     return min(max(times) + _QUIET, min(times) + _BURST) if times else None

@@ -9,7 +9,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.reflector import Collection, Reflector
-from provisioner.model.workloads import Pod, Workloads
+from provisioner.model.workloads import Pod, Volumes, Workloads
 from provisioner.slices.demand import Slice
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.owners import with_owners
@@ -112,6 +112,19 @@ def test_equal_pods_of_single_hosts_share_and_others_do_not() -> None:
     for other in ({"metadata": wishes}, {"spec": cpu}, {"namespace": "other"}):
         (each,) = slices(*pods_of(reference("ReplicaSet", "other"), 1, **other))
         assert each.share not in shared
+
+
+def test_pods_with_claims_of_their_own_share_if_the_claims_restrict_them_equally() -> None:
+    """A StatefulSet has a claim for each pod and template; the claims may still be in different zones."""
+    zones = (("a",), ("a",), ("b",), None)
+    volumes = [Volumes(claims=(f"data-{number}",), zones=each) for number, each in enumerate(zones)]
+    pods = [
+        replace(pod, requirements=replace(pod.requirements, volumes=each))
+        for pod, each in zip(pods_of(STATEFUL, 4), volumes, strict=True)
+    ]
+    first, second, elsewhere, anywhere = slices(*pods)
+    assert first.share == second.share
+    assert len({first.share, elsewhere.share, anywhere.share}) == 3
 
 
 def test_pods_of_two_owners_with_the_same_name_are_two_workloads() -> None:

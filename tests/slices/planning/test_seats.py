@@ -58,6 +58,16 @@ def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int,
     assert all(pod.node_name for pod in world.pods.values())
 
 
+def test_clock_that_is_ahead_does_not_delay_a_pool() -> None:
+    """The time at which a pod became unschedulable is from the scheduler's clock, or from a status that users wrote."""
+    world = cluster()
+    world.scale(2)
+    for pod in tuple(world.pods.values()):
+        world.put(replace(pod, unschedulable_since=world.now + timedelta(days=1)))
+    world.run(8)
+    assert world.sizes == [2]
+
+
 def test_pods_use_free_nodes_before_new_ones_are_bought() -> None:
     """Also nodes of a pool in creation, and of a pool that runs pods of another ReplicaSet of the namespace."""
     world = cluster()
@@ -103,10 +113,14 @@ def test_many_pools_of_a_deployment_that_ends_are_deleted_at_once() -> None:
 
 @pytest.mark.parametrize(
     ("grace", "bought"),
-    [pytest.param(30, 0, id="within the grace period"), pytest.param(-1, 1, id="after the grace period")],
+    [
+        pytest.param(30, 0, id="within the grace period"),
+        pytest.param(-1, 1, id="after the grace period"),
+        pytest.param(86400, 1, id="long grace period"),
+    ],
 )
 def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, bought: int) -> None:
-    """A pod past its grace period is on a node that does not respond."""
+    """A pod past its grace period is on a node that does not respond, and a long grace period delays the update."""
     world = cluster()
     world.scale(4)
     world.settle()
@@ -193,6 +207,18 @@ def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -
     assert waiting
     notified = {ref.uid for each in world.plans[-1].notices for ref in each.objects}
     assert waiting <= notified
+
+
+def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
+    """They could share a pool, but the first workload already has all the pools that it may have."""
+    world = cluster(max_pools_per_jobset=1)
+    world.scale(16, owner="full")
+    world.settle()
+    world.scale(17, owner="full")
+    world.step(seconds=60)
+    world.scale(2, owner="other")
+    world.settle()
+    assert world.sizes == [16, 2]
 
 
 def test_limit_charges_the_namespace_that_uses_a_node() -> None:

@@ -118,7 +118,8 @@ class Launches:
         )
         refusals = launches._refusals_of_gangs()
         refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(round_.now)}
-        for slice_, others in join((*matching.unserved, *matching.spare), refused):
+        by_workload = round_.settings.max_pools_per_jobset is not None
+        for slice_, others in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
             launches.joined[slice_.id] = others
             candidate = launches._look_at(slice_, refusals)
             launches.candidates += [candidate] if candidate is not None else []
@@ -200,7 +201,7 @@ class Launches:
         slice_ = self._within_limits(slice_)
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, name, refusals)
-        until = burst_ends((slice_, *self.joined[slice_.id]))
+        until = burst_ends((slice_, *self.joined[slice_.id]), self.round_.now)
         if not isinstance(found, WaitsFor) and until is not None and until > self.round_.now:
             found = waits.of_burst(name, until)
         if isinstance(found, WaitsFor):
