@@ -15,8 +15,8 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods that one decision writes to, without those whose write Kubernetes has rejected for long, such as
-#: by a webhook of a namespace; later decisions write to the others.
+#: Maximum number of pods that one decision writes to; later decisions write to the others. Pods whose writes Kubernetes
+#: has rejected for long, such as by a webhook, do not count.
 _MAX_WRITES = 32
 #: Number of costs of pools with the same number of nodes. Costs are at most 2^31 - 1.
 _COSTS = 1_000_000
