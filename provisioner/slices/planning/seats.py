@@ -207,7 +207,11 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
     """
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
-    leaders = (each.leader for each in slices)
-    # The scheduler's clock may be ahead; its times must not delay the pool.
-    times = [min(pod.unschedulable_since, now) for pod in leaders if pod is not None and pod.unschedulable_since]
+    leaders = [each.leader for each in slices if each.leader is not None]
+    times = [_waits_since(pod, pod.unschedulable_since, now) for pod in leaders if pod.unschedulable_since is not None]
     return min(max(times) + _QUIET, min(times) + _BURST) if times else None
+
+
+def _waits_since(pod: Pod, told: datetime, now: datetime) -> datetime:
+    """Return a time that is not in the future: the scheduler's clock may be ahead, and now itself moves on."""
+    return told if told <= now else min(pod.created_at, now)
