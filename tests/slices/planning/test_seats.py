@@ -120,7 +120,8 @@ def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, boug
 def test_pods_that_cannot_be_bound_buy_no_second_pool() -> None:
     """The scheduler may refuse the nodes for an unknown reason. Then a pool of one node is tried a few times a day."""
     world = cluster()
-    world.scale(20)
+    # With about half of all names, the pool of one node is not tried within a day.
+    world.scale(20, "a")
     for _ in range(24 * 12):
         world.step(seconds=300)
         world.finish_creates()
