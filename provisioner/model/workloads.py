@@ -81,6 +81,13 @@ def group_key(namespace: str, group_name: str) -> GroupKey:
     return GroupKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
+@lru_cache(maxsize=65536)
+def uid_in(namespace: str, uid: str) -> WorkloadUid:
+    """Return the UID of a workload for the UID in an owner reference, which users can write, in one namespace."""
+    text = f"{namespace}/{uid}".encode("utf-8", "surrogatepass")
+    return WorkloadUid(hashlib.sha256(text).hexdigest()[:32])
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
     """Toleration of a pod; empty strings match any value, as in Kubernetes."""
@@ -326,13 +333,13 @@ class Workloads:
         return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Return the workload of a pod; None if it does not exist, or has another UID than in the pod.
+        """Return the workload of a pod; None if its namespace has none, or one with another UID than in the pod.
 
         Pods without a workload UID that are older than the workload belong to an earlier one of the same name.
         """
         if pod.kind is WorkloadKind.POD:
-            owner_uid = WorkloadUid(pod.workload_uid)
-            return owner_uid if owner_uid in self.by_uid else None
+            found = self.by_uid.get(WorkloadUid(pod.workload_uid))
+            return found.uid if found is not None and found.namespace == pod.namespace else None
         uid = self.uid_of_name.get((pod.kind, pod.namespace, pod.workload_name))
         if uid is None or pod.workload_uid == uid:
             return uid

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
+from datetime import datetime
 from typing import Any
 
 from provisioner import constants, tpu
@@ -23,7 +24,9 @@ from provisioner.model.workloads import (
     WorkloadKind,
     WorkloadUid,
     group_key,
+    uid_in,
 )
+from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import STATEFUL_SET, controller_of, marked, too_much
 
 #: Kinds of controllers whose pods are created for existing nodes.
@@ -66,7 +69,7 @@ def as_plain(pod: Pod) -> Pod:
         pod,
         kind=WorkloadKind.POD,
         workload_name=pod.name if owner is None else f"{owner.kind[:1].upper()}{owner.kind[1:]}.{owner.name}",
-        workload_uid=pod.uid if owner is None else owner.uid,
+        workload_uid=_uid_of(pod, owner),
         group_name=group,
         group_key=group_key(pod.namespace, group),
         completion_index=pod.completion_index if together else constants.LEADER_INDEX,
@@ -74,13 +77,49 @@ def as_plain(pod: Pod) -> Pod:
     )
 
 
-def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
-    """Yield the workloads of the unfinished pods of kind POD."""
-    by_uid: dict[str, list[Pod]] = defaultdict(list)
+def _uid_of(pod: Pod, owner: ObjectRef | None) -> str:
+    """Return the UID of a pod's workload.
+
+    Users write owner references, so the UID is one of the pod's namespace. A Job keeps its own, because it may be read
+    after its pods; `apart` separates its namespaces.
+    """
+    if owner is None:
+        return pod.uid
+    return owner.uid if _is_job(owner) else uid_in(pod.namespace, owner.uid)
+
+
+def _is_job(owner: ObjectRef | None) -> bool:
+    return owner is not None and (owner.api_version, owner.kind) == JOB
+
+
+def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
+    """Yield the pods, those of kind POD with another UID if their UID is that of a workload in another namespace.
+
+    `namespaces` has the namespaces of the other workloads by UID. Other UIDs belong to the pod that has no controller,
+    to a controller that is no Job, or else to the oldest pod, because only the UIDs of Jobs can be written by users.
+    """
+    pods = tuple(pods)
+    first: dict[str, Pod] = {}
     for pod in pods:
         if pod.kind is WorkloadKind.POD and not pod.finished:
-            by_uid[pod.workload_uid].append(pod)
-    for uid, own in by_uid.items():
+            first[pod.workload_uid] = min(first.get(pod.workload_uid, pod), pod, key=_claim)
+    owners = {**{uid: pod.namespace for uid, pod in first.items()}, **namespaces}
+    for pod in pods:
+        foreign = pod.kind is WorkloadKind.POD and owners.get(pod.workload_uid, pod.namespace) != pod.namespace
+        yield replace(pod, workload_uid=uid_in(pod.namespace, pod.workload_uid)) if foreign else pod
+
+
+def _claim(pod: Pod) -> tuple[bool, datetime, str, str]:
+    return _is_job(pod.owner), pod.created_at, pod.namespace, pod.name
+
+
+def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
+    """Yield the workloads of the unfinished pods of kind POD, each with pods of one namespace."""
+    by_uid: dict[tuple[str, str], list[Pod]] = defaultdict(list)
+    for pod in pods:
+        if pod.kind is WorkloadKind.POD and not pod.finished:
+            by_uid[pod.namespace, pod.workload_uid].append(pod)
+    for (_, uid), own in by_uid.items():
         first = min(own, key=lambda pod: (pod.created_at, pod.name))
         groups = tuple(_groups_of(own))
         yield Workload(

@@ -19,7 +19,7 @@ from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model import bounds
-from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind
+from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, uid_in
 from provisioner.workloads import KINDS
 from provisioner.workloads.kind import Claim, controller_of
 from provisioner.workloads.parse_pod import claim_of, key_of, parse_pod
@@ -118,7 +118,7 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
     """Return the pods with chips whose labels name a workload, including finished ones except those of kind POD.
 
-    Pods of kind POD are found by the UID of their controller if it is given, because a name may be cut.
+    Pods of kind POD are found by the UID of their workload if it is given, because a name may be cut.
     """
     if not kind.has_pods:
         return []
@@ -127,7 +127,11 @@ def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: st
         query = {"fieldSelector": UNFINISHED}
         found = filter(None, list_all(api, path, query, partial(parse_pod, jobs=False)))
         named = (pod for pod in found if pod.kind is kind)
-        return [pod for pod in named if (pod.workload_uid == uid if uid else pod.workload_name == name)]
+        if not uid:
+            return [pod for pod in named if pod.workload_name == name]
+        # Pods of Jobs have the second UID if another namespace has the first (`plain.apart`).
+        both = (pod for pod in named if uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)))
+        return [replace(pod, workload_uid=uid) for pod in both]
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
     pods = list_all(api, collection_path("pods", namespace=namespace), query, parse_pod)
     return [pod for pod in pods if pod is not None]

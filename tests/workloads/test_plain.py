@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
-from provisioner.model.workloads import Pod, Workload, WorkloadKind
+from provisioner.model.workloads import Pod, Workload, WorkloadKind, uid_in, workload_ref
 from provisioner.slices.demand.owners import with_owners
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.models import make_job
@@ -26,10 +26,12 @@ def parsed(raw: dict[str, Any], **how: Any) -> Pod:
 
 
 def test_pod_of_a_controller_belongs_to_the_controller() -> None:
-    """The UID is that of the controller, so Events and pools name it."""
+    """The UID is one of the namespace, because users write owner references. Events have that of the controller."""
     pod = parsed(raw_plain_pod("web-5d9-x", REPLICA_SET))
-    assert (pod.kind, pod.workload_name, pod.workload_uid) == (WorkloadKind.POD, "ReplicaSet.web-5d9", "uid-of-web-5d9")
+    uid = uid_in("default", "uid-of-web-5d9")
+    assert (pod.kind, pod.workload_name, pod.workload_uid) == (WorkloadKind.POD, "ReplicaSet.web-5d9", uid)
     (workload,) = with_owners({}, [pod])[0].values()
+    assert workload_ref(workload).uid == "uid-of-web-5d9"
     assert (str(workload), workload.full_name.text) == ("ReplicaSet web-5d9", "ReplicaSet default/web-5d9")
 
 

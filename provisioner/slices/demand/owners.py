@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid, group_key
 from provisioner.slices.demand.slices import name_of_group, parts_of_group
-from provisioner.workloads.plain import as_plain, workloads_of
+from provisioner.workloads.plain import apart, as_plain, workloads_of
 
 _Workloads = Mapping[WorkloadUid, Workload]
 
@@ -20,14 +20,15 @@ def with_owners(
     Pods of child Jobs that are one slice together get the name of that group, which is the name of a child Job.
 
     With SERVE_PODS=all, pods of Jobs that are not served become of kind POD. The UID of the Job is that of the workload
-    in both cases, so a pool keeps its slice when the Job appears.
+    in both cases, so a pool keeps its slice when the Job appears. Pods of another namespace with that UID do not join.
     """
 
     def is_plain(pod: Pod) -> bool:
         return serve_pods == "all" and pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads
 
     joins = {each.full_name: each for each in workloads.values() if any(group.jobs > 1 for group in each.groups)}
-    found = tuple(as_plain(pod) if is_plain(pod) else pod for pod in pods)
+    namespaces: dict[str, str] = {uid: each.namespace for uid, each in workloads.items()}
+    found = tuple(apart((as_plain(pod) if is_plain(pod) else pod for pod in pods), namespaces))
     if joins:
         of_pod = ((pod, WorkloadName(pod.kind, pod.namespace, pod.workload_name)) for pod in found)
         found = tuple(_joined(pod, joins.get(name)) for pod, name in of_pod)

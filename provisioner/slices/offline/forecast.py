@@ -17,7 +17,7 @@ from provisioner.model.capacity import NodePoolRequest
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.placement import labels_of, slice_key
 from provisioner.model.volumes import with_volumes
-from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadUid
+from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadUid, workload_ref
 from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
@@ -184,7 +184,7 @@ def _pools(reading: Reading, plan: Plan, rules: PoolRules) -> Iterator[PlannedPo
             template=template,
             request=create.request,
             options=known[key],
-            named=not is_made_up(slice_.workload.uid),
+            named=not is_made_up(workload_ref(slice_.workload).uid),
             chips=states[create.request.name].chips,
         )
 
@@ -308,7 +308,7 @@ class _Verdicts:
     ) -> None:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
-        if isinstance(about, Slice) and is_made_up(workload.uid):
+        if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
             name = pool_name(workload.name, about.id, 0)
             message = message.replace(name, shown_name(name))
         template = subject.template_of.get(group) if group else _named(subject, message)

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 from typing import Any
 
 import pytest
 
 from provisioner import constants
 from provisioner.kube.reflector import Collection, Reflector
-from provisioner.model.workloads import Pod, Volumes, Workloads
+from provisioner.model.workloads import Pod, Volumes, Workloads, uid_in
 from provisioner.slices.demand import Slice
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.owners import with_owners
@@ -22,6 +23,7 @@ from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.clock import NOW
 from tests.support.counting import counted
+from tests.support.models import make_jobset
 from tests.support.objects import pod_spec, raw_plain_pod, reference
 from tests.support.settings import settings
 
@@ -131,8 +133,56 @@ def test_pods_of_two_owners_with_the_same_name_are_two_workloads() -> None:
     """A StatefulSet that was recreated has another UID, and pods of the old one may still exist."""
     first, second = pods_of(STATEFUL, 1), pods_of({**STATEFUL, "uid": "newer"}, 1)
     found = slices(*first, *(replace(pod, name="other", uid="other") for pod in second))
-    assert {each.id.workload_uid for each in found} == {"uid-of-hosts", "newer"}
+    assert {each.id.workload_uid for each in found} == {uid_in("default", uid) for uid in ("uid-of-hosts", "newer")}
     assert all(len(each.pods) == 1 for each in found)
+
+
+FORGED = {**SET, "apiVersion": "no.such/v1", "kind": "Foo", "name": "anything"}
+FORGED_JOB = {**JOB, "name": "anything"}
+OF_THE_SET = {**FORGED_JOB, "uid": uid_in("default", SET["uid"])}
+OF_THE_POD = {**FORGED_JOB, "uid": pods_of(None, 1)[0].uid}
+
+
+@pytest.mark.parametrize("hours", [pytest.param(-1, id="older"), pytest.param(1, id="younger")])
+@pytest.mark.parametrize(
+    ("owner", "forged"),
+    [
+        pytest.param(SET, FORGED, id="UID of a ReplicaSet"),
+        pytest.param(SET, OF_THE_SET, id="derived UID of a ReplicaSet"),
+        pytest.param(JOB, FORGED_JOB, id="UID of a Job"),
+        pytest.param(None, OF_THE_POD, id="UID of a pod"),
+    ],
+)
+def test_pod_with_the_owner_of_another_namespace_is_a_workload_of_its_own(
+    owner: dict[str, Any] | None, forged: dict[str, Any], hours: int
+) -> None:
+    """Users write owner references. The limits of each namespace hold, and no pod stops those of another namespace."""
+    (own,), (other,) = pods_of(owner, 1), pods_of(forged, 1, namespace="evil")
+    other = replace(other, created_at=own.created_at + timedelta(hours=hours))
+    workloads, found = with_owners({}, (own, other))
+    uids = [Workloads.of(workloads).uid_of(pod) for pod in found]
+    assert [uid and workloads[uid].namespace for uid in uids] == ["default", "evil"]
+    plan = planned(own, other, allowed_namespaces=("default",))
+    assert [create.request.hosts for create in plan.creates] == [1]
+    assert plan.creates[0].request.labels[constants.POOL_WORKLOAD_NAMESPACE] == "default"
+
+
+@pytest.mark.parametrize("owner", [FORGED, FORGED_JOB], ids=["any kind", "Job"])
+def test_pod_with_the_uid_of_a_jobset_of_another_namespace_does_not_join_it(owner: dict[str, Any]) -> None:
+    jobset = make_jobset()
+    (pod,) = pods_of({**owner, "uid": jobset.uid}, 1, namespace="evil")
+    assert Workloads.of({jobset.uid: jobset}).uid_of(replace(pod, workload_uid=jobset.uid)) is None
+    workloads, (found,) = with_owners({jobset.uid: jobset}, [pod])
+    uid = Workloads.of(workloads).uid_of(found)
+    assert uid is not None
+    assert (workloads[uid].namespace, workloads[jobset.uid]) == ("evil", jobset)
+
+
+def test_uid_of_a_job_does_not_change_when_a_younger_pod_of_another_namespace_has_it() -> None:
+    """The UID is that of the Job when the Job is read, so its pool keeps its slice."""
+    (own,), (other,) = pods_of(JOB, 1), pods_of(FORGED_JOB, 1, namespace="evil")
+    _, (first, second) = with_owners({}, (own, replace(other, created_at=own.created_at + timedelta(hours=1))))
+    assert (first.workload_uid, second.workload_uid) == (JOB["uid"], uid_in("evil", JOB["uid"]))
 
 
 def test_pods_without_chips_cost_no_memory_and_little_time() -> None:
