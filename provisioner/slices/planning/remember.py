@@ -180,7 +180,10 @@ def _with_refusals(
     for slice_id, message in _with_alike(ctx, refusals).items():
         together = starts_together(ctx.slices[slice_id], ctx.settings)
         siblings = known[slice_id.workload_uid]
-        known[slice_id.workload_uid] = backoff.refused(siblings, slice_id, message, ctx.now, together=together)
+        present = {each for each in siblings if each in ctx.slices and ctx.slices[each].pods}
+        known[slice_id.workload_uid] = backoff.refused(
+            siblings, slice_id, message, ctx.now, present=present, together=together
+        )
     after = {slice_id: last for siblings in known.values() for slice_id, last in siblings.items()}
     found = dict(slices)
     for slice_id in {**before, **after}:
