@@ -190,6 +190,8 @@ ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 #: Annotation of pods or their workload; "true" requests a slice although most of its hosts would not be used.
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
+#: Annotation of pods or their workload; "true" requests a slice although its nodes are expected to offer too little.
+IGNORE_NODE_ESTIMATE = "tpu-provisioner.cloud.google.com/ignore-node-estimate"
 #: Annotations of node settings, which ALLOWED_NODE_SETTINGS names (`settings.node_fields`).
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 NODE_SETTINGS = (
@@ -210,6 +212,7 @@ READ_ANNOTATIONS = (
     MAX_RUN_DURATION,
     ALL_OR_NOTHING,
     ALLOW_UNUSED_HOSTS,
+    IGNORE_NODE_ESTIMATE,
     POD_DELETION_COST,
     SLICE_TOPOLOGY,
     SLICE_AUTOPROVISIONING,

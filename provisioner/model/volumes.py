@@ -84,10 +84,9 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
     problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
     described = _class_of(claim, storage.classes or {}) if claim is not None else None
     if claim is not None and claim.volume:
-        zones = (storage.zones or {}).get(claim.volume)
-    else:
-        zones = described.zones if described is not None else None
-    return _Restriction(problem, zones, described.disk if described is not None else "")
+        # The class is only a name here: a volume may be of another type of disk, and a class may be replaced.
+        return _Restriction(problem, (storage.zones or {}).get(claim.volume))
+    return _Restriction(problem, described.zones, described.disk) if described is not None else _Restriction(problem)
 
 
 def _problem_of_class(claim: Claim, classes: Mapping[str, StorageClass] | None) -> str:

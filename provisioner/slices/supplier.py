@@ -37,7 +37,7 @@ from provisioner.model.capacity import (
     PoolName,
 )
 from provisioner.model.fit import NodeView
-from provisioner.settings import Settings
+from provisioner.settings import Settings, node_fields
 from provisioner.slices.demand import Slice
 
 #: Returns the reason why nothing may be changed now; None if changes are allowed.
@@ -77,7 +77,7 @@ class PoolRules:
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
-    """Return the rules with the CPU and memory that existing nodes of each machine type offer after DaemonSets.
+    """Return the rules with the allocatable CPU and memory of the existing nodes of each machine type.
 
     The newest node counts, because it has the version of new nodes. Equal offers return the same object.
     """
@@ -89,11 +89,10 @@ def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
             continue
         if before is None or (node.created_at, node.name) > (before.created_at, before.name):
             newest[machine] = node
-    used = tpu.DAEMONSETS
     offers = {
         machine: (
-            node.allocatable_cpu_millicores - used.cpu_millicores,
-            node.allocatable_memory_bytes - used.memory_bytes + _huge_pages(node.allocatable_other_bytes),
+            node.allocatable_cpu_millicores,
+            node.allocatable_memory_bytes + _huge_pages(node.allocatable_other_bytes),
         )
         for machine, node in newest.items()
     }
@@ -117,6 +116,26 @@ def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) 
 def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
     """Return the bytes of memory that a node has as huge pages, which its setting determines."""
     return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
+
+
+def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
+    """Return the view of a node with the CPU, memory and boot disk of its machine, of which the system takes nothing.
+
+    Huge pages are unchanged, because a node has exactly those of its settings.
+    """
+    known = tpu.machine_type(pool.machine_type)
+    if known is None:
+        return view
+    _, machine = known
+    other_bytes = dict(view.other_bytes)
+    if "ephemeral-storage" in other_bytes:
+        other_bytes["ephemeral-storage"] = node_fields.boot_disk_gb(pool.node) << 30
+    return replace(
+        view,
+        cpu_millicores=max(view.cpu_millicores, machine.vcpus * 1000),
+        memory_bytes=max(view.memory_bytes, machine.memory_gib << 30),
+        other_bytes=other_bytes,
+    )
 
 
 class Supplier(Protocol):

@@ -4,7 +4,7 @@ Tables and arithmetic; only `extend` changes the tables. The facts are from Goog
 TPU documentation. GKE decides in the end; `provisioner.slices.suppliers.gke` has a table of its rejections.
 """
 
-from provisioner.tpu.allocatable import DAEMONSETS, DEFAULT_DISK_GB, Amounts, allocatable
+from provisioner.tpu.allocatable import DEFAULT_DISK_GB, Amounts, allocatable
 from provisioner.tpu.catalogue import (
     ACCELERATORS,
     Accelerator,
@@ -28,7 +28,6 @@ from provisioner.tpu.shapes import (
 
 __all__ = [
     "ACCELERATORS",
-    "DAEMONSETS",
     "DEFAULT_DISK_GB",
     "Accelerator",
     "Amounts",

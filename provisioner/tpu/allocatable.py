@@ -2,7 +2,7 @@
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
 kubernetes/autoscaler. This is the first version of the formula. Nodes from 1.37 on may reserve less memory, so a
-prediction may be too small, and never too large. Not included: the requests of DaemonSets (`DAEMONSETS`).
+prediction may be too small, and never too large. Not subtracted: the requests of DaemonSets, which each cluster has.
 """
 
 from __future__ import annotations
@@ -26,9 +26,6 @@ class Amounts(NamedTuple):
     ephemeral_bytes: int
 
 
-#: Requests of the DaemonSets of a GKE cluster on a TPU node. About 0.6 cores are documented with Dataplane V2, and
-#: memory only for three of ten DaemonSets, so both numbers leave room.
-DAEMONSETS = Amounts(cpu_millicores=1000, memory_bytes=2 * _GIB, ephemeral_bytes=0)
 #: Shares that GKE reserves, each with the part of the machine to which it applies; the last one is for the rest.
 _CPU_SHARES = ((1.0, 0.06), (1.0, 0.01), (2.0, 0.005), (float("inf"), 0.0025))
 #: MiB, in thousands as in the sources.

@@ -50,10 +50,10 @@ def restricted(*claims: str, storage: Storage = STORAGE) -> Volumes:
 @pytest.mark.parametrize(
     ("claims", "zones", "disks"),
     [
-        pytest.param(["in-a"], ("a",), ("pd-balanced",), id="volume in one zone"),
+        pytest.param(["in-a"], ("a",), (), id="volume in one zone, with the name of a class"),
         pytest.param(["in-ab"], ("a", "b"), (), id="regional disk"),
-        pytest.param(["in-a", "in-ab"], ("a",), ("pd-balanced",), id="zones in common"),
-        pytest.param(["in-a", "in-c"], (), ("pd-balanced",), id="no zone in common"),
+        pytest.param(["in-a", "in-ab"], ("a",), (), id="zones in common"),
+        pytest.param(["in-a", "in-c"], (), (), id="no zone in common"),
         pytest.param(["anywhere"], None, (), id="volume without zones and class"),
         pytest.param(["waiting"], None, ("pd-balanced",), id="bound when the pod is scheduled"),
         pytest.param(["limited", "in-ab"], ("b",), ("pd-balanced",), id="allowedTopologies"),

@@ -243,8 +243,8 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
         "taints": tuple(dict.fromkeys((*view.taints, *pool.taints))),
         "ready": True,
         "allocatable_chips": view.chips,
-        "allocatable_cpu_millicores": view.cpu_millicores + tpu.DAEMONSETS.cpu_millicores,
-        "allocatable_memory_bytes": view.memory_bytes + tpu.DAEMONSETS.memory_bytes,
+        "allocatable_cpu_millicores": view.cpu_millicores,
+        "allocatable_memory_bytes": view.memory_bytes,
         "allocatable_other_bytes": tuple(view.other_bytes.items()),
         "created_at": NOW - timedelta(hours=1),
     }

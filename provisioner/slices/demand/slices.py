@@ -53,6 +53,8 @@ _KEYS = (
     constants.ZONES,
     constants.MAX_RUN_DURATION,
 )
+#: Annotations of a workload that apply to its pods.
+_INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 
 @dataclass(slots=True)
@@ -401,7 +403,7 @@ def _slice(
     if requirements.claims:
         requirements = with_host_chips(requirements)
     if workload.annotations:
-        inherited = {key: text for key, text in workload.annotations.items() if key in constants.NODE_SETTING_KEYS}
+        inherited = {key: text for key, text in workload.annotations.items() if key in _INHERITED}
         if inherited:
             requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
     # A pod that was created before the admission policy was installed has no mark; later pods of the group have one.

@@ -62,9 +62,10 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why a pool does not suit a slice by its specification, None if it does.
 
     The existing nodes do not count: a slice whose own pool got an unknown taint is stuck, and gets no second pool.
+    A pool whose nodes offer less than expected is stuck as well: without it, another one would be created immediately.
     """
     refusal = why_wrong_kind(slice_, pool)
-    if refusal is None and misfit(slice_.requirements, pool.view):
+    if refusal is None and misfit(slice_.requirements, pool.largest):
         return Refusal.MISFIT
     return refusal
 

@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 
 from provisioner.model.capacity import PoolName
 from provisioner.model.fit import demand_key
+from provisioner.model.sources import CLAIMS, STORAGE_CLASSES, VOLUMES
 from provisioner.model.workloads import WorkloadUid
-from provisioner.slices.demand import SliceId
+from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
 from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
@@ -33,6 +34,8 @@ from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.pool_states import Phases
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.specification import starts_together
+
+_OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -172,15 +175,17 @@ def _with_refusals(
     bound = {slice_id.workload_uid for slice_id in before if slice_id in matching.held}
     for slice_id, last in before.items():
         slice_ = ctx.slices.get(slice_id)
-        # A suspended workload has no pods, and Kueue changes its template.
-        changed = slice_ is not None and slice_.pods and demand_key(slice_.requirements) != slices[slice_id].refused
+        changed = slice_ is not None and _changed(ctx, slice_, slices[slice_id])
         if slice_id not in matching.held and not changed:
             until = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
             known[slice_id.workload_uid][slice_id] = replace(last, until=until)
     for slice_id, message in _with_alike(ctx, refusals).items():
         together = starts_together(ctx.slices[slice_id], ctx.settings)
         siblings = known[slice_id.workload_uid]
-        known[slice_id.workload_uid] = backoff.refused(siblings, slice_id, message, ctx.now, together=together)
+        present = {each for each in siblings if each in ctx.slices and ctx.slices[each].pods}
+        known[slice_id.workload_uid] = backoff.refused(
+            siblings, slice_id, message, ctx.now, present=present, together=together
+        )
     after = {slice_id: last for siblings in known.values() for slice_id, last in siblings.items()}
     found = dict(slices)
     for slice_id in {**before, **after}:
@@ -188,6 +193,15 @@ def _with_refusals(
         key = entry.refused if slice_id in before else demand_key(ctx.slices[slice_id].requirements)
         found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
     return found
+
+
+def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
+    """Whether the pods of a refused slice have changed; no if that is unknown."""
+    # Volumes seem to change while a source is unknown.
+    if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
+        return False
+    # A suspended workload has no pods, and Kueue changes its template.
+    return bool(slice_.pods) and demand_key(slice_.requirements) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:

@@ -24,7 +24,7 @@ from provisioner.slices.demand.asks import awaiting_request
 from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
 from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemory
 from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
-from provisioner.slices.supplier import PoolRules, informed
+from provisioner.slices.supplier import PoolRules, informed, whole_machine
 
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
@@ -200,10 +200,7 @@ class Supply:
 
     @cached_property
     def view(self) -> NodeView:
-        """Expected node of the pool, by its specification, with the CPU and memory of its existing nodes.
-
-        Requests that fit an existing pool may be too large for a new one, from which DaemonSets are subtracted.
-        """
+        """Expected node of the pool, by its specification, with the CPU and memory of its existing nodes."""
         expected = self.rules.expected_node(self.pool)
         node = next((node for node in self.nodes if node.ready and node.allocatable_memory_bytes), None)
         if node is None:
@@ -211,6 +208,11 @@ class Supply:
         return replace(
             expected, cpu_millicores=node.allocatable_cpu_millicores, memory_bytes=node.allocatable_memory_bytes
         )
+
+    @cached_property
+    def largest(self) -> NodeView:
+        """Expected node of the pool with the whole machine."""
+        return whole_machine(self.view, self.pool)
 
     @cached_property
     def offered(self) -> tuple[NodeView, ...]:

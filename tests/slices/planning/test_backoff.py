@@ -11,6 +11,7 @@ import pytest
 
 from provisioner.model.capacity import Failure, FailureKind, PoolStatus, Zone
 from provisioner.model.choices import CapacityKey
+from provisioner.model.workloads import GroupKey
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import Backoff
 from provisioner.slices.planning.plan import Create
@@ -164,3 +165,21 @@ def test_rejection_after_a_pool_failure_starts_with_the_shortest_wait() -> None:
     assert (refused.failures, refused.slice_id) == (1, SLICE)
     again = backoff.pool_failed({DIGEST: refused}, failure(FailureKind.UNAVAILABLE), KEY, DIGEST, after(10))[DIGEST]
     assert (again.failures, again.slice_id) == (1, None)
+
+
+@pytest.mark.parametrize(
+    ("gone", "soon"),
+    [
+        pytest.param(set(), ["a"], id="all exist"),
+        pytest.param({"a"}, ["b"], id="first without pods"),
+        pytest.param({"a", "b"}, ["c"], id="only the refused slice exists"),
+    ],
+)
+def test_first_refused_slice_that_still_has_pods_is_tried_first(gone: set[str], soon: list[str]) -> None:
+    """After the pods of the first slice were deleted, the next pool came a day later instead of after 40 minutes."""
+    ids = {name: SLICE._replace(group_key=GroupKey(name)) for name in "abc"}
+    last = Backoff(failure=failure(FailureKind.UNSCHEDULABLE), failures=1, since=NOW, until=NOW)
+    present = {each for name, each in ids.items() if name not in gone}
+    known = {ids[name]: last for name in "ab"}
+    found = backoff.refused(known, ids["c"], "", after(1), present=present, together=False)
+    assert [name for name, each in ids.items() if found[each].until < after(12 * 3600)] == soon

@@ -31,12 +31,12 @@ V6E: dict[str, Any] = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "toler
         ),
         pytest.param(
             {"memory_bytes": 715 * GIB},
-            "requests 715Gi memory, a node of ct6e-standard-4t offers 685.3Gi to pods",
+            "requests 715Gi memory, a node of ct6e-standard-4t offers 687.3Gi to pods",
             id="memory between node and machine (02)",
         ),
         pytest.param(
             {"cpu_millicores": 180_000},
-            "requests 180 cpu, a node of ct6e-standard-4t offers 178.48 to pods",
+            "requests 180 cpu, a node of ct6e-standard-4t offers 179.48 to pods",
             id="CPU of the whole machine (02c)",
         ),
         pytest.param(
@@ -52,6 +52,55 @@ def test_no_pool_is_created_for_pods_that_exceed_the_offer(amounts: dict[str, An
     assert world.created == []
     (message,) = {each.message for each in world.told(constants.INVALID_REQUEST)}
     assert words in message
+
+
+IGNORED = {constants.IGNORE_NODE_ESTIMATE: "true"}
+WAY_OUT = f'; if nodes offer more, set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true"'
+
+
+@pytest.mark.parametrize(
+    ("amounts", "tight", "ignored"),
+    [
+        pytest.param({"cpu_millicores": 179_000}, True, True, id="CPU that DaemonSets leave, or not"),
+        pytest.param({"cpu_millicores": 179_500}, False, True, id="CPU above the formula"),
+        pytest.param({"cpu_millicores": 180_001}, False, False, id="CPU above the machine"),
+        pytest.param({"memory_bytes": 687 * GIB}, True, True, id="memory that DaemonSets leave, or not"),
+        pytest.param({"memory_bytes": 688 * GIB}, False, True, id="memory above the formula"),
+        pytest.param({"memory_bytes": 721 * GIB}, False, False, id="memory above the machine"),
+        pytest.param({"other_bytes": (("ephemeral-storage", 100 * GIB),)}, False, True, id="whole boot disk"),
+        pytest.param({"other_bytes": (("ephemeral-storage", 101 * GIB),)}, False, False, id="above the boot disk"),
+        pytest.param({"other_bytes": (("hugepages-2Mi", 2 * GIB),)}, False, False, id="huge pages"),
+    ],
+)
+@pytest.mark.parametrize("place", ["", "workload", "pods"])
+def test_annotation_ignores_the_estimate_up_to_the_machine(
+    amounts: dict[str, Any], *, tight: bool, ignored: bool, place: str
+) -> None:
+    template = make_requirements(**V6E, **amounts, annotations=IGNORED if place == "pods" else {})
+    workload = make_jobset(parallelism=4, template=template)
+    world = World(replace(workload, annotations=IGNORED) if place == "workload" else workload)
+    world.step(seconds=5)
+    created = tight or (ignored and place != "")
+    assert bool(world.created) is created
+    told = {each.message for each in world.told(constants.INVALID_REQUEST)}
+    assert bool(told) is not created
+    assert all((WAY_OUT in message) is ignored for message in told)
+    # The pool is kept while it has no nodes, and serves the slice if its nodes offer enough.
+    world.run(3)
+    world.finish_creates()
+    enough = {"allocatable_cpu_millicores": 10**6, "allocatable_memory_bytes": 2**50, "allocatable_other_bytes": ()}
+    world.nodes = {name: replace(node, **enough) for name, node in world.nodes.items()}
+    world.live(60, seconds=5)
+    assert (len(world.created), world.deleted, world.bound(workload)) == (int(created), [], int(created))
+
+
+@pytest.mark.parametrize(("cpu_millicores", "created"), [(239_000, 1), (239_650, 1), (239_651, 0)])
+def test_allocatable_resources_of_an_existing_node_are_the_limit(cpu_millicores: int, created: int) -> None:
+    """DaemonSets of 0.6 cores leave room for 239 of 239.65; their requests are not known."""
+    world = World(make_jobset(template=make_requirements(cpu_millicores=cpu_millicores)))
+    world.put(make_node(make_pool(make_jobset("other")), allocatable_cpu_millicores=239_650, pool_name="foreign"))
+    world.step()
+    assert len(world.created) == created
 
 
 @pytest.mark.parametrize(
@@ -89,10 +138,11 @@ def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
     rules = informed(GKE_RULES, [node]) if seen else GKE_RULES
     offers = [rules.expected_node(pool).memory_bytes for pool in (plain, paged)]
     assert offers[0] - offers[1] == 6 * GIB
-    assert offers[1] == 98 * GIB or not seen
+    assert offers[1] == 100 * GIB or not seen
 
 
-def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more() -> None:
+@pytest.mark.parametrize(("offered_gib", "kept"), [(700, True), (699, False)])
+def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offered_gib: int, *, kept: bool) -> None:
     """Nodes of newer versions reserve less memory than the formula, so refusals end once such a node exists."""
     small, large = (
         make_jobset(name, parallelism=4, template=make_requirements(**V6E, memory_bytes=size * GIB))
@@ -104,12 +154,12 @@ def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more() -> 
     world.nodes = {name: replace(each, allocatable_memory_bytes=707 * GIB) for name, each in world.nodes.items()}
     world.step()
     assert len(world.created) == 2
-    # The new nodes offer less than the old node: the pool is kept, and not created again.
+    # The new nodes offer less than the old node: the pool is kept, or given back once the scheduler refuses it.
     for name, each in expected_nodes(world, large).items():
-        world.put(replace(each, name=name, allocatable_memory_bytes=701 * GIB))
+        world.put(replace(each, name=name, allocatable_memory_bytes=offered_gib * GIB))
     world.pools = {name: replace(pool, status=type(pool.status).RUNNING) for name, pool in world.pools.items()}
     world.live(200, seconds=10)
-    assert (len(world.created), world.deleted, world.bound(large)) == (2, [], 1)
+    assert (len(world.created), len(world.deleted), world.bound(large)) == (2, int(not kept), int(kept))
 
 
 def expected_nodes(world: World, workload: Any) -> dict[str, Any]:
@@ -125,7 +175,7 @@ def test_newest_ready_node_of_a_machine_type_determines_the_offer() -> None:
     )
     rules = informed(GKE_RULES, [new, old, unready])
     assert rules is informed(GKE_RULES, [old, new])
-    assert rules.expected_node(pool).memory_bytes == 18 * GIB
+    assert rules.expected_node(pool).memory_bytes == 20 * GIB
     other = NodePool(name=pool.name, status=pool.status, machine_type="ct6e-standard-4t")
     assert rules.expected_node(other) == GKE_RULES.expected_node(other)
     assert informed(GKE_RULES, [unready]) is GKE_RULES

@@ -11,11 +11,12 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.capacity import Taint
+from provisioner.model.sources import CLAIMS, HINTS, STORAGE_CLASSES, VOLUMES
 from provisioner.model.workloads import Volumes
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
-from tests.support.models import make_jobset
+from tests.support.models import make_jobset, make_requirements
 from tests.support.settings import settings
 from tests.support.world import World
 
@@ -109,6 +110,25 @@ def test_changed_pods_get_a_pool_immediately() -> None:
         world.put(replace(pod, requirements=replace(pod.requirements, cpu_millicores=1)))
     world.run(2)
     assert len(world.created) == 2
+
+
+@pytest.mark.parametrize(("unknown", "created"), [(CLAIMS, 1), (VOLUMES, 1), (STORAGE_CLASSES, 1), (HINTS, 2)])
+def test_refused_workload_waits_while_its_volumes_are_unknown(unknown: str, created: int) -> None:
+    """Each round with an unknown source ended the wait: 48 creates a day."""
+    bound = Volumes(claims=("data",), zones=("us-central2-b",), disks=("pd-balanced",))
+    world = World(make_jobset(template=make_requirements(volumes=bound, tolerations=())))
+    live(world, 900)
+    assert world.deleted == world.created
+    before = world.pods
+    world.pods = {
+        uid: replace(pod, requirements=replace(pod.requirements, volumes=Volumes(claims=("data",))))
+        for uid, pod in before.items()
+    }
+    plan = world.look(unknown=frozenset({unknown}))
+    world.memory = plan.memory
+    world.pods = before
+    world.run(2)
+    assert len(world.created) + len(plan.creates) == created
 
 
 def test_refused_slice_takes_no_free_pool() -> None:

@@ -155,18 +155,24 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
 
 
 def refused(
-    known: Mapping[SliceId, Backoff], slice_id: SliceId, message: str, now: datetime, *, together: bool
+    known: Mapping[SliceId, Backoff],
+    slice_id: SliceId,
+    message: str,
+    now: datetime,
+    *,
+    present: Collection[SliceId],
+    together: bool,
 ) -> dict[SliceId, Backoff]:
     """Return the back-offs of a workload's slices after the scheduler refused the ready pool of one of them.
 
-    `known` has those of its slices that were refused before. Their pods are usually alike, so only the first of them is
-    tried again, and the others after it succeeds or a day, unless they start `together`.
+    `known` has those of its slices that were refused before. Their pods are usually alike, so only the first of those
+    that are `present` is tried again, and the others after it succeeds or a day, unless they start `together`.
     """
     last = known.get(slice_id)
     if last is not None and last.until > now:
         return dict(known)
     failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=message), DELAYS[FailureKind.UNSCHEDULABLE]
-    first = min((slice_id, *known))
+    first = min((slice_id, *(each for each in known if each in present)))
     # Slices that are refused at about the same time count as one failure.
     before = last or (known[min(known)] if known else None)
     new = _longer(before, str(slice_id), delay, failure, now)

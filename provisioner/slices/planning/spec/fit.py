@@ -7,13 +7,23 @@ from provisioner.model.capacity import NodePoolRequest, expected_pool
 from provisioner.model.fit import misfit, room_misfit
 from provisioner.model.workloads import Requirements
 from provisioner.settings import Settings
-from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
+from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError, whole_machine
 
 
 def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
-    """Raise UnmeetableError if no node of the pool would fit the pods of a slice: an unusable pool is not created."""
-    view = rules.expected_node(expected_pool(request))
-    reason = room_misfit(asked, view) or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
+    """Raise UnmeetableError if no node of the pool would fit the pods of a slice: an unusable pool is not created.
+
+    Nodes count without DaemonSets, whose requests are unknown: the scheduler refuses pods that leave them no room.
+    """
+    pool = expected_pool(request)
+    view = rules.expected_node(pool)
+    largest = whole_machine(view, pool)
+    if asked.annotations.get(constants.IGNORE_NODE_ESTIMATE) == "true":
+        view = largest
+    too_large = room_misfit(asked, view)
+    reason = too_large or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
+    if too_large and not room_misfit(asked, largest):
+        reason += f'; if nodes offer more, set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true"'
     if reason:
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
         error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError

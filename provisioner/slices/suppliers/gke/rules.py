@@ -48,13 +48,12 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
 
 
 def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the resources that a node offers to pods by GKE's formula, without those of DaemonSets."""
+    """Return the allocatable resources of a node by GKE's formula."""
     disk_gb, max_pods = node_fields.boot_disk_gb(pool.node), pool.node.get("max_pods_per_node", 0)
-    offered, used = tpu.allocatable(machine, disk_gb=disk_gb, max_pods=max_pods), tpu.DAEMONSETS
+    offered = tpu.allocatable(machine, disk_gb=disk_gb, max_pods=max_pods)
     pages = node_fields.huge_pages_bytes(pool.node)
-    memory_bytes = offered.memory_bytes - used.memory_bytes - sum(pages.values())
     other_bytes = {"ephemeral-storage": offered.ephemeral_bytes, **pages}
-    return offered.cpu_millicores - used.cpu_millicores, memory_bytes, other_bytes
+    return offered.cpu_millicores, offered.memory_bytes - sum(pages.values()), other_bytes
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
