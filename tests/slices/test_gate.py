@@ -442,7 +442,7 @@ def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
 
 
 def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World) -> None:
-    """Its pods are of kind POD, and the pods on a node are read as those of the Job."""
+    """The pods of the workload are of kind POD, and the pods on a node are of kind JOB."""
     metadata = {
         "labels": {constants.COMPLETION_INDEX: "1", "batch.kubernetes.io/job-name": "train"},
         "ownerReferences": [reference("Job", "train", "batch/v1")],

@@ -453,7 +453,7 @@ def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape 
     if shape is None or shape.multi_host:
         return None
     if asked.volumes is not None:
-        # Each pod of a StatefulSet has claims of its own. Only what they restrict decides which nodes fit.
+        # Each pod of a StatefulSet has claims of its own. The zones and disks of the claims decide which nodes fit.
         asked = replace(asked, volumes=replace(asked.volumes, claims=()))
     return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 

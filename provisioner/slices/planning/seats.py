@@ -56,7 +56,7 @@ class Seats:
             (each for each in round_.supply.values() if each.usable and not each.undecided),
             key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
         )
-        #: Pools whose missing nodes, and nodes that are not ready, are expected no more.
+        #: Pools whose missing and unready nodes have been expected for too long.
         late = {each.name for each in self._pools if each.unready_seconds > _EXPECTED_SECONDS}
         ready = {node.name for pool in self._pools if pool.name in late for node in pool.nodes if pool.is_ready(node)}
         offered = ((pool.name, view) for pool in self._pools for view in pool.offered)
@@ -86,7 +86,7 @@ class Seats:
     def take(
         self, slice_: Slice, may_borrow: Callable[[Supply], bool], *, last: PoolName | None, expired: bool
     ) -> Supply | None:
-        """Return the pool with a node that is left for a slice, and take the node; None if no node is left.
+        """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
         `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace. The pool
         that the slice had in the `last` round comes first. An `expired` slice takes no node beside pods: the scheduler

@@ -145,7 +145,7 @@ def test_pods_that_cannot_be_bound_buy_few_pools(owner: str) -> None:
     assert len(world.pools) <= 1
 
 
-def test_pod_that_is_never_bound_beside_others_gets_a_pool_and_keeps_none() -> None:
+def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None:
     """The scheduler refuses a free node of another pod's pool, then an empty pool of an ended ReplicaSet."""
     world = cluster()
     world.scale(2)
@@ -210,7 +210,7 @@ def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -
 
 
 def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
-    """They could share a pool, but the first workload already has all the pools that it may have."""
+    """Pods of two workloads could share a pool, but the first workload has as many pools as the limit allows."""
     world = cluster(max_pools_per_jobset=1)
     world.scale(16, owner="full")
     world.settle()
