@@ -237,7 +237,11 @@ def _read_plain(
         message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
         reading.remark(document, template.replicas_path, named, message)
         return
-    (workload,) = workloads_of(pods)
+    workload = next(iter(workloads_of(pods)), None)
+    if workload is None:
+        message = "its labels name a workload such as a JobSet: plan that workload, or remove the labels"
+        reading.remark(document, template.path, named, message, Severity.NOT_SERVED)
+        return
     subject = Subject(document, workload, [template], accepted, pods)
     subject.template_of = {pod.group_name: template for pod in pods}
     reading.slices += len(pods)

@@ -89,8 +89,8 @@ class Seats:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
         `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace. The pool
-        that the slice had in the `last` round comes first. An `expired` slice takes no node of a pool with pods: the scheduler
-        has not bound it there, for an unknown reason.
+        that the slice had in the `last` round comes first. An `expired` slice takes no node of a pool with pods: the
+        scheduler has not bound it there, for an unknown reason.
         """
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)

@@ -18,7 +18,7 @@ from provisioner.cli.manifests import read_documents, read_manifests
 from provisioner.model.placement import labels_of
 from provisioner.model.workloads import WorkloadKind, group_key
 from provisioner.settings import Settings
-from provisioner.slices.offline.documents import objects_of
+from provisioner.slices.offline.documents import Severity, objects_of
 from provisioner.slices.offline.expand import cluster_of
 from provisioner.slices.offline.forecast import Forecast, forecast
 from provisioner.slices.offline.reading import MOST_KEYS, MOST_SLICES
@@ -502,6 +502,14 @@ def test_field_of_a_wrong_type_causes_no_error(data: st.DataObject) -> None:
     found = forecast(documents, SERVING, GKE_RULES)
     assert "good" in [pool.slice_.workload.name for pool in found.pools]
     assert all(str(each) for each in found.remarks)
+
+
+def test_pod_with_the_labels_of_a_jobset_without_its_owner_is_not_served() -> None:
+    raw = raw_pod()
+    raw["metadata"]["ownerReferences"] = [None]
+    (remark,) = plan(raw).remarks
+    assert "its labels name a workload such as a JobSet" in remark.message
+    assert remark.severity is Severity.NOT_SERVED
 
 
 def test_template_that_pods_share_is_read_once() -> None:
