@@ -86,7 +86,7 @@ def test_explain_accepts_names_of_workload_slice_pod_and_pool(name: str) -> None
         ("tarin", "Did you mean jobset/train?"),
         ("pod/train-slice-1-0-abcde", "Did you mean slice/train-slice-0?"),
         ("jobste/train", "kind 'jobste' is unknown; did you mean jobset?"),
-        ("deployment/x", "kind 'deployment' is unknown; use jobset, lws, raycluster, job, slice, pod or pool"),
+        ("gizmo/x", "kind 'gizmo' is unknown; use jobset, lws, raycluster, job, slice, pod or pool"),
         ("other", "it does not exist: see `kubectl get"),
     ],
 )

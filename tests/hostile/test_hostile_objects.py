@@ -44,7 +44,7 @@ CALLS_PER_KB = 1_600
 #: Maximum number of bytes for each KB during parsing and decision, and of bytes that records and slices keep
 #: afterwards.
 PEAK_BYTES_PER_KB = 6_000
-KEPT_BYTES = 550_000
+KEPT_BYTES = 600_000
 #: Maximum length of a message, in characters; an Event shows the first 1,024 bytes.
 MESSAGE = 2_000
 FREE_POOLS = 10

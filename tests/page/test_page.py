@@ -389,7 +389,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
     assert re.search(r"in (4\d|50) s", text)
     assert browser.execute_script("return [...document.querySelectorAll('.meter.full')].length") == 1
     sums = [each.text for each in browser.find_elements(By.CSS_SELECTOR, "#capacity tbody tr")][-2:]
-    assert sums == ["tpu-v5p-slice 16 0 16 0 0 0 0 48.00 USD/h", "team-a 16 0 16 0 0 0 0 48.00 USD/h"]
+    assert sums == ["tpu-v5p-slice 0 16 0 16 0 0 0 0 48.00 USD/h", "team-a 0 16 0 16 0 0 0 0 48.00 USD/h"]
 
 
 def test_activity_is_filtered_by_kind_warnings_and_namespace(browser: Chrome, board: HandMadeBoard, url: str) -> None:

@@ -77,4 +77,4 @@ def test_page_with_2000_slices_has_few_elements_and_changes_fast(
     if view == "board":
         # Workloads have one line each, and 30 lines fit on a screen.
         assert len(browser.execute_script(_LINES)) == 200
-        assert sum(0 <= top <= 900 - 25 for top in browser.execute_script(_LINES)) >= 28
+        assert sum(0 <= top <= 900 - 25 for top in browser.execute_script(_LINES)) >= 27

@@ -119,7 +119,7 @@ def test_board_is_sorted_by_the_chosen_column(browser: Chrome, board: HandMadeBo
     ]
     queue = QueueView(
         limit="namespace team-a", place=3, length=39, ahead=(waits[0].id,), users=("JobSet/team-a/x: 64 chips",),
-        other_users=4, idle_chips=16, idle_until=NOW + timedelta(minutes=2), remedy="",
+        other_users=4, idle_chips=16, idle_until=NOW + timedelta(minutes=2),
     )  # fmt: skip
     waits[1] = replace(waits[1], queue=queue)
     board.show(view=a_view(workloads, waits))
