@@ -615,7 +615,7 @@ _ALL: tuple[Bug, ...] = (
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
 )
 
-#: Bugs whose seeds have to be searched anew since tenants with misfits changed all runs.
+#: Bugs without a known seed: tenants with misfits have changed all runs.
 UNSEEN = frozenset(
     {"lease-is-not-looked-at-before-a-call", "repaired-pools-are-given-up", "creates-double-without-limit"}
 )
