@@ -1,11 +1,10 @@
-"""The status page with 2,000 slices of 64 hosts: its number of elements, and the duration of a change."""
+"""The status page with 2,000 slices of 64 hosts: its number of elements, and the number that one change touches."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import replace
-from typing import Any
 
 import pytest
 from selenium import webdriver
@@ -17,20 +16,22 @@ from tests.support.page import HandMadeBoard, a_large_view, a_track, an_entry, o
 pytestmark = pytest.mark.timeout(60)
 
 VIEWS = ("board", "timeline", "capacity", "activity")
-#: Script that collects the page's measures of reading data and drawing; the page keeps only the last ones.
+#: Script that collects the names of the page's measures (reading data, drawing) and the changes of its elements.
 _COLLECT = """
     window.measures = [];
-    const collect = list => measures.push(...list.getEntries().map(e => [e.name, e.startTime, e.duration]));
-    new PerformanceObserver(collect).observe({type: 'measure'});
+    new PerformanceObserver(list => measures.push(...list.getEntries().map(e => e.name))).observe({type: 'measure'});
+    window.changes = 0;
+    const options = {subtree: true, childList: true, attributes: true, characterData: true};
+    new MutationObserver(list => { changes += list.length; }).observe(document, options);
 """
 _ALL_LINES = "return document.querySelectorAll('#board .row.workload').length === 200"
 _LINES = "return [...document.querySelectorAll('#board .row')].map(e => e.getBoundingClientRect().top)"
-_BOTH = "return measures.some(([name]) => name === 'data') && measures.some(([name]) => name === 'render')"
+_BOTH = "return measures.includes('data') && measures.includes('render')"
 
 
 @contextmanager
 def collecting(browser: webdriver.Chrome) -> Iterator[None]:
-    """Collect the measures of pages that are opened."""
+    """Collect the measures and changes of pages that are opened."""
     added = browser.execute_cdp_cmd("Page.addScriptToEvaluateOnNewDocument", {"source": _COLLECT})
     try:
         yield
@@ -39,13 +40,10 @@ def collecting(browser: webdriver.Chrome) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("view", VIEWS)
-def test_page_with_2000_slices_has_few_elements_and_changes_fast(
+def test_page_with_2000_slices_has_few_elements_and_a_change_touches_few(
     browser: webdriver.Chrome, board: HandMadeBoard, url: str, view: str
 ) -> None:
-    """Hosts have no separate elements, and the cost of a change depends on its 50 slices.
-
-    The goals are 1 s and 100 ms. The limits here are ten times as high, because other tests may use the cores.
-    """
+    """Hosts have no separate elements, and the number of changed elements depends on the 50 slices that changed."""
     large = a_large_view(2000)
     tracks = [
         a_track(each, (State.WAITING, 50, 40), (State.JOINING, 40, 30), (each.state, 30, None), pool=each.group)
@@ -58,10 +56,9 @@ def test_page_with_2000_slices_has_few_elements_and_changes_fast(
         until(browser, _BOTH)
         if view == "board":
             until(browser, _ALL_LINES)
-    found: list[Any] = browser.execute_script("return measures")
-    read_at = next(start for name, start, _ in found if name == "data")
-    first = next(start + duration for name, start, duration in found if name == "render" and start > read_at)
-    elements = browser.execute_script("measures.length = 0; return document.getElementsByTagName('*').length")
+    elements = browser.execute_script(
+        "measures.length = 0; changes = 0; return document.getElementsByTagName('*').length"
+    )
     pools = [replace(each, hosts="r" + each.hosts[1:]) for each in large.pools[:50]]
     last = [replace(each, segments=each.segments[:-1]) for each in tracks[:50]]
     board.show(
@@ -70,10 +67,9 @@ def test_page_with_2000_slices_has_few_elements_and_changes_fast(
         activity=(*entries[1:], an_entry(501, "Last.")),
     )
     until(browser, _BOTH)
-    spent = browser.execute_script("return measures.reduce((all, [, , duration]) => all + duration, 0)")
+    changes = browser.execute_script("return changes")
     assert elements < 20_000
-    assert first < 10_000
-    assert spent < 1_000
+    assert 0 < changes < 4 * 50
     if view == "board":
         # Workloads have one line each, and 30 lines fit on a screen.
         assert len(browser.execute_script(_LINES)) == 200

@@ -1,6 +1,6 @@
 // The board: totals, then a line for each slice and each node pool without one; what needs somebody to look comes first.
 
-import { Keyed, icon, make, setAttribute, setClass, setLink, setName, setText, setTitled, showTexts } from "./dom.js";
+import { Keyed, icon, make, setAttribute, setClass, setLink, setName, setProperty, setText, setTitled, showTexts } from "./dom.js";
 import { NO_FILTERS, matcher, nameOf, states } from "./query.js";
 import { STATES, countHosts, hostsInWords, stateChip } from "./states.js";
 import { dropTimes, duration, keepTimes, serverNow, setTime } from "./times.js";
@@ -203,7 +203,7 @@ function makeLine(links, toggle) {
     update(shown) {
       line = shown;
       setClass(node, `row s-${line.state}${line.isSub ? " sub" : ""}${line.counts ? " workload" : ""}`);
-      chip.node.hidden = Boolean(line.counts);
+      setProperty(chip.node, "hidden", Boolean(line.counts));
       chip.update(line.state);
       showTexts(counts, line.counts ?? [], ([state, count]) => {
         const words = `${count} ${STATES[state].toLowerCase()}`;
@@ -211,36 +211,36 @@ function makeLine(links, toggle) {
         return make("span", { className: `count s-${state}`, title: words }, icon(state), number(count), hidden);
       });
       setTime(since, line.isLonger ? "over" : "for", line.since);
-      opener.hidden = !line.counts;
+      setProperty(opener, "hidden", !line.counts);
       setAttribute(opener, "aria-expanded", String(Boolean(line.isOpen)));
       setAttribute(opener, "aria-label", `Slices of ${line.sortName}`);
       setText(space, line.isSub ? "" : line.space);
       setName(name, line.name);
       setLink(name, links({ view: "detail", id: line.id }));
       setText(badge, line.badge ?? "");
-      badge.hidden = !line.badge;
+      setProperty(badge, "hidden", !line.badge);
       setText(about, line.about ?? "");
       const [notice] = line.notices;
-      warning.hidden = !line.notices.some((each) => each.warning);
+      setProperty(warning, "hidden", !line.notices.some((each) => each.warning));
       const text = line.isOpen ? "" : line.reason || (notice ? `${notice.reason} ${notice.message}` : "");
       setText(reason, text.replace(/^Node pool \S+ is not created: /, ""));
-      reason.title = [text, line.step].filter(Boolean).join(" ");
+      setProperty(reason, "title", [text, line.step].filter(Boolean).join(" "));
       setText(place, line.queue && !line.isOpen ? `place ${number(line.queue.place)} of ${number(line.queue.length)}` : "");
-      place.hidden = !place.textContent;
+      setProperty(place, "hidden", !place.textContent);
       setText(nextLabel, `${line.next[0]} `);
       setTime(nextTime, "in", line.next[1]);
-      next.hidden = line.isOpen || !line.next[1];
+      setProperty(next, "hidden", line.isOpen || !line.next[1]);
       setText(machines, line.machines.replace(/^tpu-/, ""));
-      machines.title = line.machines;
+      setProperty(machines, "title", line.machines);
       setTitled(zone, line.zone);
       const count = countHosts(line.hosts);
       setText(hosts, line.hosts ? `${number(count.R + count.r)}/${number(line.hosts.length)}` : "");
-      hosts.title = line.hosts ? hostsInWords(line.hosts) : "";
+      setProperty(hosts, "title", line.hosts ? hostsInWords(line.hosts) : "");
       // The reason has the room of what there is nothing to say about.
       const isAlone = !line.zone && !/[^.]/.test(line.hosts);
-      why.colSpan = isAlone ? line.columns : line.zone ? 1 : 2;
-      zone.hidden = !line.zone;
-      hosts.hidden = cost.hidden = isAlone;
+      setProperty(why, "colSpan", isAlone ? line.columns : line.zone ? 1 : 2);
+      setProperty(zone, "hidden", !line.zone);
+      for (const cell of [hosts, cost]) setProperty(cell, "hidden", isAlone);
       setText(chips, line.chips ? number(line.chips) : "");
       setText(cost, line.cost === null ? "" : costInWords(line.cost));
     },

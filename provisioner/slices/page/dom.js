@@ -27,9 +27,13 @@ export function setText(node, text) {
   if (node.textContent !== text) node.textContent = text;
 }
 
+export function setProperty(node, name, value) {
+  if (node[name] !== value) node[name] = value;
+}
+
 export function setTitled(node, text) {
   setText(node, text);
-  if (node.title !== text) node.title = text;
+  setProperty(node, "title", text);
 }
 
 /** Names differ at their end most of all: where there is no room for all of one, the end stays. */
