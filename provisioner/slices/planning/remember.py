@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime
 
 from provisioner.model.capacity import PoolName
 from provisioner.model.fit import demand_key
 from provisioner.model.sources import CLAIMS, STORAGE_CLASSES, VOLUMES
-from provisioner.model.workloads import WorkloadUid
+from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
@@ -179,13 +180,16 @@ def _with_refusals(
         if slice_id not in matching.held and not changed:
             until = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
             known[slice_id.workload_uid][slice_id] = replace(last, until=until)
+    for uid, siblings in known.items():
+        known[uid] = _handed_on(ctx, uid, siblings, slices)
+    by_workload: dict[WorkloadUid, dict[SliceId, str]] = defaultdict(dict)
     for slice_id, message in _with_alike(ctx, refusals).items():
-        together = starts_together(ctx.slices[slice_id], ctx.settings)
-        siblings = known[slice_id.workload_uid]
+        by_workload[slice_id.workload_uid][slice_id] = message
+    for uid, messages in by_workload.items():
+        together = starts_together(ctx.slices[min(messages)], ctx.settings)
+        siblings = known[uid]
         present = {each for each in siblings if each in ctx.slices and ctx.slices[each].pods}
-        known[slice_id.workload_uid] = backoff.refused(
-            siblings, slice_id, message, ctx.now, present=present, together=together
-        )
+        known[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)
     after = {slice_id: last for siblings in known.values() for slice_id, last in siblings.items()}
     found = dict(slices)
     for slice_id in {**before, **after}:
@@ -193,6 +197,34 @@ def _with_refusals(
         key = entry.refused if slice_id in before else demand_key(ctx.slices[slice_id].requirements)
         found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
     return found
+
+
+def _handed_on(
+    ctx: Round, uid: WorkloadUid, siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
+) -> dict[SliceId, Backoff]:
+    """Return the back-offs of slices that share pools, after their controller replaced some of the pods.
+
+    Each such slice is one pod, so a new pod waits like those that it is alike, and the first try is not lost.
+    """
+    if uid not in ctx.found or ctx.found[uid].workload.kind is not WorkloadKind.POD:
+        return siblings
+    own = ctx.found[uid].slices
+    alike: dict[Hashable, list[Backoff]] = defaultdict(list)
+    for slice_id, last in siblings.items():
+        alike[slices[slice_id].refused].append(last)
+    keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
+    waiting = (slice_ for slice_ in own.values() if slice_.pending and slice_.share is not None)
+    new = {each.id: demand_key(each.requirements) for each in waiting if each.id not in keys}
+    keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
+    found = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
+    firsts: dict[Hashable, SliceId] = {}
+    for slice_id in sorted(found, key=lambda each: (found[each].until, each)):
+        firsts.setdefault(keys[slice_id], slice_id)
+    return found | {slice_id: min(alike[key], key=_until) for key, slice_id in firsts.items()}
+
+
+def _until(last: Backoff) -> datetime:
+    return last.until
 
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:

@@ -181,5 +181,5 @@ def test_first_refused_slice_that_still_has_pods_is_tried_first(gone: set[str], 
     last = Backoff(failure=failure(FailureKind.UNSCHEDULABLE), failures=1, since=NOW, until=NOW)
     present = {each for name, each in ids.items() if name not in gone}
     known = {ids[name]: last for name in "ab"}
-    found = backoff.refused(known, ids["c"], "", after(1), present=present, together=False)
+    found = backoff.refused(known, {ids["c"]: ""}, after(1), present=present, together=False)
     assert [name for name, each in ids.items() if found[each].until < after(12 * 3600)] == soon

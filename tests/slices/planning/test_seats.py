@@ -145,6 +145,22 @@ def test_pods_that_cannot_be_bound_buy_few_pools(owner: str) -> None:
     assert len(world.pools) <= 1
 
 
+def test_pods_that_their_controller_replaces_wait_like_the_refused_pods() -> None:
+    """Otherwise each new pod would get a pool immediately, and the memory would grow with the deleted pods."""
+    world = cluster()
+    for hour in range(24):
+        world.pods.clear()
+        for number in range(4):
+            pod = replace(pod_of(f"web-{hour}-{number}"), created_at=world.now, unschedulable_since=world.now)
+            world.put(pod)
+        for _ in range(12):
+            world.step(seconds=300)
+            world.finish_creates()
+            world.finish_deletes()
+    assert 1 < len(world.created) <= 6
+    assert len(world.memory.slices) == 4
+
+
 def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None:
     """The scheduler refuses a free node of another pod's pool, then an empty pool of an ended ReplicaSet."""
     world = cluster()

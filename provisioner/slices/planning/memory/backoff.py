@@ -156,28 +156,29 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
 
 def refused(
     known: Mapping[SliceId, Backoff],
-    slice_id: SliceId,
-    message: str,
+    refusals: Mapping[SliceId, str],
     now: datetime,
     *,
     present: Collection[SliceId],
     together: bool,
 ) -> dict[SliceId, Backoff]:
-    """Return the back-offs of a workload's slices after the scheduler refused the ready pool of one of them.
+    """Return the back-offs of a workload's slices after the scheduler refused ready pools of some of them.
 
-    `known` has those of its slices that were refused before. Their pods are usually alike, so only the first of those
-    that are `present` is tried again, and the others after it succeeds or a day, unless they start `together`.
+    `known` has those of its slices that were refused before, and `refusals` the messages of the scheduler. Their pods
+    are usually alike, so only the first of those that are `present` is tried again, and the others after it succeeds or
+    a day, unless they start `together`.
     """
-    last = known.get(slice_id)
-    if last is not None and last.until > now:
+    new = [each for each in refusals if each not in known or known[each].until <= now]
+    if not new:
         return dict(known)
-    failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=message), DELAYS[FailureKind.UNSCHEDULABLE]
-    first = min((slice_id, *(each for each in known if each in present)))
+    one = min(new)
+    failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[one]), DELAYS[FailureKind.UNSCHEDULABLE]
+    first = min((*new, *(each for each in known if each in present)))
     # Slices that are refused at about the same time count as one failure.
-    before = last or (known[min(known)] if known else None)
-    new = _longer(before, str(slice_id), delay, failure, now)
-    later = new if together else replace(new, until=now + timedelta(seconds=delay.cap_seconds))
-    return {each: new if each == first else later for each in (*known, slice_id)}
+    before = known.get(one) or (known[min(known)] if known else None)
+    soon = _longer(before, str(one), delay, failure, now)
+    later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
+    return {each: soon if each == first else later for each in (*known, *new)}
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
