@@ -95,8 +95,9 @@ class Seats:
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)
         places = self._places[slice_.share]
-        items = tuple(places.items())
-        for name, place in sorted(items, key=lambda item: item[0] != last) if last in places else items:
+        for name in (last, *places):
+            if name is None or (place := places.get(name)) is None:
+                continue
             if self._is_taken(place.pool, slice_):
                 del places[name]
                 continue

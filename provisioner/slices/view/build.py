@@ -70,18 +70,26 @@ _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
 
-def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[PoolView]) -> QueueView | None:
+def _idle(pools: Iterable[PoolView]) -> Mapping[LimitScope, tuple[int, datetime]]:
+    """Return the chips of unneeded pools by scope of the limits, and the earliest time at which one is deleted."""
+    found: dict[LimitScope, tuple[int, datetime]] = {}
+    named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
+    for pool in pools:
+        for scope in (ALL, CREATES_PER_HOUR, *map(LimitScope, named, (pool.namespace, pool.accelerator))):
+            if pool.delete_at is not None:
+                chips, until = found.get(scope, (0, pool.delete_at))
+                found[scope] = chips + pool.chips, min(until, pool.delete_at)
+    return found
+
+
+def _queue(
+    wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: Mapping[LimitScope, tuple[int, datetime]]
+) -> QueueView | None:
     """Return the place of a slice in the line for a limit; None if it waits for no limit."""
     scope = wait.scope
     if scope is None or not wait.of:
         return None
-    named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
-    idle = [
-        pool
-        for pool in pools
-        if pool.delete_at is not None
-        and scope in (ALL, CREATES_PER_HOUR, *map(LimitScope, named, (pool.namespace, pool.accelerator)))
-    ]
+    idle_chips, idle_until = idle.get(scope, (0, None))
     return QueueView(
         limit=str(scope),
         place=wait.position,
@@ -89,8 +97,8 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], pools: Collection[Po
         ahead=tuple(id_of_slice(slices[each]) for each in wait.ahead if each in slices),
         users=tuple(f"{name}: {chips} chips" for name, chips in wait.users),
         other_users=wait.other_users,
-        idle_chips=sum(pool.chips for pool in idle),
-        idle_until=min((pool.delete_at for pool in idle if pool.delete_at is not None), default=None),
+        idle_chips=idle_chips,
+        idle_until=idle_until,
     )
 
 
@@ -166,8 +174,8 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
-    waits = plan.waits
-    slice_views = [round_.slice_view(each, states.get(each.id), waits.get(each.id), pools) for each in slices.values()]
+    waits, idle = plan.waits, _idle(pools)
+    slice_views = [round_.slice_view(each, states.get(each.id), waits.get(each.id), idle) for each in slices.values()]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips
@@ -245,7 +253,11 @@ class _Round(reasons.Known):
     split: Collection[SliceId]
 
     def slice_view(
-        self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, pools: Collection[PoolView]
+        self,
+        slice_: Slice,
+        state: PoolState | None,
+        wait: WaitsFor | None,
+        idle: Mapping[LimitScope, tuple[int, datetime]],
     ) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
@@ -290,7 +302,7 @@ class _Round(reasons.Known):
             pods=len(slice_.pods),
             bound_pods=sum(pod.node_name != "" for pod in slice_.pods),
             notices=notices,
-            queue=_queue(wait, self.slices, pools) if wait is not None else None,
+            queue=_queue(wait, self.slices, idle) if wait is not None else None,
         )
 
     def pool_view(self, state: PoolState) -> PoolView:
