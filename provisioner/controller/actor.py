@@ -1,4 +1,4 @@
-"""Makes the calls and writes of plans on thread pools. Each has one answer or is logged as crashed; none is late."""
+"""Makes the calls and writes of plans on thread pools. Each call has one answer, or is logged as crashed."""
 
 from __future__ import annotations
 
@@ -147,18 +147,18 @@ class CallingActor(Generic[A]):
 
 
 class Exchange(NamedTuple):
-    """A call as it is made."""
+    """How to send one call."""
 
     #: Name of the call in metrics.
     method: str
     #: Sends the call, and returns the result of its answer. Raises CallError.
     send: Callable[[], Any]
     executor: Executor
-    #: Seconds of leadership of which more must be left; None if the call changes nothing.
+    #: The call is not sent if the lease ends within this number of seconds; None if the call changes nothing.
     lease_seconds: float | None = None
     #: Live check before a delete. Raises KeptError or ClusterError.
     check: Callable[[], None] | None = None
-    #: Whether NOT_FOUND is no failure.
+    #: Whether NOT_FOUND counts as success.
     may_be_absent: bool = False
 
 
@@ -192,7 +192,7 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
         if exchange.check is not None:
             if (kept := why_kept(exchange.check, call=call.key)) is not None:
                 return AnsweredCall(call=call, asked_at=self.clock(), at=self.clock(), kept=kept)
-            # Checked again, because the live reads may have taken long.
+            # The lease is checked again, because the live reads may have taken long.
             if self._lacks_lease(exchange):
                 return self.not_called(call, NO_LEASE)
         return self._send(call, exchange)

@@ -102,7 +102,7 @@ class RoundLoop(ABC, Generic[A]):
                 )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
-        # Answers first: their times are from the clock before it was set.
+        # Answers are recorded before the clock is followed, because they have the times of the earlier clock.
         while (answer := self.actor.take_answer()) is not None:
             try:
                 self.fold(answer)

@@ -95,8 +95,8 @@ def _is_job(owner: ObjectRef | None) -> bool:
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     """Yield the pods, those of kind POD with another UID if their UID is that of a workload in another namespace.
 
-    `namespaces` has the namespaces of the other workloads by UID. Other UIDs belong to the pod that has no controller,
-    to a controller that is no Job, or else to the oldest pod, because only the UIDs of Jobs can be written by users.
+    `namespaces` has the namespaces of the other workloads by UID. Any other UID belongs to the pod whose own UID or
+    derived UID it is, else to the oldest pod: only UIDs of Jobs are taken as users write them.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
