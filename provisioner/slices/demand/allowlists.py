@@ -22,10 +22,11 @@ class NotServed(NamedTuple):
     """Reason why no pools are created for the pods of a workload."""
 
     why: str
-    #: Whether nothing needs to be changed: the pods opt out on purpose, or another controller serves them.
+    #: Whether nothing needs to be changed: the pods opt out on purpose.
     meant: bool = False
 
 
+_DYNAMIC = ": a controller of dynamic slicing makes their slices from node pools that exist"
 _VALUES = "; `tpu-provisioner topologies` lists the values"
 NO_TOPOLOGY = NotServed(f"its pods have no nodeSelector {constants.TPU_TOPOLOGY}{_VALUES}")
 NO_SELECTORS = NotServed(
@@ -66,7 +67,7 @@ class ServingPolicy:
                 return NotServed(f"{constants.DISABLE} is set", meant=True)
         # Pods for dynamic slicing have their topology in an annotation.
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
-            return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}", meant=True)
+            return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}{_DYNAMIC}")
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
             return NO_TOPOLOGY if constants.TPU_ACCELERATOR in requirements.node_selector else NO_SELECTORS
         if self.namespaces and workload.namespace not in self.namespaces:
