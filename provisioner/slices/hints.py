@@ -1,17 +1,17 @@
 """Saves the part of the memory that is worth keeping after a crash, as text in one ConfigMap.
 
 Saved are: the times since which pools are idle (otherwise a delay of an hour would restart), back-off (otherwise a
-create that blocks the cluster for half an hour would be repeated), the pools on which slices last ran, the creates of
-the last hour (for a limit on them), and the attempts of creates that no list confirms yet (to send the same name
-again). Invalid sections, and entries beyond the size limit, are left out: losing them is safe. A failed read is
-repeated until it succeeds, because the next write would otherwise replace hints that were never read. A failed write
-does not raise; the last writer wins.
+create that blocks the cluster for half an hour would be repeated, or another pool bought that no pod can use), the
+pools on which slices last ran, the creates of the last hour (for a limit on them), and the attempts of creates that no
+list confirms yet (to send the same name again). Invalid sections, and entries beyond the size limit, are left out:
+losing them is safe. A failed read is repeated until it succeeds, because the next write would otherwise replace hints
+that were never read. A failed write does not raise; the last writer wins.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Annotated, Any, TypeVar
 
@@ -28,6 +28,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory
 
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
+_K = TypeVar("_K", BackoffKey, SliceId)
 #: Bounded, so that a corrupt hint does not lead to absurd names.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
@@ -39,40 +40,42 @@ def to_text(memory: Memory) -> dict[str, str]:
     Entries beyond the size limit are left out, first the pools on which slices last ran: pods usually show them.
     """
     # The back-offs that last longest, because pods name the reservations in the keys: there may be any number of them.
-    shared = (item for item in memory.backoffs.items() if item[1].slice_id is None)
-    backoffs = sorted(shared, key=lambda item: (item[1].until, str(item[0])), reverse=True)[: bounds.HINTED_BACKOFFS]
+    backoffs = _latest((key, each) for key, each in memory.backoffs.items() if each.slice_id is None)
+    refused = _latest((key, each.unschedulable) for key, each in memory.slices.items() if each.unschedulable)
     pools = memory.pools.items()
     sections: dict[str, list[Any]] = {
         "creates": sorted(memory.created_at, reverse=True),
         "attempts": sorted(_open_attempts(memory).items()),
         "idle-since": sorted((name, pool.unneeded_since) for name, pool in pools if pool.unneeded_since is not None),
         "back-off": [(key, *_backoff_out(each)) for key, each in backoffs],
+        "refused": [(key, *_backoff_out(each)) for key, each in refused],
         "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
-    left = bounds.HINTS - sum(map(len, sections))
+    # Each section takes its name and at least two brackets.
+    left = bounds.HINTS - sum(len(name) + 2 for name in sections)
     for name, entries in sections.items():
-        text[name] = _cut(entries, left)
-        left -= len(text[name])
+        text[name] = _cut(entries, left + 2)
+        left -= len(text[name]) - 2
     return text
 
 
 def from_text(data: Mapping[str, str]) -> Memory:
     """Parse the hints; an invalid section is left out."""
-    backoffs = _read(data, "back-off", list[tuple[BackoffKey, FailureKind, str, int, _Moment, _Moment]])
+    refused = _backoffs(data, "refused", list[tuple[SliceId, FailureKind, str, int, _Moment, _Moment]])
     idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
     last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))
-    attempts = _read(data, "attempts", list[tuple[SliceId, _Attempt]])
+    attempts = dict(_read(data, "attempts", list[tuple[SliceId, _Attempt]]))
     return Memory(
         pools={
             name: PoolMemory(unneeded_since=idle_since.get(name), last_user=last_users.get(name))
             for name in {**idle_since, **last_users}
         },
-        slices={slice_id: SliceMemory(attempt=attempt) for slice_id, attempt in attempts},
-        backoffs={
-            key: Backoff(failure=Failure(kind=kind, message=message), failures=failures, since=since, until=until)
-            for key, kind, message, failures, since, until in backoffs
+        slices={
+            slice_id: SliceMemory(attempt=attempts.get(slice_id, 0), unschedulable=refused.get(slice_id))
+            for slice_id in {**attempts, **refused}
         },
+        backoffs=_backoffs(data, "back-off", list[tuple[BackoffKey, FailureKind, str, int, _Moment, _Moment]]),
         created_at=tuple(sorted(_read(data, "creates", list[_Moment]))),
     )
 
@@ -86,9 +89,23 @@ def _open_attempts(memory: Memory) -> dict[SliceId, int]:
     return attempts
 
 
+def _latest(backoffs: Iterable[tuple[_K, Backoff]]) -> list[tuple[_K, Backoff]]:
+    """Return the back-offs that end last."""
+    return sorted(backoffs, key=lambda item: (item[1].until, str(item[0])), reverse=True)[: bounds.HINTED_BACKOFFS]
+
+
 def _backoff_out(each: Backoff) -> tuple[str, str, int, datetime, datetime]:
     message = bounds.cut(each.failure.message, bounds.HINTED_WORDS)
     return each.failure.kind.value, message, each.failures, each.since, each.until
+
+
+def _backoffs(
+    data: Mapping[str, str], name: str, section: type[list[tuple[_K, FailureKind, str, int, _Moment, _Moment]]]
+) -> dict[_K, Backoff]:
+    return {
+        key: Backoff(failure=Failure(kind=kind, message=message), failures=failures, since=since, until=until)
+        for key, kind, message, failures, since, until in _read(data, name, section)
+    }
 
 
 def _cut(entries: list[Any], most: int) -> str:

@@ -38,7 +38,14 @@ def test_hints_are_read_back_unchanged() -> None:
             ),
             "digest": Backoff(failure=failure(FailureKind.UNAVAILABLE), failures=1, since=NOW, until=after(9)),
         },
-        slices={SLICE: SliceMemory(attempt=2)},
+        slices={
+            SLICE: SliceMemory(attempt=2),
+            SLICE._replace(group_key=GroupKey("b" * 40)): SliceMemory(
+                unschedulable=Backoff(
+                    failure=failure(FailureKind.UNSCHEDULABLE, "0/2 nodes"), failures=2, since=NOW, until=after(9)
+                )
+            ),
+        },
     )
     assert hints.from_text(hints.to_text(memory)) == memory
 
@@ -127,6 +134,7 @@ def test_equal_memories_give_equal_hints() -> None:
         ("back-off", '[["k", null]]'),
         ("back-off", '[["k", "new kind", "m", 1, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]]'),
         ("back-off", '[["k", "quota", "m", 1e999, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]]'),
+        ("refused", '[["k", "unschedulable", "m", 1, "2026-01-01T00:00:00Z", "2026-01-01T00:00:00Z"]]'),
         ("attempts", '[[["u", "k"], -1]]'),
         ("attempts", '[[["u", "k"], 99999999]]'),
     ],

@@ -194,7 +194,9 @@ def _with_refusals(
     found = dict(slices)
     for slice_id in {**before, **after}:
         entry = slices.get(slice_id) or SliceMemory()
-        key = entry.refused if slice_id in before else demand_key(ctx.slices[slice_id].requirements)
+        key = entry.refused
+        if slice_id in ctx.slices and (key is None or slice_id not in before):
+            key = demand_key(ctx.slices[slice_id].requirements)
         found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
     return found
 
@@ -232,8 +234,8 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     # Volumes seem to change while a source is unknown.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # A suspended workload has no pods, and Kueue changes its template.
-    return bool(slice_.pods) and demand_key(slice_.requirements) != entry.refused
+    # A suspended workload has no pods, and Kueue changes its template. The hints have no key.
+    return bool(slice_.pods) and entry.refused is not None and demand_key(slice_.requirements) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:

@@ -13,6 +13,7 @@ from provisioner import constants
 from provisioner.model.capacity import Taint
 from provisioner.model.sources import CLAIMS, HINTS, STORAGE_CLASSES, VOLUMES
 from provisioner.model.workloads import Volumes
+from provisioner.slices import hints
 from provisioner.slices.planning.plan import DeleteReason
 from provisioner.slices.view.explain import explain
 from tests.support.board import view_of
@@ -70,6 +71,23 @@ def test_workload_whose_pods_the_scheduler_refuses_gets_at_most_6_pools_a_day(na
     paid = live(world, 24 * 3600, every=15.0)
     assert 3 <= len(world.created) <= 6
     assert paid <= 6 * 2 * 120
+
+
+def test_restarts_do_not_add_pools_for_pods_that_the_scheduler_refuses() -> None:
+    world = World(make_jobset())
+    for _ in range(12):
+        live(world, 2 * 3600, every=15.0)
+        world.memory, world.last_round = hints.from_text(hints.to_text(world.memory)), None
+    assert 3 <= len(world.created) <= 6
+    # Other pods are tried immediately, also after a restart.
+    world.memory = hints.from_text(hints.to_text(world.memory))
+    live(world, 60)
+    created = len(world.created)
+    world.pods = {
+        uid: replace(pod, requirements=make_requirements(cpu_millicores=7)) for uid, pod in world.pods.items()
+    }
+    live(world, 60)
+    assert len(world.created) == created + 1
 
 
 def test_only_the_first_of_several_refused_slices_is_tried_again() -> None:

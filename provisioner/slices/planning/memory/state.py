@@ -249,7 +249,7 @@ class SliceMemory:
     backoff: Backoff | None = None
     #: Back-off after the scheduler bound no pod of the slice to its ready pool. An accepted create does not end it.
     unschedulable: Backoff | None = None
-    #: Key of the requirements of these pods (`fit.demand_key`); None without this back-off.
+    #: Key of the requirements of these pods (`fit.demand_key`); None without this back-off, and after a restart.
     refused: Hashable = None
     claim: Claim | None = None
 
