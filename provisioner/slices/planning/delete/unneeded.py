@@ -26,7 +26,7 @@ from provisioner.slices.planning.round import Round, Supply
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which pools are left alone: GKE is deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
-#: Accelerator and topology, as in the labels of nodes.
+#: Accelerator and topology, as in the labels of nodes; empty in a selection if any will do.
 _Selected = tuple[str, str]
 #: Deletes are slowed down if the workloads of more pools than this, and of more than half of all pools, have vanished.
 _VANISHED_AT_ONCE = 3
@@ -115,7 +115,7 @@ def find_unneeded(
     since: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
-    awaited = _selected_by_pending_leaders(round_)
+    awaited = _selected_by_pending_pods(round_)
     for pool in round_.supply.values():
         if not pool.listed:
             continue
@@ -176,22 +176,21 @@ def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
 
     The scheduler binds no pod with chips to a node that is kept free.
     """
+    accelerator, topology = _selected(pool.view.labels)
     free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in pool.nodes)
-    return _selected(pool.view.labels) in awaited and not free
+    selections = {(accelerator, topology), (accelerator, ""), ("", topology), ("", "")}
+    return not free and not selections.isdisjoint(awaited)
 
 
 def _cordoned_by_us(each: Supply) -> list[str]:
     return [node.name for node in each.nodes if node.cordoned_by_us]
 
 
-def _selected_by_pending_leaders(round_: Round) -> Collection[_Selected]:
-    """Return the types that unbound leader pods select: the scheduler may have chosen nodes, which the API hides."""
-    leaders = (each.leader for each in round_.slices.values())
-    return {
-        _selected(leader.requirements.node_selector)
-        for leader in leaders
-        if leader is not None and leader.kind.has_pods and not leader.node_name and not leader.finished
-    }
+def _selected_by_pending_pods(round_: Round) -> Collection[_Selected]:
+    """Return the types that unbound pods select, served or not: the API hides nodes that are chosen for them."""
+    pending = (each for each in round_.snapshot.pods if not each.node_name and not each.finished)
+    asking = (each.requirements for each in pending if each.requirements.chips or each.requirements.claims)
+    return {_selected(each.node_selector) for each in asking}
 
 
 def _selected(labels: Mapping[str, str]) -> _Selected:
