@@ -52,121 +52,79 @@ _option = partial(option, Group.NODE_GROUPS)
 class NodeGroupSettings:
     """Effective settings of the controller of node groups."""
 
+    # fmt: off
     project_id: str = required(
-        Group.NODE_GROUPS,
-        "GCP_PROJECT_ID",
-        forms.matching(choices.PROJECT, "a Google Cloud project id"),
-        "The project that the provisioner runs in. Inferred on Google Cloud machines.",
-    )
+        Group.NODE_GROUPS, "GCP_PROJECT_ID", forms.matching(choices.PROJECT, "a Google Cloud project id"),
+        "The project that the provisioner runs in. Inferred on Google Cloud machines.")
     projects: tuple[str, ...] = _option(
-        "ALLOWED_PROJECTS",
-        forms.list_of(choices.PROJECT, "a Google Cloud project id"),
-        (),
-        "Comma-separated projects in which resources may be created, and whose images, subnetworks, "
-        "reservations, disk types and service accounts may be used. Google's public images are always allowed. "
-        "Empty: the controller's own project alone.",
-    )
+        "ALLOWED_PROJECTS", forms.list_of(choices.PROJECT, "a Google Cloud project id"), (),
+        "Comma-separated projects in which resources may be created, and whose images, subnetworks, reservations, disk "
+        "types and service accounts may be used. Google's public images are always allowed. Empty: the controller's "
+        "own project alone.")
     namespaces: tuple[str, ...] = served_namespaces(
         Group.NODE_GROUPS,
         "Comma-separated namespaces whose objects are served, in addition to the controller's own. Others get a "
-        "condition that says so. Empty: all.",
-    )
+        "condition that says so. Empty: all.")
     machines_per_namespace: int = _option(
-        "MAX_MACHINES_PER_NAMESPACE",
-        forms.whole_number(0, 1_000_000),
-        "64",
-        "The most machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until others "
-        "are deleted. 0: any number.",
-    )
+        "MAX_MACHINES_PER_NAMESPACE", forms.whole_number(0, 1_000_000), "64",
+        "The most machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until others are "
+        "deleted. 0: any number.")
     repair_after_seconds: float = _option(
-        "REPAIR_AFTER",
-        forms.duration_from(60, "is less than a minute, which the restart of a kubelet may take"),
-        "5m",
-        "A slice is recreated as a whole when one of its machines has been lost for this time. At least 1m.",
-    )
+        "REPAIR_AFTER", forms.duration_from(60, "is less than a minute, which the restart of a kubelet may take"), "5m",
+        "A slice is recreated as a whole when one of its machines has been lost for this time. At least 1m.")
     repairs_per_day: int = _option(
-        "REPAIRS_PER_DAY",
-        forms.whole_number(0, bounds.RECREATIONS),
-        "3",
-        "How often within a day the same slice is recreated. 0: never.",
-    )
+        "REPAIRS_PER_DAY", forms.whole_number(0, bounds.RECREATIONS), "3",
+        "How often within a day the same slice is recreated. 0: never.")
     join_seconds: float = _option(
         "JOIN_TIMEOUT",
         forms.duration_from(300, "is less than five minutes, in which few machines boot, install Kubernetes and join"),
         "30m",
-        "A machine that has run for this time without becoming a ready node with all its chips counts as lost. "
-        "At least 5m.",
-    )
+        "A machine that has run for this time without becoming a ready node with all its chips counts as lost. At "
+        "least 5m.")
     drain_seconds: float = _option(
-        "DRAIN_TIMEOUT",
-        forms.go_duration_seconds,
-        "1h",
+        "DRAIN_TIMEOUT", forms.go_duration_seconds, "1h",
         "How long pods without chips keep the machines of a TPUNodeGroup that is deleted; pods of other namespaces, "
-        "and pods on a slice that lacks machines, at most 1m. Unfinished pods with chips keep them without limit.",
-    )
+        "and pods on a slice that lacks machines, at most 1m. Unfinished pods with chips keep them without limit.")
     api_server: str = _option(
-        "API_SERVER_ADDRESS",
-        _address,
-        "",
+        "API_SERVER_ADDRESS", _address, "",
         "HOST:PORT at which machines reach the API server over IPv4, e.g. 10.128.0.2:6443. Empty: that of the "
-        "ConfigMap cluster-info in kube-public.",
-    )
+        "ConfigMap cluster-info in kube-public.")
     kubernetes_version: str = _option(
-        "KUBERNETES_VERSION",
-        forms.matching(_VERSION, "a minor version such as 1.31"),
-        "",
-        "The minor version of the kubelet that machines install, e.g. 1.31. Empty: the API server's.",
-    )
+        "KUBERNETES_VERSION", forms.matching(_VERSION, "a minor version such as 1.31"), "",
+        "The minor version of the kubelet that machines install, e.g. 1.31. Empty: the API server's.")
     packages: str = _option(
-        "KUBERNETES_PACKAGES",
-        forms.matching(_REPOSITORY, "an address such as https://pkgs.k8s.io"),
+        "KUBERNETES_PACKAGES", forms.matching(_REPOSITORY, "an address such as https://pkgs.k8s.io"),
         "https://pkgs.k8s.io",
-        "Where machines get the packages of Kubernetes: pkgs.k8s.io, or a mirror with the same paths.",
-    )
+        "Where machines get the packages of Kubernetes: pkgs.k8s.io, or a mirror with the same paths.")
     device_plugin_image: str = _option(
-        "DEVICE_PLUGIN_IMAGE",
-        _image,
-        "gcr.io/gke-release/tpu-device-plugin:1.35.7-gke.0",
-        'The image of the TPU device plugin. "none": its DaemonSet is not managed.',
-    )
+        "DEVICE_PLUGIN_IMAGE", _image, "gcr.io/gke-release/tpu-device-plugin:1.35.7-gke.0",
+        'The image of the TPU device plugin. "none": its DaemonSet is not managed.')
     device_plugin_agent_image: str = _option(
-        "DEVICE_PLUGIN_AGENT_IMAGE",
-        _image,
+        "DEVICE_PLUGIN_AGENT_IMAGE", _image,
         "gcr.io/gke-release/vbar_control_agent@sha256:450e948cfa0b0db0c0136138f96da19589635409e6eb790b80fcaee3ffc6cd75",
-        'The image of the sidecar container that controls the links between chips. "none": no such container.',
-    )
+        'The image of the sidecar container that controls the links between chips. "none": no such container.')
     device_plugin_log_image: str = _option(
-        "DEVICE_PLUGIN_LOG_IMAGE",
-        _image,
+        "DEVICE_PLUGIN_LOG_IMAGE", _image,
         "gcr.io/gke-release/gke-distroless/bash@sha256:f97677214e19917c800bd7165a42bf5dbe1e5afde513aecb48a4916c145e1504",
-        "The image, with a shell and tail, of the sidecar container that prints the log of the TPU driver. "
-        '"none": no such container.',
-    )
+        'The image, with a shell and tail, of the sidecar container that prints the log of the TPU driver. "none": no '
+        "such container.")
     gce_endpoint: str = _option(
-        "GCE_ENDPOINT",
-        forms.endpoint,
-        "",
-        "The address of another Compute Engine, used without credentials, such as a simulator's. Other machines "
-        "need https. Empty: Google's.",
-    )
+        "GCE_ENDPOINT", forms.endpoint, "",
+        "The address of another Compute Engine, used without credentials, such as a simulator's. Other machines need "
+        "https. Empty: Google's.")
     calls_per_second: int = _option(
-        "GCE_CALLS_PER_SECOND",
-        forms.whole_number(1, 1000),
-        "20",
-        "Calls to Compute Engine a second, of each sort that it counts in a project, for each region and "
-        "globally. Compute Engine allows 1,500 a minute by default; this default uses up to 1,400.",
-    )
+        "GCE_CALLS_PER_SECOND", forms.whole_number(1, 1000), "20",
+        "Calls to Compute Engine a second, of each sort that it counts in a project, for each region and globally. "
+        "Compute Engine allows 1,500 a minute by default; this default uses up to 1,400.")
     concurrency: int = _option(
-        "CONCURRENCY",
-        forms.number_up_to(MOST_CONCURRENCY),
-        "16",
-        "The most concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, "
-        "separately for each; up to 64.",
-    )
+        "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
+        "The most concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, separately "
+        "for each; up to 64.")
     dry_run: bool = _option("DRY_RUN", forms.go_bool, "false", "Nothing is changed; the log says what would be.")
     own_namespace: str = pod_namespace(Group.NODE_GROUPS, "The namespace of the controller's Lease.")
     own_name: str = pod_name(Group.NODE_GROUPS, "controller")
     log_level: str = log_level(Group.NODE_GROUPS)
+    # fmt: on
 
     @property
     def served_namespaces(self) -> tuple[str, ...]:

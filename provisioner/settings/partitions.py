@@ -71,65 +71,42 @@ _option = partial(option, Group.PARTITIONS)
 class PartitionSettings:
     """Effective settings of the controller of partitions."""
 
+    # fmt: off
     servers: tuple[Server, ...] = required(
-        Group.PARTITIONS,
-        "VIPU_SERVERS",
-        _servers,
-        "Comma-separated V-IPU servers, each as HOST:PORT, or HOST:PORT:LABEL=VALUE if only nodes with that "
-        "label reach its IPUs. Without a port: 8090.",
-    )
+        Group.PARTITIONS, "VIPU_SERVERS", _servers,
+        "Comma-separated V-IPU servers, each as HOST:PORT, or HOST:PORT:LABEL=VALUE if only nodes with that label "
+        "reach its IPUs. Without a port: 8090.")
     command: str = _option("VIPU_COMMAND", str, "vipu", "The vipu command line: a name in PATH, or a path.")
     credentials: str = _option(
-        "VIPU_CREDENTIALS",
-        str,
-        "",
-        "The folder of a mounted Secret for servers in secure mode, with vipu-cli.hcl, or with user-id and "
-        "access-key. Those in a folder HOST_PORT below it are for that server alone. Empty: no authentication.",
-    )
+        "VIPU_CREDENTIALS", str, "",
+        "The folder of a mounted Secret for servers in secure mode, with vipu-cli.hcl, or with user-id and access-key. "
+        "Those in a folder HOST_PORT below it are for that server alone. Empty: no authentication.")
     create_seconds: float = _option(
-        "VIPU_CREATE_TIMEOUT",
-        forms.duration_from(10, "is less than 10s, in which no partition is created"),
-        "5m",
-        "The longest that the creation of a partition may take. At least 10s.",
-    )
+        "VIPU_CREATE_TIMEOUT", forms.duration_from(10, "is less than 10s, in which no partition is created"), "5m",
+        "The longest that the creation of a partition may take. At least 10s.")
     largest_size: int = _option(
-        "LARGEST_PARTITION",
-        forms.power_of_two(LARGEST_SIZE),
-        "64",
-        "Pods that ask for more IPUs are not served. A power of two.",
-    )
+        "LARGEST_PARTITION", forms.power_of_two(LARGEST_SIZE), "64",
+        "Pods that ask for more IPUs are not served. A power of two.")
     reconfigurable: bool = _option(
-        "RECONFIGURABLE_PARTITIONS",
-        forms.go_bool,
-        "true",
-        "Create reconfigurable partitions: a program may use their IPUs one by one and in groups.",
-    )
+        "RECONFIGURABLE_PARTITIONS", forms.go_bool, "true",
+        "Create reconfigurable partitions: a program may use their IPUs one by one and in groups.")
     namespace_limits: tuple[tuple[str, int], ...] = _option(
-        "NAMESPACE_IPU_LIMITS",
-        forms.amounts(forms.NAMESPACE, "a namespace name"),
-        (),
-        'The most IPUs that the pods of a namespace have at once, such as "research=32, *=16"; `*` is every '
-        "other namespace. Empty: no limits.",
-    )
+        "NAMESPACE_IPU_LIMITS", forms.amounts(forms.NAMESPACE, "a namespace name"), (),
+        'The most IPUs that the pods of a namespace have at once, such as "research=32, *=16"; `*` is every other '
+        "namespace. Empty: no limits.")
     namespaces: tuple[str, ...] = served_namespaces(
-        Group.PARTITIONS, "Comma-separated namespaces whose pods get partitions. Empty: all."
-    )
+        Group.PARTITIONS, "Comma-separated namespaces whose pods get partitions. Empty: all.")
     orphan_seconds: float = _option(
-        "ORPHAN_REMOVAL_DELAY",
-        forms.go_duration_seconds,
-        "2m",
-        "A partition of this cluster that no pod has is removed after this time.",
-    )
+        "ORPHAN_REMOVAL_DELAY", forms.go_duration_seconds, "2m",
+        "A partition of this cluster that no pod has is removed after this time.")
     unscheduled_seconds: float = _option(
-        "UNSCHEDULED_TIMEOUT",
-        forms.go_duration_seconds,
-        "15m",
-        "A pod that has its partition and finds no node gives it back after this time, if others wait for its "
-        "IPUs or for those of its namespace. 0s: never.",
-    )
+        "UNSCHEDULED_TIMEOUT", forms.go_duration_seconds, "15m",
+        "A pod that has its partition and finds no node gives it back after this time, if others wait for its IPUs or "
+        "for those of its namespace. 0s: never.")
     own_namespace: str = pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger.")
     own_name: str = pod_name(Group.PARTITIONS, "controller")
     log_level: str = log_level(Group.PARTITIONS)
+    # fmt: on
 
     # --- constants
 
