@@ -6,11 +6,9 @@ import os
 import sys
 from collections.abc import Iterator, Mapping
 
-import click
-
 from provisioner import settings
 from provisioner.cli import output
-from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option
+from provisioner.cli.frame import FORMATS, command_with, format_option, kubeconfig_option
 from provisioner.cli.output import ExitCode
 from provisioner.cli.start import Attempt, attempt
 from provisioner.runtime import logs
@@ -21,12 +19,9 @@ from provisioner.slices.preflight.checking import Subject, run_checks
 _SETTINGS, _KUBECONFIG, _CREDENTIALS = "settings", "kubeconfig", "credentials for GKE"
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} check            # with the settings of the environment",
-        "{prog} check -o json    # for programs",
-    ),
+@command_with(
+    "{prog} check            # with the settings of the environment",
+    "{prog} check -o json    # for programs",
 )
 @kubeconfig_option
 @format_option("text")

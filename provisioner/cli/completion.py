@@ -9,7 +9,7 @@ import click
 from click.shell_completion import BashComplete, FishComplete, ShellComplete, ZshComplete
 
 from provisioner.cli import output
-from provisioner.cli.frame import Command
+from provisioner.cli.frame import command_with
 
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _PROGRAM = "tpu-provisioner"
@@ -18,13 +18,10 @@ _VARIABLE = "_TPU_PROVISIONER_COMPLETE"
 _NO_FILES, _FILES = ":4", ":0"
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "source <({prog} completion bash)    # in ~/.bashrc",
-        "source <({prog} completion zsh)     # in ~/.zshrc, after compinit",
-        "{prog} completion fish | source     # in ~/.config/fish/config.fish",
-    ),
+@command_with(
+    "source <({prog} completion bash)    # in ~/.bashrc",
+    "source <({prog} completion zsh)     # in ~/.zshrc, after compinit",
+    "{prog} completion fish | source     # in ~/.config/fish/config.fish",
 )
 @click.argument("shell", type=click.Choice(list(_SHELLS)))
 def command(shell: str) -> int:

@@ -12,7 +12,7 @@ from datetime import datetime
 import click
 
 from provisioner import constants
-from provisioner.cli.frame import FORMATS, Command, format_option, kubeconfig_option, read_by
+from provisioner.cli.frame import FORMATS, command_with, format_option, kubeconfig_option, read_by
 from provisioner.cli.output import ExitCode, write
 from provisioner.cli.start import prepare
 from provisioner.kube.errors import ClusterError, NotFound
@@ -46,13 +46,10 @@ _LEASE_SECONDS = 60.0
 _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} drain                         # what is left, and why",
-        "{prog} drain --wait --timeout 30m    # before an uninstall",
-        "{prog} drain -o json                 # for programs",
-    ),
+@command_with(
+    "{prog} drain                         # what is left, and why",
+    "{prog} drain --wait --timeout 30m    # before an uninstall",
+    "{prog} drain -o json                 # for programs",
 )
 @format_option()
 @click.option("--wait", is_flag=True, help="wait until no node pool is left")

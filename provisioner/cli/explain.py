@@ -9,7 +9,7 @@ import click
 
 from provisioner.cli import ipus
 from provisioner.cli.asking import attention, board, documents, view_of, view_problem
-from provisioner.cli.frame import FORMATS, Command, Remote, format_option, remote_options
+from provisioner.cli.frame import FORMATS, Remote, command_with, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, wrapped, write
 from provisioner.slices.board import Document
 from provisioner.slices.view.explain import (
@@ -22,14 +22,11 @@ from provisioner.slices.view.explain import (
 )
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} explain train                  # of any kind, in any namespace",
-        "{prog} explain -n team-a pod/train-slice-0-0-abcde",
-        "{prog} explain slice/train-slice-0 -o json",
-        "{prog} explain pool/train-3138c02866",
-    ),
+@command_with(
+    "{prog} explain train                  # of any kind, in any namespace",
+    "{prog} explain -n team-a pod/train-slice-0-0-abcde",
+    "{prog} explain slice/train-slice-0 -o json",
+    "{prog} explain pool/train-3138c02866",
 )
 @click.argument("name", metavar="[KIND/]NAME")
 @click.option("--namespace", "-n", default="", metavar="NAME", help="of the workload or pod (default: any)")

@@ -8,18 +8,17 @@ import os
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import Any, TypeVar
 
 import click
 
 from provisioner import constants
 from provisioner.model.wording import UserError
 
-if TYPE_CHECKING:
-    from click.shell_completion import CompletionItem
-
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 FORMATS = ("json", "yaml")
+#: Name of a file, which shells complete. Commands themselves report a file that cannot be read.
+FILE = click.Path(readable=False)
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
 
@@ -39,6 +38,11 @@ class Command(click.Command):
                 # Examples are not wrapped.
                 for line in self._examples:
                     formatter.write(f"  {line.format(prog=program)}\n")
+
+
+def command_with(*examples: str) -> Callable[[Callable[..., Any]], Command]:
+    """Return the decorator that makes a command of a function."""
+    return click.command(cls=Command, examples=examples)
 
 
 class Frame(Command, click.Group):
@@ -76,7 +80,7 @@ def format_option(*more: str) -> Callable[[_Function], _Function]:
 
 def file_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
     """Add an option with the name of a file, which shells complete."""
-    return click.option(name, metavar="FILE", shell_complete=complete_files, help=text, **options)
+    return click.option(name, type=FILE, metavar="FILE", help=text, **options)
 
 
 def kubeconfig_option(command: _Function) -> _Function:
@@ -132,13 +136,6 @@ def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], 
         help=text,
         **options,
     )
-
-
-def complete_files(_context: click.Context, _option: click.Parameter, incomplete: str) -> list[CompletionItem[str]]:
-    """Let the shell complete the name of a file."""
-    from click.shell_completion import CompletionItem  # noqa: PLC0415 - only for completion
-
-    return [CompletionItem(incomplete, type="file")]
 
 
 def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:

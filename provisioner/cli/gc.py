@@ -8,17 +8,14 @@ from datetime import datetime
 import click
 
 from provisioner.cli.asking import attention, board, view_of
-from provisioner.cli.frame import FORMATS, Command, Remote, format_option, remote_options
+from provisioner.cli.frame import FORMATS, Remote, command_with, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned_with_words, plain, show, terminal_width, write
 from provisioner.model.wording import clock
 from provisioner.slices.board import Document
 from provisioner.slices.view.types import PoolView, State
 
 
-@click.command(
-    cls=Command,
-    examples=("{prog} gc --dry-run", "{prog} gc --dry-run -o yaml"),
-)
+@command_with("{prog} gc --dry-run", "{prog} gc --dry-run -o yaml")
 @click.option("--dry-run", is_flag=True, help="required: only the controller deletes node pools")
 @format_option()
 @remote_options

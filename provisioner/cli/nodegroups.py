@@ -9,7 +9,7 @@ import click
 import structlog
 
 from provisioner import settings
-from provisioner.cli.frame import Command, kubeconfig_option, observation_options
+from provisioner.cli.frame import command_with, kubeconfig_option, observation_options
 from provisioner.cli.output import refuse
 from provisioner.controller.process import Addresses
 from provisioner.google import metadata
@@ -25,12 +25,9 @@ _log = structlog.get_logger(__name__)
 _PROJECT = "GCP_PROJECT_ID"
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} nodegroups",
-        "{prog} nodegroups --dry-run --kubeconfig=FILE",
-    ),
+@command_with(
+    "{prog} nodegroups",
+    "{prog} nodegroups --dry-run --kubeconfig=FILE",
 )
 @observation_options(metrics=":8080")
 @click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")

@@ -10,7 +10,7 @@ from typing import NoReturn
 
 import click
 
-from provisioner.cli.frame import Command, file_option
+from provisioner.cli.frame import command_with, file_option
 from provisioner.cli.output import ExitCode, plain, refuse
 from provisioner.partitions import client, names
 
@@ -22,10 +22,7 @@ _VARIABLES = (
 )
 
 
-@click.command(
-    cls=Command,
-    examples=("{prog} partitions get --server=http://tpu-provisioner-partitions.tpu-provisioner-system.svc",),
-)
+@command_with("{prog} partitions get --server=http://tpu-provisioner-partitions.tpu-provisioner-system.svc")
 @click.option("--server", required=True, metavar="URL", help="where the REST API is")
 @file_option(
     "--ca-file",

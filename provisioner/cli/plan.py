@@ -15,7 +15,7 @@ import click
 
 from provisioner import constants, settings
 from provisioner.cli import output
-from provisioner.cli.frame import Command, Remote, complete_files, remote_options
+from provisioner.cli.frame import FILE, Remote, command_with, remote_options
 from provisioner.cli.manifests import Manifests, read_documents, read_manifests
 from provisioner.model.capacity import NodePoolRequest, PoolName
 from provisioner.model.placement import job_labels
@@ -121,15 +121,12 @@ def _of_config_map(name: str, text: str) -> dict[str, str]:
     return {key: value for key, value in data.items() if isinstance(value, str)}
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} plan -f jobset.yaml",
-        "{prog} plan -f manifests/ --settings settings.env",
-        "{prog} plan -f jobset.yaml --live",
-        "{prog} plan -f jobset.yaml -o wide",
-        "kustomize build . | {prog} plan -f - -o yaml",
-    ),
+@command_with(
+    "{prog} plan -f jobset.yaml",
+    "{prog} plan -f manifests/ --settings settings.env",
+    "{prog} plan -f jobset.yaml --live",
+    "{prog} plan -f jobset.yaml -o wide",
+    "kustomize build . | {prog} plan -f - -o yaml",
 )
 @click.option(
     "-f",
@@ -137,10 +134,10 @@ def _of_config_map(name: str, text: str) -> dict[str, str]:
     "first",
     multiple=True,
     metavar="FILE",
-    shell_complete=complete_files,
+    type=FILE,
     help="manifest, folder of manifests, or - for standard input; can be repeated",
 )
-@click.argument("more", nargs=-1, metavar="[FILE]...", shell_complete=complete_files)
+@click.argument("more", nargs=-1, type=FILE, metavar="[FILE]...")
 @click.option("-R", "--recursive", is_flag=True, help="also read the folders in a folder")
 @click.option("-n", "--namespace", default="default", show_default=True, help="namespace of objects that name none")
 @click.option(
@@ -154,7 +151,7 @@ def _of_config_map(name: str, text: str) -> dict[str, str]:
     "--settings",
     "settings_file",
     metavar="FILE",
-    shell_complete=complete_files,
+    type=FILE,
     help="settings.env of an overlay, or a ConfigMap (default: the environment)",
 )
 @click.option("--live", is_flag=True, help="use the settings of the running controller")

@@ -12,7 +12,7 @@ import click
 
 from provisioner.cli import asking, ipus
 from provisioner.cli.asking import attention, view_problem
-from provisioner.cli.frame import FORMATS, Command, Remote, RemoteError, format_option, remote_options
+from provisioner.cli.frame import FORMATS, Remote, RemoteError, command_with, format_option, remote_options
 from provisioner.cli.output import (
     ExitCode,
     aligned_with_words,
@@ -37,14 +37,11 @@ _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} status",
-        "{prog} status -n team-a --state waiting",
-        "{prog} status --watch",
-        "{prog} status -o json | jq .pools",
-    ),
+@command_with(
+    "{prog} status",
+    "{prog} status -n team-a --state waiting",
+    "{prog} status --watch",
+    "{prog} status -o json | jq .pools",
 )
 @click.option("--namespace", "-n", default="", metavar="NAME", help="only workloads of this namespace")
 @click.option("--state", type=click.Choice([each.value for each in _ORDER]), metavar="STATE", help=_STATES)

@@ -10,7 +10,7 @@ import click
 
 from provisioner import constants, tpu
 from provisioner.cli import output
-from provisioner.cli.frame import FORMATS, Command, format_option
+from provisioner.cli.frame import FORMATS, command_with, format_option
 from provisioner.cli.output import ExitCode
 from provisioner.tpu import Accelerator
 
@@ -21,13 +21,10 @@ def _complete(_context: click.Context, _argument: click.Parameter, incomplete: s
     return [label for label in tpu.ACCELERATORS if label.startswith(incomplete)]
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} topologies",
-        "{prog} topologies tpu-v6e-slice",
-        "{prog} topologies tpu-v5p-slice --all -o json",
-    ),
+@command_with(
+    "{prog} topologies",
+    "{prog} topologies tpu-v6e-slice",
+    "{prog} topologies tpu-v5p-slice --all -o json",
 )
 @click.argument("accelerator", required=False, shell_complete=_complete)
 @click.option(

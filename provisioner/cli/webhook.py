@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 
 from provisioner.admission.files import Files
-from provisioner.cli.frame import Command, file_option, kubeconfig_option, observation_options, truth_option
+from provisioner.cli.frame import command_with, file_option, kubeconfig_option, observation_options, truth_option
 from provisioner.kube.api import connect
 from provisioner.runtime import logs
 from provisioner.settings.webhook import read_webhook_settings
@@ -21,12 +21,9 @@ _CERTIFICATE, _KEY = "/etc/tls/tls.crt", "/etc/tls/tls.key"
 _SHOWN = {"show_default": True, "show_envvar": True}
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} webhook",
-        "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key",
-    ),
+@command_with(
+    "{prog} webhook",
+    "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key",
 )
 @click.option("--bind-address", default=":8443", show_default=True, help="address of the webhooks, over HTTPS")
 @observation_options(metrics=":8080")

@@ -6,13 +6,13 @@ import sys
 
 import click
 
-from provisioner.cli.frame import Command
+from provisioner.cli.frame import command_with
 from provisioner.cli.output import ExitCode
 from rehearsal.commands.progress import ProgressLine
 from rehearsal.localcluster import KUBERAY, KUEUE, LWS, LocalClusterError, resolve_binaries
 
 
-@click.command(cls=Command, examples=("{prog} build", "{prog} build --lws"))
+@command_with("{prog} build", "{prog} build --lws")
 @click.option("--lws", is_flag=True, help="include the LeaderWorkerSet controller")
 @click.option("--kueue", is_flag=True, help="include Kueue, which takes ten minutes more")
 @click.option("--kuberay", is_flag=True, help="include KubeRay")

@@ -14,7 +14,7 @@ import click
 
 from provisioner import settings
 from provisioner.cli import output
-from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.frame import command_with
 from provisioner.cli.manifests import Manifests, read_manifests
 from provisioner.cli.output import ExitCode
 from provisioner.constants import TPU_RESOURCE
@@ -57,15 +57,12 @@ _STEPS = (
 )
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} demo",
-        "{prog} demo my-jobset.yaml --create-seconds=60",
-        "KEEP=1 {prog} demo --watch      # open the page, and look around",
-    ),
+@command_with(
+    "{prog} demo",
+    "{prog} demo my-jobset.yaml --create-seconds=60",
+    "KEEP=1 {prog} demo --watch      # open the page, and look around",
 )
-@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE]...")
 @simulated_gke(create_seconds=12.0, delete_seconds=4.0)
 @click.option("--kueue", is_flag=True, help="run Kueue, and by default the example of a queue with two JobSets")
 @click.option("--watch", is_flag=True, help="open the status page in a browser")

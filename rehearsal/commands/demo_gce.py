@@ -10,7 +10,7 @@ from typing import Any
 import click
 
 from provisioner.cli import output
-from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.frame import command_with
 from provisioner.cli.manifests import Manifests, read_manifests
 from provisioner.cli.output import ExitCode
 from provisioner.nodegroups.api.types import Kind
@@ -43,16 +43,13 @@ _STEPS = (
 )
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} demo-gce",
-        "{prog} demo-gce my-group.yaml my-jobset.yaml --boot-seconds=30",
-        "{prog} demo-gce examples/v6e-4x4-spot/jobset.yaml      # PROVIDER=gce",
-        "KEEP=1 {prog} demo-gce      # look around afterwards",
-    ),
+@command_with(
+    "{prog} demo-gce",
+    "{prog} demo-gce my-group.yaml my-jobset.yaml --boot-seconds=30",
+    "{prog} demo-gce examples/v6e-4x4-spot/jobset.yaml      # PROVIDER=gce",
+    "KEEP=1 {prog} demo-gce      # look around afterwards",
 )
-@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE]...")
 @click.option("--create-seconds", type=float, default=4.0, show_default=True, help="time until a machine runs")
 @click.option("--boot-seconds", type=float, default=4.0, show_default=True, help="time until it can join")
 @click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")

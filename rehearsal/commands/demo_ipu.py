@@ -8,7 +8,7 @@ from pathlib import Path
 
 import click
 
-from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.frame import command_with
 from provisioner.cli.output import ExitCode
 from provisioner.runtime import logs
 from rehearsal.commands.showing import Demo, example, left_behind, missing, refuse, steps_table
@@ -21,15 +21,12 @@ _EXAMPLES = ("partitions/job.yaml", "partitions/queue.yaml")
 _STEPS = (("waited", "created", "opened"), ("ran", "opened", "ended"), ("released", "ended", "released"))
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} demo-ipu",
-        "{prog} demo-ipu my-job.yaml --ipus=64 --create-seconds=20",
-        "KEEP=1 {prog} demo-ipu      # look around afterwards",
-    ),
+@command_with(
+    "{prog} demo-ipu",
+    "{prog} demo-ipu my-job.yaml --ipus=64 --create-seconds=20",
+    "KEEP=1 {prog} demo-ipu      # look around afterwards",
 )
-@click.argument("files", nargs=-1, type=Path, metavar="[FILE]...", shell_complete=complete_files)
+@click.argument("files", nargs=-1, type=click.Path(path_type=Path, readable=False), metavar="[FILE]...")
 @click.option("--ipus", type=int, default=16, show_default=True, help="IPUs of the simulated V-IPU server")
 @click.option("--create-seconds", type=float, default=3.0, show_default=True, help="time until a partition is active")
 @click.option("--keep", is_flag=True, help="keep everything running afterwards (also KEEP=1)")

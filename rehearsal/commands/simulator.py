@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 import click
 
-from provisioner.cli.frame import Command, complete_files
+from provisioner.cli.frame import command_with
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from rehearsal.simulators.http.settings import SettingsError
 
@@ -62,17 +62,17 @@ def simulated_gke(*, create_seconds: float, delete_seconds: float) -> Callable[[
     return decorate
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} simulator",
-        "{prog} simulator --port=0 --create-seconds=30 --kubeconfig=FILE",
-    ),
+@command_with(
+    "{prog} simulator",
+    "{prog} simulator --port=0 --create-seconds=30 --kubeconfig=FILE",
 )
 @click.option("--port", type=int, default=8085, show_default=True, help="port to listen on; 0: a free port")
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")
 @click.option(
-    "--kubeconfig", type=Path, metavar="FILE", shell_complete=complete_files, help="register Nodes in this cluster"
+    "--kubeconfig",
+    type=click.Path(path_type=Path, readable=False),
+    metavar="FILE",
+    help="register Nodes in this cluster",
 )
 @click.option("--project", help="serve only this project (default: any)")
 @click.option("--location", help="serve only this zone or region (default: any)")

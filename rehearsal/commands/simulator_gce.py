@@ -6,18 +6,15 @@ import json
 
 import click
 
-from provisioner.cli.frame import Command
+from provisioner.cli.frame import command_with
 from provisioner.runtime import logs
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http.settings import SettingsError
 
 
-@click.command(
-    cls=Command,
-    examples=(
-        "{prog} simulator-gce",
-        "{prog} simulator-gce --port=0 --no-join --set=staging_seconds=60",
-    ),
+@command_with(
+    "{prog} simulator-gce",
+    "{prog} simulator-gce --port=0 --no-join --set=staging_seconds=60",
 )
 @click.option("--port", type=int, default=8086, show_default=True, help="port to listen on; 0: a free port")
 @click.option("--host", default="127.0.0.1", show_default=True, help="address to listen on")

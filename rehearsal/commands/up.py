@@ -9,7 +9,7 @@ from pathlib import Path
 
 import click
 
-from provisioner.cli.frame import Command
+from provisioner.cli.frame import command_with
 from provisioner.cli.output import ExitCode
 from rehearsal.commands.progress import ProgressLine
 from rehearsal.localcluster import LocalClusterError, start
@@ -17,7 +17,7 @@ from rehearsal.localcluster import LocalClusterError, start
 _CHECK_SECONDS = 1.0
 
 
-@click.command(cls=Command, examples=("{prog} up", "{prog} up --directory=./cluster --lws"))
+@command_with("{prog} up", "{prog} up --directory=./cluster --lws")
 @click.option("--directory", type=Path, help="a new or empty folder for the cluster's files (default: temporary)")
 @click.option("--jobset/--no-jobset", default=True, show_default=True, help="run the JobSet controller")
 @click.option("--lws", is_flag=True, help="run the LeaderWorkerSet controller")
