@@ -30,18 +30,18 @@ from tests.support.settings import REQUIRED
 )
 def test_unknown_variable_is_reported_with_the_nearest_option(name: str, words: str) -> None:
     """A variable that is similar to no option belongs to another program."""
-    found = warnings_about_environment({**REQUIRED, name: "x"})
+    found = tuple(warnings_about_environment({**REQUIRED, name: "x"}))
     assert len(found) == (1 if words else 0)
     assert all(each.startswith(f"{name} is ") and words in each for each in found)
 
 
 def test_option_is_not_reported() -> None:
     """Names of options may be similar to each other."""
-    assert warnings_about_environment({option.variable: "" for option in OPTIONS}) == ()
+    assert not list(warnings_about_environment({option.variable: "" for option in OPTIONS}))
 
 
 @pytest.mark.parametrize(("text", "want"), [("64", 64), ("65", 64), ("9" * 5000, 64), ("007", 7)])
 def test_concurrency_above_the_maximum_is_replaced(text: str, want: int) -> None:
     environment = {**REQUIRED, "CONCURRENCY": text}
     assert read_settings(environment).concurrency == want
-    assert len(warnings_about_environment(environment)) == (text.startswith(("65", "9")))
+    assert len(list(warnings_about_environment(environment))) == (text.startswith(("65", "9")))

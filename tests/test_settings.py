@@ -328,7 +328,7 @@ _CLOSED = {
 )
 def test_missing_restrictions_cause_a_warning(environment: dict[str, str], words: list[str]) -> None:
     """Each variable without a value is in one warning, and the others are in none."""
-    found = warnings_about(read_settings(REQUIRED | environment))
+    found = tuple(warnings_about(read_settings(REQUIRED | environment)))
     assert len(found) == len(words)
     for warning, word in zip(found, words, strict=True):
         assert word in warning
@@ -420,6 +420,6 @@ def test_capacity_without_a_price_has_none() -> None:
 )
 def test_namespace_of_the_groups_that_is_not_served_is_warned_of(served: str, groups_in: str, *, warned: bool) -> None:
     environment = {**_ON_GCE, **_CLOSED, "SERVED_NAMESPACES": served, "NODE_GROUP_NAMESPACE": groups_in}
-    found = warnings_about(read_settings(environment))
+    found = tuple(warnings_about(read_settings(environment)))
     assert [each for each in found if "NODE_GROUP_NAMESPACE=slices" in each] == list(found)
     assert bool(found) is warned

@@ -47,9 +47,10 @@ class PlanSettings(NamedTuple):
 
 def read_plan_settings(name: str | None, live: Remote | None, documents: Iterable[Document]) -> PlanSettings:
     """Return settings from a file, a running controller, or the environment. Raises UserError or OSError."""
-    warnings: tuple[str, ...] = ()
+    warnings: Iterable[str] = ()
     if name:
-        variables, warnings = _read_settings_file(name)
+        variables = _read_settings_file(name)
+        warnings = settings.warnings_about_environment(variables)
     elif live is not None:
         # Importing HTTP would take a tenth of the time of `plan`.
         from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
@@ -86,14 +87,13 @@ def _listed(words: Iterable[str]) -> str:
     return f"{', '.join(some)} and {last}" if some else last
 
 
-def _read_settings_file(name: str) -> tuple[dict[str, str], tuple[str, ...]]:
-    """Return the settings of an overlay or a ConfigMap, with warnings. Raises SettingsError or OSError."""
+def _read_settings_file(name: str) -> dict[str, str]:
+    """Return the settings of an overlay or a ConfigMap. Raises SettingsError or OSError."""
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:
         raise settings.SettingsError([f"{name} is not UTF-8"]) from error
-    found = _of_config_map(name, text) if re.search(r"^kind:|\"kind\"", text, re.MULTILINE) else _of_lines(name, text)
-    return found, settings.warnings_about_environment(found)
+    return _of_config_map(name, text) if re.search(r"^kind:|\"kind\"", text, re.MULTILINE) else _of_lines(name, text)
 
 
 def _of_lines(name: str, text: str) -> dict[str, str]:

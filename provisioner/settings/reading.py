@@ -6,14 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from provisioner.settings import forms
-from provisioner.settings.forms import (
-    GCE,
-    GKE,
-    LONGEST_RUN_SECONDS,
-    SHORTEST_RUN_SECONDS,
-    is_more_than,
-    region_of,
-)
+from provisioner.settings.forms import GCE, GKE, is_more_than, region_of
 from provisioner.settings.node_fields import ROWS
 from provisioner.settings.option import MOST_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
@@ -79,14 +72,14 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
             if region_of(each) != region_of(location):
                 yield f"{words} not in GCP_CLUSTER_LOCATION={location!r}; name only zones in {region_of(location)}."
     seconds = values.get("max_run_seconds", 0.0)
-    if seconds and not SHORTEST_RUN_SECONDS <= seconds <= LONGEST_RUN_SECONDS:
+    if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
         yield f"MAX_RUN_DURATION is {seconds:.0f} s; set 10 minutes to 7 days, or 0 for Google's default."
     if values.get("provider") == GCE:
         yield from _impossible_on_gce(values)
 
 
-def warnings_about(settings: Settings) -> tuple[str, ...]:
-    """Return warnings about settings that allow authors of pods more than the administrator may expect."""
+def warnings_about(settings: Settings) -> Iterator[str]:
+    """Yield warnings about settings that allow authors of pods more than the administrator may expect."""
     open_doors = [
         variable
         for variable, allowed in (
@@ -97,33 +90,40 @@ def warnings_about(settings: Settings) -> tuple[str, ...]:
         )
         if allowed is None
     ]
-    warnings = []
     if open_doors:
-        warnings.append(
+        yield (
             f"{', '.join(open_doors)} not set: anybody who may create a workload may name any of these that IAM allows "
             f'the provisioner. Set each to a list, or to "none".'
         )
     if settings.max_chips is None:
-        warnings.append("MAX_CHIPS is not set: anybody who may create a workload may spend without limit.")
+        yield "MAX_CHIPS is not set: anybody who may create a workload may spend without limit."
     if not any(scope.endswith(_PULLING_SCOPES) for scope in settings.node_oauth_scopes):
-        warnings.append(
-            f"GCP_NODE_OAUTH_SCOPES has none of {', '.join(scope[1:] for scope in _PULLING_SCOPES)}: nodes cannot pull "
-            f"private images."
-        )
+        scopes = ", ".join(scope[1:] for scope in _PULLING_SCOPES)
+        yield f"GCP_NODE_OAUTH_SCOPES has none of {scopes}: nodes cannot pull private images."
     served = (*settings.namespaces, settings.own_namespace)
     if settings.on_gce and settings.namespaces and settings.node_groups_in not in served:
-        warnings.append(
+        yield (
             f"SERVED_NAMESPACES does not contain NODE_GROUP_NAMESPACE={settings.node_groups_in}: if the controller of "
             f"node groups reads the same settings (component nodegroups), it serves no TPUNodeGroup of the provisioner."
         )
     if settings.pause_creation:
-        warnings.append("PAUSE_CREATION is set: no node pools are created.")
-    return tuple(warnings)
+        yield "PAUSE_CREATION is set: no node pools are created."
 
 
-def warnings_about_environment(environment: Mapping[str, str]) -> tuple[str, ...]:
-    """Return warnings about unknown variables that look like options, and about replaced values."""
-    return tuple(_warnings(environment))
+def warnings_about_environment(environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield warnings about unknown variables that look like options, and about replaced values."""
+    if is_more_than(environment.get("CONCURRENCY", "").strip(), MOST_CONCURRENCY):
+        yield f"CONCURRENCY is above the maximum and counts as {MOST_CONCURRENCY}."
+    for name in sorted(environment.keys() - _NAMES):
+        known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
+        if known:
+            yield f"{name} is an option of the Go provisioner and has no effect here: {known}. Remove it."
+        elif near := forms.nearest(name, _NAMES, 0.0 if name.startswith(_NODE_PREFIX) else _NEAR):
+            yield f"{name} is not an option and has no effect; did you mean {near}?"
+
+
+def _is(name: str, key: str) -> bool:
+    return name.startswith(key) if key.endswith("_") else name == key
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
@@ -138,18 +138,3 @@ def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]
     if effective.auto_upgrade is not None:
         found["NODEPOOL_AUTO_UPGRADE"] = "on" if effective.auto_upgrade else "off"
     return found
-
-
-def _warnings(environment: Mapping[str, str]) -> Iterator[str]:
-    if is_more_than(environment.get("CONCURRENCY", "").strip(), MOST_CONCURRENCY):
-        yield f"CONCURRENCY is above the maximum and counts as {MOST_CONCURRENCY}."
-    for name in sorted(environment.keys() - _NAMES):
-        known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
-        if known:
-            yield f"{name} is an option of the Go provisioner and has no effect here: {known}. Remove it."
-        elif near := forms.nearest(name, _NAMES, 0.0 if name.startswith(_NODE_PREFIX) else _NEAR):
-            yield f"{name} is not an option and has no effect; did you mean {near}?"
-
-
-def _is(name: str, key: str) -> bool:
-    return name.startswith(key) if key.endswith("_") else name == key

@@ -58,7 +58,7 @@ def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
     read = settings.read_settings(environment)
     assert read.project_id == "example-project"
     assert environment.keys() <= {option.variable for option in settings.OPTIONS}
-    assert settings.warnings_about(read) == ()
+    assert not list(settings.warnings_about(read))
 
 
 def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
