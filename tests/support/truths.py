@@ -13,7 +13,7 @@ from provisioner.model.workloads import Workloads
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.view.types import HOST_READY, HOST_RUNNING, RUNS, PoolView, SliceView, State, View, id_of_slice
+from provisioner.slices.view.types import RUNS, Host, PoolView, SliceView, State, View, id_of_slice
 
 #: A waiting slice has one of these reasons, or gets one soon.
 _WAITS = frozenset(
@@ -170,7 +170,7 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
         yield "nothing says why"
     if pool.since - view.at > _ROUNDING:
         yield f"it is so from {pool.since} on, which is yet to come"
-    ready = pool.hosts.count(HOST_READY) + pool.hosts.count(HOST_RUNNING)
+    ready = pool.hosts.count(Host.READY) + pool.hosts.count(Host.RUNNING)
     if len(pool.hosts) < state.nodes or ready != state.ready_nodes:
         yield f"{state.ready_nodes} of {state.nodes} hosts are ready, shown as {pool.hosts!r}"
     pods = bound.pods.get(pool.name, 0)

@@ -23,14 +23,10 @@ from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Snapshot, Supply
 from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
-    HOST_ABSENT,
-    HOST_CHIPS_MISSING,
-    HOST_JOINING,
-    HOST_READY,
-    HOST_RUNNING,
     AlertView,
     BackoffView,
     CapacityView,
+    Host,
     NoticeView,
     PoolView,
     QueueView,
@@ -47,16 +43,8 @@ from provisioner.slices.view.types import (
 
 #: States by precedence: if a slice has several pools, the pool with the first state in this list determines its state.
 _BEST = (
-    State.SPLIT,
-    State.RUNNING,
-    State.DRAINING,
-    State.READY,
-    State.JOINING,
-    State.CREATING,
-    State.WAITING,
-    State.FAILED,
-    State.IDLE,
-    State.DELETING,
+    *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
+    *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
@@ -337,7 +325,7 @@ class _Round(reasons.Known):
             machine_type=pool.machine_type,
             topology=pool.topology,
             chips=state.chips,
-            hosts=hosts.ljust(pool.hosts, HOST_ABSENT),
+            hosts=hosts.ljust(pool.hosts, Host.ABSENT),
             unready_nodes=tuple(unready[:_UNREADY_NODES]),
             cost_per_hour=cost,
             delete_at=state.next_at if goes else None,
@@ -351,10 +339,10 @@ class _Round(reasons.Known):
 
 def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
     if not node.ready:
-        return HOST_JOINING
+        return Host.JOINING
     if not supply.is_ready(node):
-        return HOST_CHIPS_MISSING
-    return HOST_RUNNING if node.name in occupied else HOST_READY
+        return Host.CHIPS_MISSING
+    return Host.RUNNING if node.name in occupied else Host.READY
 
 
 def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_slices: bool) -> WorkloadView:

@@ -17,6 +17,7 @@ from provisioner.slices.view.types import (
     RUNS,
     BackoffView,
     Entry,
+    Host,
     NoticeView,
     PoolView,
     SliceView,
@@ -292,7 +293,7 @@ def _facts_of_pool(each: PoolView, now: datetime, currency: str) -> Iterator[tup
     yield "node pool", f"{each.name} ({each.state.value})"
     terms = f"{each.capacity} {each.reservation}".strip()
     yield "capacity", f"{terms} in {each.zone}"
-    ready = each.hosts.count("r") + each.hosts.count("R")
+    ready = each.hosts.count(Host.READY) + each.hosts.count(Host.RUNNING)
     yield "hosts", f"{ready} of {len(each.hosts)} are ready"
     if each.unready_nodes:
         yield "not ready", ", ".join(each.unready_nodes)
@@ -348,18 +349,8 @@ _WORKLOAD_DOING = {
 }
 #: States by urgency: the headline explains the first slice.
 _WORST = (
-    State.REJECTED,
-    State.FAILED,
-    State.SPLIT,
-    State.WAITING,
-    State.NONE,
-    State.CREATING,
-    State.JOINING,
-    State.READY,
-    State.DRAINING,
-    State.IDLE,
-    State.DELETING,
-    State.RUNNING,
+    *(State.REJECTED, State.FAILED, State.SPLIT, State.WAITING, State.NONE, State.CREATING),
+    *(State.JOINING, State.READY, State.DRAINING, State.IDLE, State.DELETING, State.RUNNING),
 )
 
 

@@ -40,12 +40,16 @@ class State(StrEnum):
     NONE = "none"
 
 
-#: Letters of `PoolView.hosts`.
-HOST_ABSENT: Final = "."
-HOST_JOINING: Final = "j"
-HOST_CHIPS_MISSING: Final = "c"
-HOST_READY: Final = "r"
-HOST_RUNNING: Final = "R"
+class Host(StrEnum):
+    """Letter of a host in `PoolView.hosts`."""
+
+    ABSENT = "."
+    JOINING = "j"
+    CHIPS_MISSING = "c"
+    READY = "r"
+    RUNNING = "R"
+
+
 #: Reason of a slice or pool that runs and needs no attention.
 RUNS: Final = "Pods run on it."
 
