@@ -23,41 +23,22 @@ ENOUGH = 2**80
 
 #: Labels of Google whose rules are known: a node without such a label in its prediction does not have it.
 _KNOWN = frozenset(
-    {
-        constants.NODE_POOL,
-        constants.TPU_ACCELERATOR,
-        constants.TPU_TOPOLOGY,
-        constants.ACCELERATOR_COUNT,
-        constants.GPU_ACCELERATOR,
-        constants.SPOT,
-        constants.PREEMPTIBLE,
-        constants.FLEX_START,
-        constants.QUEUED,
-        constants.MAX_RUN_SECONDS,
-        constants.PLACEMENT_POLICY,
-        constants.RESERVATION_AFFINITY,
-        constants.RESERVATION_PROJECT,
-        constants.RESERVATION_NAME,
-        constants.RESERVATION_BLOCK,
-        constants.RESERVATION_SUB_BLOCK,
+    (
+        *(constants.NODE_POOL, constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.ACCELERATOR_COUNT),
+        *(constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.QUEUED, constants.MAX_RUN_SECONDS),
+        *(constants.RESERVATION_AFFINITY, constants.RESERVATION_PROJECT, constants.RESERVATION_NAME),
+        *(constants.RESERVATION_BLOCK, constants.RESERVATION_SUB_BLOCK),
+        *(constants.GPU_ACCELERATOR, constants.PLACEMENT_POLICY),
         # Set only if the create request of the pool asks for it.
-        constants.ICI_RESILIENCY,
-        constants.LOCATION_HINT,
-        constants.AUTO_RESTART,
-        constants.COLLECTION,
-        constants.WORKLOAD_TYPE,
-        constants.TPU_DRA_DRIVER,
-        constants.COMPUTE_CLASS,
+        *(constants.ICI_RESILIENCY, constants.LOCATION_HINT, constants.AUTO_RESTART, constants.COLLECTION),
+        *(constants.WORKLOAD_TYPE, constants.TPU_DRA_DRIVER, constants.COMPUTE_CLASS),
         # Set only if other fields of the pool ask for it; the provisioner has no settings for local SSDs.
-        constants.SANDBOX,
-        constants.PRIVATE_NODE,
-        constants.LOCAL_SSD,
-        constants.LOCAL_NVME_SSD,
+        *(constants.SANDBOX, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
         # Written by the provisioner on nodes of pools that are created for one child Job.
         constants.NAMESPACED_JOB,
         # Name of one node, which a new node does not have.
         constants.HOSTNAME,
-    }
+    )
 )
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
