@@ -48,6 +48,7 @@ from provisioner.model.sources import (
 )
 from provisioner.model.volumes import Claim, Storage, StorageClass, with_volumes
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind
+from provisioner.runtime.clock import shifted
 from provisioner.settings import Settings
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.owners import with_owners
@@ -80,15 +81,10 @@ _VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
 _CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
 #: Names of the watches that are not required to serve everything else.
 OPTIONAL = frozenset(
-    {
-        POD_TEMPLATES,
-        RESOURCE_SLICES,
-        CLAIMS,
-        VOLUMES,
-        STORAGE_CLASSES,
-        MACHINE_CONFIGS,
+    (
+        *(each.resource for each in (TEMPLATES, DEVICES, _CLAIMS, _VOLUMES, _CLASSES, machineconfigs.MACHINE_CONFIGS)),
         *(kind.resource for kind in KINDS.values() if kind.optional),
-    }
+    )
 )
 #: Duration in seconds after which the objects of a kind whose CRD is not installed count as deleted: their pools cost
 #: money, and an API server that starts may answer 404 for a short time.
@@ -273,10 +269,7 @@ class PoolList:
 
     def clock_set(self, by: timedelta) -> None:
         """Keep the age of the list after the clock was set."""
-        if self.listed_at is not None:
-            self.listed_at += by
-        if self.failures:
-            self.tried_at += by
+        self.listed_at, self.tried_at = shifted(self.listed_at, by), shifted(self.tried_at, by)
 
     def by_name(self) -> dict[PoolName, NodePool]:
         """Return the pools by name."""

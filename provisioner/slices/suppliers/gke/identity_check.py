@@ -18,6 +18,7 @@ import structlog
 from provisioner.kube.errors import ClusterError
 from provisioner.kube.live import list_provider_ids_without_tpus
 from provisioner.kube.protocol import Api
+from provisioner.runtime.clock import shifted
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
@@ -112,8 +113,7 @@ class ClusterProof:
 
     def clock_set(self, by: timedelta) -> None:
         """Keep the age of the last attempt after the clock was set."""
-        if self.tried_at is not None:
-            self.tried_at += by
+        self.tried_at = shifted(self.tried_at, by)
 
     def attempt(self) -> bool:
         """Try the proof; return whether it holds. If it is proven already, read the release channel again."""
