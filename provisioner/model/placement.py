@@ -17,6 +17,8 @@ from provisioner.model.workloads import Requirements, Toleration, WorkloadKind
 MARKS = (constants.SLICE, constants.SLICE_NAMESPACE)
 #: Labels of a node whose pool is kept free.
 FREE: Mapping[str, str] = dict.fromkeys(MARKS, constants.SLICE_FREE)
+#: Key and operator of the node affinity of pods without marks.
+_KEEPS_OFF = (constants.SLICE, "DoesNotExist")
 #: Annotations that keep each group of a workload on one node pool, by the kind of the workload.
 EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
@@ -81,16 +83,12 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     if mark_of(requirements, namespace):
         host = selector.get(constants.HOSTNAME, "")
         selector = {key: value for key, value in selector.items() if key not in (*MARKS, constants.HOSTNAME)}
-    kept = tuple(tuple(each for each in term if not _keeps_off(each.key, each.operator)) for term in terms)
+    kept = tuple(tuple(each for each in term if (each.key, each.operator) != _KEEPS_OFF) for term in terms)
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
     # One term suffices, and a term without expressions left has no requirement.
     asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
     return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
-
-
-def _keeps_off(key: str, operator: str) -> bool:
-    return key == constants.SLICE and operator == "DoesNotExist"
 
 
 def selects_job_nodes(of_jobset: Collection[str], of_job: Collection[str]) -> bool:

@@ -90,7 +90,8 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
     """Yield the shapes with a valid topology: possible machine types, and chips per pod on each."""
     for machine in offer.machine_types:
         for chips_per_pod in range(1, machine.chips + 1):
-            if _multi_host(offer, machine, grid, chips_per_pod) or _single_host(machine, grid, chips_per_pod):
+            alone = machine.single_host_topology == str(grid) and machine.chips % chips_per_pod == 0
+            if alone or _multi_host(offer, machine, grid, chips_per_pod):
                 yield Shape(accelerator=offer, topology=grid, machine_type=machine, chips_per_pod=chips_per_pod)
 
 
@@ -182,10 +183,6 @@ def _multi_host(offer: Accelerator, machine: MachineType, grid: Topology, chips_
         and grid.chips > machine.chips
         and grid.chips % machine.chips == 0
     )
-
-
-def _single_host(machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
-    return machine.single_host_topology == str(grid) and machine.chips % chips_per_pod == 0
 
 
 def _valid_topology(offer: Accelerator, text: str) -> Topology:

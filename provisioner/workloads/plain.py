@@ -63,7 +63,7 @@ def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None
 def as_plain(pod: Pod) -> Pod:
     """Return a pod as one of kind POD: with its workload and its group, by its controller, index and shape."""
     owner = pod.owner
-    together = owner is not None and pod.completion_index is not None and _has_several_hosts(pod.requirements)
+    together = owner is not None and pod.completion_index is not None and hosts_of(pod.requirements) > 1
     group = owner.name if owner is not None and together else pod.name
     return replace(
         pod,
@@ -172,10 +172,6 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
         return f"set {field} to {hosts}, or {advice} for several slices: {what}, and the {owner.kind} has more pods"
     parallel = ", and podManagementPolicy to Parallel" if of_set else ""
     return f"set {field} to {hosts}{parallel}: {what}, and the {owner.kind} has fewer pods" if found < hosts else ""
-
-
-def _has_several_hosts(requirements: Requirements) -> bool:
-    return hosts_of(requirements) > 1
 
 
 def hosts_of(requirements: Requirements) -> int:

@@ -24,7 +24,7 @@ from provisioner.slices.offline.documents import Document, Finding, Path, Severi
 from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, made_up_uid, templates_of
 from provisioner.slices.offline.paths import path_of
 from provisioner.workloads.asks import parse_pod_template
-from provisioner.workloads.kind import Owner, controller_of
+from provisioner.workloads.kind import controller_of
 from provisioner.workloads.plain import workloads_of
 
 #: Time of creation of all objects; its value has no effect.
@@ -134,7 +134,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     cluster = cluster_of(created) if version.startswith("ray.io/") else created
     workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
     plain = None if is_served_job(workload, metadata, reading.settings) else controllers.template_of(created)
-    if (workload is None and plain is None) or _is_made_by_another(created, plain):
+    if (workload or plain) is None or (plain is not None and controller_of(metadata) is not None):
         _tell_of_others(reading, document, kind, named)
         return
     _tell_of_keys(reading, document, named)
@@ -201,10 +201,6 @@ def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings:
     """Whether an object is a Job that is read itself, because SERVE_JOBS and its annotation request that."""
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
-
-
-def _is_made_by_another(raw: dict[str, Any], plain: Template | None) -> bool:
-    return plain is not None and controller_of(raw["metadata"]) is not None
 
 
 def _read_plain(
@@ -365,7 +361,10 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
-        _tell_of_maker(reading, document, kind, maker, named)
+        # `kubectl get` prints such objects.
+        owner = bounds.cut(maker.kind)
+        message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
+        reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
     meant = next((each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower()), None)
     what, advice = bounds.cut(kind), "plan a pod that it creates"
@@ -376,13 +375,6 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
     if kind == "DaemonSet":
         message = "requests chips; its pods are for existing nodes, so no node pools are created"
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
-
-
-def _tell_of_maker(reading: Reading, document: Document, kind: str, maker: Owner, named: str) -> None:
-    """Add a note that an object created by a controller, as printed by `kubectl get`, is not planned."""
-    owner = bounds.cut(maker.kind)
-    message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
-    reading.remark(document, ("metadata",), named, message, Severity.NOTE)
 
 
 def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
