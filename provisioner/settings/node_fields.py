@@ -18,7 +18,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import Network, NodePoolRequest, Taint
 from provisioner.settings import forms, node_forms
 from provisioner.settings.node_forms import Entries
-from provisioner.settings.option import Group, option
+from provisioner.settings.option import Group
 
 #: Number of gVisor in the messages of GKE's API.
 _GVISOR_NUMBER = 1
@@ -92,7 +92,7 @@ def _listed_pages(pool: Any) -> Entries:
 
 
 def _node(variable: str, read: Callable[[str], Any], default: Any, description: str, **properties: Any) -> Any:
-    return option(Group.NODES, variable, read, default, description, row=Row(**properties))
+    return Group.NODES.option(variable, read, default, description, row=Row(**properties))
 
 
 def _own(name: str) -> str:

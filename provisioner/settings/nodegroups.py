@@ -4,21 +4,10 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 
 from provisioner.model import bounds, choices
 from provisioner.settings import forms
-from provisioner.settings.option import (
-    MOST_CONCURRENCY,
-    Group,
-    log_level,
-    option,
-    options_of,
-    pod_name,
-    pod_namespace,
-    required,
-    served_namespaces,
-)
+from provisioner.settings.option import MOST_CONCURRENCY, Group, options_of
 
 _DEFAULT_PORT = 6443
 #: Machines have IPv4 addresses only.
@@ -45,7 +34,7 @@ def _image(text: str) -> str:
     return "" if text == forms.NONE else forms.matching(_IMAGE, 'an image, or "none"')(text)
 
 
-_option = partial(option, Group.NODE_GROUPS)
+_option = Group.NODE_GROUPS.option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -53,16 +42,15 @@ class NodeGroupSettings:
     """Effective settings of the controller of node groups."""
 
     # fmt: off
-    project_id: str = required(
-        Group.NODE_GROUPS, "GCP_PROJECT_ID", forms.matching(choices.PROJECT, "a Google Cloud project id"),
+    project_id: str = Group.NODE_GROUPS.required(
+        "GCP_PROJECT_ID", forms.matching(choices.PROJECT, "a Google Cloud project id"),
         "The project that the provisioner runs in. Inferred on Google Cloud machines.")
     projects: tuple[str, ...] = _option(
         "ALLOWED_PROJECTS", forms.list_of(choices.PROJECT, "a Google Cloud project id"), (),
         "Comma-separated projects in which resources may be created, and whose images, subnetworks, reservations, disk "
         "types and service accounts may be used. Google's public images are always allowed. Empty: the controller's "
         "own project alone.")
-    namespaces: tuple[str, ...] = served_namespaces(
-        Group.NODE_GROUPS,
+    namespaces: tuple[str, ...] = Group.NODE_GROUPS.served_namespaces(
         "Comma-separated namespaces whose objects are served, in addition to the controller's own. Others get a "
         "condition that says so. Empty: all.")
     machines_per_namespace: int = _option(
@@ -121,9 +109,9 @@ class NodeGroupSettings:
         "The most concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, separately "
         "for each; up to 64.")
     dry_run: bool = _option("DRY_RUN", forms.go_bool, "false", "Nothing is changed; the log says what would be.")
-    own_namespace: str = pod_namespace(Group.NODE_GROUPS, "The namespace of the controller's Lease.")
-    own_name: str = pod_name(Group.NODE_GROUPS, "controller")
-    log_level: str = log_level(Group.NODE_GROUPS)
+    own_namespace: str = Group.NODE_GROUPS.pod_namespace("The namespace of the controller's Lease.")
+    own_name: str = Group.NODE_GROUPS.pod_name("controller")
+    log_level: str = Group.NODE_GROUPS.log_level()
     # fmt: on
 
     @property

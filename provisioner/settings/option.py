@@ -18,7 +18,7 @@ MOST_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """Subject of an option, which is a section of docs/settings.md. The sections have this order."""
+    """Subject of options, which it declares. Each is a section of docs/settings.md, in this order."""
 
     REQUIRED = "Required"
     WORKLOADS = "Workloads"
@@ -32,6 +32,37 @@ class Group(Enum):
     NODE_GROUPS = "The controller of node groups"
     PARTITIONS = "The controller of IPU partitions"
 
+    def required(self, variable: str, read: Callable[[str], Any], description: str) -> Any:
+        """Declare a field without a default."""
+        made = Option(variable=variable, group=self, read=read, default=None, description=description)
+        return field(metadata={"option": made})
+
+    def option(self, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any) -> Any:
+        """Declare a field whose default is a text in the environment's form, or a value that no text represents."""
+        text = default if isinstance(default, str) else ""
+        value = read(text) if text else default
+        made = Option(variable=variable, group=self, read=read, default=text, description=description)
+        return field(default_factory=lambda: value, metadata={"option": made, **metadata})
+
+    def served_namespaces(self, description: str) -> Any:
+        """Declare SERVED_NAMESPACES."""
+        return self.option("SERVED_NAMESPACES", forms.list_of(forms.NAMESPACE, "a namespace name"), (), description)
+
+    def pod_namespace(self, description: str) -> Any:
+        """Declare POD_NAMESPACE, which the manifests set from the pod."""
+        read = forms.matching(forms.NAMESPACE, "a namespace name")
+        return self.option("POD_NAMESPACE", read, constants.DEFAULT_NAMESPACE, description)
+
+    def pod_name(self, process: str) -> Any:
+        """Declare POD_NAME, which the manifests set from the pod. `process` names the process in the description."""
+        description = f"The {process}'s identity in the Lease. Empty: host name and process."
+        return self.option("POD_NAME", str, "", description)
+
+    def log_level(self) -> Any:
+        """Declare LOG_LEVEL."""
+        read = forms.choice("debug", "info", "warning", "error")
+        return self.option("LOG_LEVEL", read, "info", "debug, info, warning or error.")
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Option:
@@ -44,22 +75,6 @@ class Option:
     default: str | None
     description: str
     field: str = ""
-
-
-def required(group: Group, variable: str, read: Callable[[str], Any], description: str) -> Any:
-    """Declare a field without a default."""
-    made = Option(variable=variable, group=group, read=read, default=None, description=description)
-    return field(metadata={"option": made})
-
-
-def option(
-    group: Group, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any
-) -> Any:
-    """Declare a field whose default is a text in the environment's form, or a value that no text represents."""
-    text = default if isinstance(default, str) else ""
-    value = read(text) if text else default
-    made = Option(variable=variable, group=group, read=read, default=text, description=description)
-    return field(default_factory=lambda: value, metadata={"option": made, **metadata})
 
 
 def options_of(settings: type) -> tuple[Option, ...]:
@@ -121,26 +136,3 @@ def readable(effective: Any) -> dict[str, object]:
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]
         found[each.variable] = f"{value:g}s" if each.field.endswith("_seconds") else value
     return found
-
-
-def served_namespaces(group: Group, description: str) -> Any:
-    """Declare SERVED_NAMESPACES."""
-    return option(group, "SERVED_NAMESPACES", forms.list_of(forms.NAMESPACE, "a namespace name"), (), description)
-
-
-def pod_namespace(group: Group, description: str) -> Any:
-    """Declare POD_NAMESPACE, which the manifests set from the pod."""
-    read = forms.matching(forms.NAMESPACE, "a namespace name")
-    return option(group, "POD_NAMESPACE", read, constants.DEFAULT_NAMESPACE, description)
-
-
-def pod_name(group: Group, process: str) -> Any:
-    """Declare POD_NAME, which the manifests set from the pod. `process` names the process in the description."""
-    description = f"The {process}'s identity in the Lease. Empty: host name and process."
-    return option(group, "POD_NAME", str, "", description)
-
-
-def log_level(group: Group) -> Any:
-    """Declare LOG_LEVEL."""
-    read = forms.choice("debug", "info", "warning", "error")
-    return option(group, "LOG_LEVEL", read, "info", "debug, info, warning or error.")

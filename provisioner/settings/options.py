@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, replace
-from functools import partial
 
 from provisioner import constants
 from provisioner.model import choices
@@ -13,17 +12,7 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.settings import forms, node_forms
 from provisioner.settings.forms import ACCELERATOR, GCE, Prices, check_accelerator, parse_prices
 from provisioner.settings.node_fields import NodeFields
-from provisioner.settings.option import (
-    MOST_CONCURRENCY,
-    Group,
-    log_level,
-    option,
-    options_of,
-    pod_name,
-    pod_namespace,
-    required,
-    served_namespaces,
-)
+from provisioner.settings.option import MOST_CONCURRENCY, Group, options_of
 
 IMAGE = re.compile(r"[A-Za-z0-9:/._~-]*projects/[A-Za-z0-9:._~-]+/global/images/[A-Za-z0-9/._~-]+")
 _IMAGE_FORM = '"ACCELERATOR=IMAGE" (or "*" for all others), such as "tpu7x=projects/my-project/global/images/my-image"'
@@ -35,14 +24,14 @@ def parse_images(text: str) -> tuple[tuple[str, str], ...]:
     return forms.by_name(text, f"of the form {_IMAGE_FORM}", ACCELERATOR, image, check_accelerator)
 
 
-_required = partial(required, Group.REQUIRED)
-_workloads = partial(option, Group.WORKLOADS)
-_capacity = partial(option, Group.CAPACITY)
-_limits = partial(option, Group.LIMITS)
-_nodes = partial(option, Group.NODES)
-_compute_engine = partial(option, Group.COMPUTE_ENGINE)
-_tuning = partial(option, Group.TUNING)
-_environment = partial(option, Group.ENVIRONMENT)
+_required = Group.REQUIRED.required
+_workloads = Group.WORKLOADS.option
+_capacity = Group.CAPACITY.option
+_limits = Group.LIMITS.option
+_nodes = Group.NODES.option
+_compute_engine = Group.COMPUTE_ENGINE.option
+_tuning = Group.TUNING.option
+_environment = Group.ENVIRONMENT.option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,8 +66,8 @@ class Settings(NodeFields):
         "Annotate the pods of Deployments that run on several shared node pools with "
         "controller.kubernetes.io/pod-deletion-cost, unless they have it, so that a Deployment that scales in empties "
         "one node pool before the next.")
-    namespaces: tuple[str, ...] = served_namespaces(
-        Group.WORKLOADS, "Comma-separated namespaces whose workloads are served. Empty: all.")
+    namespaces: tuple[str, ...] = Group.WORKLOADS.served_namespaces(
+        "Comma-separated namespaces whose workloads are served. Empty: all.")
     opt_in_label: tuple[str, str] | None = _workloads(
         "OPT_IN_LABEL", forms.label, None,
         'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: all. Anybody who writes '
@@ -221,7 +210,7 @@ class Settings(NodeFields):
         "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
         "The most concurrent requests to GKE, separately for creates and deletes; up to 64. No request waits for an "
         "operation.")
-    log_level: str = log_level(Group.TUNING)
+    log_level: str = Group.TUNING.log_level()
 
     pod_resource_type: str = _environment(
         "POD_RESOURCE_TYPE", forms.choice(constants.TPU_RESOURCE), constants.TPU_RESOURCE,
@@ -237,9 +226,9 @@ class Settings(NodeFields):
         "ASSUME_SAME_CLUSTER", forms.go_bool, "false",
         "Skip the proof that the kubeconfig and GCP_CLUSTER are one cluster. If they are not, another cluster's pools "
         "are deleted.")
-    own_namespace: str = pod_namespace(
-        Group.ENVIRONMENT, "The namespace of the process: of its Lease and its other objects.")
-    own_name: str = pod_name(Group.ENVIRONMENT, "provisioner")
+    own_namespace: str = Group.ENVIRONMENT.pod_namespace(
+        "The namespace of the process: of its Lease and its other objects.")
+    own_name: str = Group.ENVIRONMENT.pod_name("provisioner")
     # fmt: on
 
     @property

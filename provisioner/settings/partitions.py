@@ -4,21 +4,11 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
-from functools import partial
 from typing import NamedTuple
 
 from provisioner.model.choices import comma_items
 from provisioner.settings import forms
-from provisioner.settings.option import (
-    Group,
-    log_level,
-    option,
-    options_of,
-    pod_name,
-    pod_namespace,
-    required,
-    served_namespaces,
-)
+from provisioner.settings.option import Group, options_of
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
@@ -64,7 +54,7 @@ def _servers(text: str) -> tuple[Server, ...]:
     return tuple(found.values())
 
 
-_option = partial(option, Group.PARTITIONS)
+_option = Group.PARTITIONS.option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -72,8 +62,8 @@ class PartitionSettings:
     """Effective settings of the controller of partitions."""
 
     # fmt: off
-    servers: tuple[Server, ...] = required(
-        Group.PARTITIONS, "VIPU_SERVERS", _servers,
+    servers: tuple[Server, ...] = Group.PARTITIONS.required(
+        "VIPU_SERVERS", _servers,
         "Comma-separated V-IPU servers, each as HOST:PORT, or HOST:PORT:LABEL=VALUE if only nodes with that label "
         "reach its IPUs. Without a port: 8090.")
     command: str = _option("VIPU_COMMAND", str, "vipu", "The vipu command line: a name in PATH, or a path.")
@@ -94,8 +84,8 @@ class PartitionSettings:
         "NAMESPACE_IPU_LIMITS", forms.amounts(forms.NAMESPACE, "a namespace name"), (),
         'The most IPUs that the pods of a namespace have at once, such as "research=32, *=16"; `*` is every other '
         "namespace. Empty: no limits.")
-    namespaces: tuple[str, ...] = served_namespaces(
-        Group.PARTITIONS, "Comma-separated namespaces whose pods get partitions. Empty: all.")
+    namespaces: tuple[str, ...] = Group.PARTITIONS.served_namespaces(
+        "Comma-separated namespaces whose pods get partitions. Empty: all.")
     orphan_seconds: float = _option(
         "ORPHAN_REMOVAL_DELAY", forms.go_duration_seconds, "2m",
         "A partition of this cluster that no pod has is removed after this time.")
@@ -103,9 +93,9 @@ class PartitionSettings:
         "UNSCHEDULED_TIMEOUT", forms.go_duration_seconds, "15m",
         "A pod that has its partition and finds no node gives it back after this time, if others wait for its IPUs or "
         "for those of its namespace. 0s: never.")
-    own_namespace: str = pod_namespace(Group.PARTITIONS, "The namespace of the controller's Lease and of its ledger.")
-    own_name: str = pod_name(Group.PARTITIONS, "controller")
-    log_level: str = log_level(Group.PARTITIONS)
+    own_namespace: str = Group.PARTITIONS.pod_namespace("The namespace of the controller's Lease and of its ledger.")
+    own_name: str = Group.PARTITIONS.pod_name("controller")
+    log_level: str = Group.PARTITIONS.log_level()
     # fmt: on
 
     # --- constants

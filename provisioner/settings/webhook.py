@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 from provisioner.settings import forms, partitions
-from provisioner.settings.option import Group, log_level, option, options_of, pod_namespace, read, served_namespaces
+from provisioner.settings.option import Group, options_of, read
 
-_option = partial(option, Group.WEBHOOK)
+_option = Group.WEBHOOK.option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,8 +53,7 @@ class WebhookSettings:
         "IPU_INJECTION", forms.choice("off", "compatible", "least-privilege"), "off",
         "What pods with the annotation graphcore.ai/ipus get. compatible: privileges, network and configuration as "
         "from Graphcore's plugin; least-privilege: variables that name the partition; off: nothing.")
-    ipu_namespaces: tuple[str, ...] = served_namespaces(
-        Group.WEBHOOK,
+    ipu_namespaces: tuple[str, ...] = Group.WEBHOOK.served_namespaces(
         "Comma-separated namespaces whose pods get partitions of IPUs. Empty: all. As for the controller of "
         "partitions.")
     ipu_largest_partition: int = _option(
@@ -90,9 +88,9 @@ class WebhookSettings:
     configuration: str = _option(
         "WEBHOOK_CONFIGURATION", forms.matching(forms.NAMESPACE, "the name of an object"), "tpu-provisioner-webhook",
         "The name of its MutatingWebhookConfiguration and ValidatingWebhookConfiguration.")
-    own_namespace: str = pod_namespace(
-        Group.WEBHOOK, "The namespace of that Service, and of the Secret with the certificates.")
-    log_level: str = log_level(Group.WEBHOOK)
+    own_namespace: str = Group.WEBHOOK.pod_namespace(
+        "The namespace of that Service, and of the Secret with the certificates.")
+    log_level: str = Group.WEBHOOK.log_level()
     # fmt: on
 
 
