@@ -176,106 +176,75 @@ def _cubes(max_cubes: int) -> Iterator[Topology]:
             yield Topology(grid)
 
 
+# fmt: off
 _ALL = (
     Accelerator(
-        label="tpu-v3-device",
-        generation="v3",
+        label="tpu-v3-device", generation="v3",
         machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
-        listed_topologies=("2x2",),
-    ),
+        listed_topologies=("2x2",)),
     Accelerator(
         # Google's autoscaler has this value; a comment in it, and one report, have tpu-v3-podslice.
-        label="tpu-v3-slice",
-        generation="v3",
+        label="tpu-v3-slice", generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
-        listed_topologies=_V3_SLICE,
-    ),
+        listed_topologies=_V3_SLICE),
     Accelerator(
-        label="tpu-v4-lite-device",
-        generation="v4",
+        label="tpu-v4-lite-device", generation="v4",
         machine_types=(MachineType("ct4l-hightpu-4t", 4, "2x2", 48, 340, (*_PD, *_HYPERDISK), flex_start=False),),
-        listed_topologies=("2x2",),
-    ),
+        listed_topologies=("2x2",)),
     Accelerator(
-        label="tpu-v4-podslice",
-        generation="v4",
+        label="tpu-v4-podslice", generation="v4",
         machine_types=(MachineType("ct4p-hightpu-4t", 4, "2x2x1", 240, 407, (*_PD, *_HYPERDISK), flex_start=False),),
-        listed_topologies=BELOW_CUBE,
-        documented_topologies=V4,
-        max_cubes=64,
+        listed_topologies=BELOW_CUBE, documented_topologies=V4, max_cubes=64,
         # xpk also lists unsorted topologies; the documentation and cluster-toolkit require sorted ones.
-        any_order=True,
-    ),
+        any_order=True),
     Accelerator(
         # Lists of 2-D topologies have this family with the podslices; no report describes multi-host slices of it.
-        label="tpu-v5-lite-device",
-        generation="v5e",
+        label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
             MachineType("ct5l-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST, flex_start=False),
-            MachineType("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST, flex_start=False),
-        ),
-        listed_topologies=_TWO_DIMENSIONAL,
-    ),
+            MachineType("ct5l-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST, flex_start=False)),
+        listed_topologies=_TWO_DIMENSIONAL),
     Accelerator(
-        label="tpu-v5-lite-podslice",
-        generation="v5e",
+        label="tpu-v5-lite-podslice", generation="v5e",
         machine_types=(
             MachineType("ct5lp-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST),
             MachineType("ct5lp-hightpu-4t", 4, "2x2", 112, 192, _PD_FAST),
-            MachineType("ct5lp-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST),
-        ),
-        listed_topologies=_TWO_DIMENSIONAL,
-    ),
+            MachineType("ct5lp-hightpu-8t", 8, "2x4", 224, 384, _PD_FAST)),
+        listed_topologies=_TWO_DIMENSIONAL),
     Accelerator(
-        label="tpu-v5p-slice",
-        generation="v5p",
+        label="tpu-v5p-slice", generation="v5p",
         # cluster-toolkit also lists ct5p-hightpu-1t and -2t. GKE's autoscaler does not, so they are left out.
         machine_types=(MachineType("ct5p-hightpu-4t", 4, "2x2x1", 208, 448, _PD_FAST),),
-        listed_topologies=BELOW_CUBE,
-        documented_topologies=V5P,
-        max_cubes=140,
+        listed_topologies=BELOW_CUBE, documented_topologies=V5P, max_cubes=140,
         # The largest slice in cloud.google.com/tpu/docs/v5p is 16x16x24; other sources list up to 140 cubes.
-        documented_cubes=96,
-    ),
+        documented_cubes=96),
     Accelerator(
-        label="tpu-v6e-slice",
-        generation="v6e",
+        label="tpu-v6e-slice", generation="v6e",
         machine_types=(
             MachineType("ct6e-standard-1t", 1, "1x1", 44, 176, _HYPERDISK),
             MachineType("ct6e-standard-4t", 4, "2x2", 180, 720, _HYPERDISK),
-            MachineType("ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPERDISK),
-        ),
-        listed_topologies=_TWO_DIMENSIONAL,
-    ),
+            MachineType("ct6e-standard-8t", 8, "2x4", 180, 1440, _HYPERDISK)),
+        listed_topologies=_TWO_DIMENSIONAL),
     Accelerator(
-        label="tpu7x",
-        generation="tpu7x",
+        label="tpu7x", generation="tpu7x",
         machine_types=(
             # GKE's autoscaler has 992 GiB, but a node of tpu7x-standard-4t reported 963568636Ki allocatable. GKE's
             # formula gives that amount for 960 GiB, so the other types have the same memory per CPU.
             MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
-            MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True),
-        ),
-        listed_topologies=("1x1x1", *BELOW_CUBE),
-        documented_topologies=TPU7X,
-        max_cubes=144,
-        workload_policy=True,
-    ),
+            MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True)),
+        listed_topologies=("1x1x1", *BELOW_CUBE), documented_topologies=TPU7X, max_cubes=144,
+        workload_policy=True),
     Accelerator(
-        label="tpu7",
-        generation="tpu7",
+        label="tpu7", generation="tpu7",
         machine_types=(
             MachineType("tpu7-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
-            MachineType("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
-        ),
-        listed_topologies=("1x1x1", *BELOW_CUBE),
-        documented_topologies=TPU7,
-        max_cubes=4,
-        workload_policy=True,
-    ),
+            MachineType("tpu7-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK)),
+        listed_topologies=("1x1x1", *BELOW_CUBE), documented_topologies=TPU7, max_cubes=4,
+        workload_policy=True),
 )
+# fmt: on
 
 #: Accelerators by the value of `cloud.google.com/gke-tpu-accelerator`.
 ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
