@@ -33,7 +33,7 @@ from urllib3.exceptions import NewConnectionError, ProtocolError
 from urllib3.exceptions import TimeoutError as Urllib3TimeoutError
 
 from provisioner import __version__
-from provisioner.kube import errors
+from provisioner.kube import errors, wire
 from provisioner.kube.protocol import (
     ANSWER_BYTES,
     DEFAULT_TIMEOUTS,
@@ -44,15 +44,6 @@ from provisioner.kube.protocol import (
     Page,
     Request,
     Timeouts,
-)
-from provisioner.kube.wire import (
-    CHUNK_BYTES,
-    TRANSPORT_ERRORS,
-    LineStream,
-    decode_object,
-    error_of,
-    page_of,
-    read_answer,
 )
 
 _JSON = "application/json"
@@ -138,7 +129,7 @@ class KubeApi(Api):
     def exchange(self, request: Request) -> JsonObject:
         """Send a request; return the object of the response."""
         accept = _METADATA if request.metadata_only else _JSON
-        return decode_object(request.title, self._read(request, accept=accept, most_bytes=request.most_bytes))
+        return wire.decode_object(request.title, self._read(request, accept=accept, most_bytes=request.most_bytes))
 
     def list_page(
         self,
@@ -158,30 +149,30 @@ class KubeApi(Api):
         # A single object is read up to ANSWER_BYTES, because there is no smaller page to request.
         request = Request("GET", path, query=asked, timeouts=timeouts)
         data = self._read(request, accept=accept, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
-        return replace(page_of(path, decode_object(request.title, data)), size_bytes=len(data))
+        return replace(wire.page_of(path, wire.decode_object(request.title, data)), size_bytes=len(data))
 
-    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> LineStream:
+    def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> wire.LineStream:
         """Open a response and return a stream of its lines."""
         request = Request("GET", path, query=query, timeouts=timeouts)
         with self._transport(request):
             response = self._send(request, accept=_JSON)
             if response.status != 200:
                 try:
-                    data = response.read(CHUNK_BYTES)
-                except TRANSPORT_ERRORS:
+                    data = response.read(wire.CHUNK_BYTES)
+                except wire.TRANSPORT_ERRORS:
                     data = b""  # the status is enough for the error
                 finally:
                     response.close()
-                raise error_of(request.title, response, data)
-        return LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
+                raise wire.error_of(request.title, response, data)
+        return wire.LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
     def _read(self, request: Request, *, accept: str, most_bytes: int) -> bytes:
         """Send a request and return the whole response. Raises TooLarge if it has more than `most_bytes`."""
         with self._transport(request):
             response = self._send(request, accept=accept)
-            data = read_answer(request.title, response, most_bytes=most_bytes)
+            data = wire.read_answer(request.title, response, most_bytes=most_bytes)
         if not 200 <= response.status < 300:
-            raise error_of(request.title, response, data)
+            raise wire.error_of(request.title, response, data)
         return data
 
     @contextmanager
@@ -190,7 +181,7 @@ class KubeApi(Api):
         what, timeouts = request.title, request.timeouts
         try:
             yield
-        except TRANSPORT_ERRORS as error:
+        except wire.TRANSPORT_ERRORS as error:
             # urllib3's errors refer to themselves, and keep the variables of all callers, such as a review of 8 MiB.
             traceback.clear_frames(error.__traceback__)
             words = f"can't be reached: {error}"
