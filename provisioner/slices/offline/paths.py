@@ -14,19 +14,10 @@ from provisioner.slices.offline.expand import Template
 
 #: Fields whose own name occurs in messages.
 _FIELDS = frozenset(
-    {
-        "affinity",
-        "completionMode",
-        "ephemeral-storage",
-        "hugepages-1Gi",
-        "hugepages-2Mi",
-        "managedBy",
-        "memory",
-        "namespace",
-        "nodeSelector",
-        "parallelism",
-        "size",
-    }
+    (
+        *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),
+        *("namespace", "nodeSelector", "parallelism", "size"),
+    )
 )
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),

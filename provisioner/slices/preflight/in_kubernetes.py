@@ -13,14 +13,7 @@ from provisioner.kube.lease import holder_of
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import Api, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
-from provisioner.model.sources import (
-    CLAIMS,
-    MACHINE_CONFIGS,
-    POD_TEMPLATES,
-    RESOURCE_SLICES,
-    STORAGE_CLASSES,
-    VOLUMES,
-)
+from provisioner.model import sources
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
 from provisioner.slices.suppliers.nodegroup.supplier import groups_path
@@ -61,7 +54,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
         *(Right(kind.api_group, f"{kind.resource}/status", "patch") for kind in kinds if not kind.kind.has_pods),
-        *(Right("", name, verb) for name in (POD_TEMPLATES, CLAIMS) for verb in ("list", "watch")),
+        *(Right("", name, verb) for name in (sources.POD_TEMPLATES, sources.CLAIMS) for verb in ("list", "watch")),
         Right("", "pods", "watch"),
     ]
     if settings.pod_deletion_cost and settings.serve_pods != "none":
@@ -72,12 +65,12 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
     used = [
         *watched,
         Right("", "pods", "list"),
-        *(Right("resource.k8s.io", RESOURCE_SLICES, verb) for verb in ("list", "watch")),
-        *(Right("", VOLUMES, verb) for verb in ("list", "watch")),
-        *(Right("storage.k8s.io", STORAGE_CLASSES, verb) for verb in ("list", "watch")),
+        *(Right("resource.k8s.io", sources.RESOURCE_SLICES, verb) for verb in ("list", "watch")),
+        *(Right("", sources.VOLUMES, verb) for verb in ("list", "watch")),
+        *(Right("storage.k8s.io", sources.STORAGE_CLASSES, verb) for verb in ("list", "watch")),
         Right("resource.k8s.io", DEVICE_CLASSES, "list", optional=True),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
-        *(Right("cloud.google.com", MACHINE_CONFIGS, verb) for verb in ("list", "watch")),
+        *(Right("cloud.google.com", sources.MACHINE_CONFIGS, verb) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),
         *(
             Right(ADMISSION_GROUP, resource, "get", name=name, optional=True)
