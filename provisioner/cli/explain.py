@@ -12,14 +12,7 @@ from provisioner.cli.asking import attention, board, documents, view_of, view_pr
 from provisioner.cli.frame import FORMATS, Remote, command_with, format_option, remote_options
 from provisioner.cli.output import ExitCode, aligned, plain, show, terminal_width, wrapped, write
 from provisioner.slices.board import Document
-from provisioner.slices.view.explain import (
-    Explanation,
-    explain,
-    moment,
-    nearest_kind,
-    nearest_names,
-    unknown_kind,
-)
+from provisioner.slices.view.explain import Explanation, explain, moment, nearest_kind, nearest_names, unknown_kind
 
 
 @command_with(

@@ -121,10 +121,7 @@ def _supply(document: Document) -> Iterator[Sequence[str]]:
 
 
 def _rows(
-    document: Document,
-    waiting: Sequence[WaitingLine],
-    rejected: Sequence[RejectedLine],
-    held: Sequence[PartitionLine],
+    document: Document, waiting: Sequence[WaitingLine], rejected: Sequence[RejectedLine], held: Sequence[PartitionLine]
 ) -> Iterator[tuple[str, ...]]:
     now = document.served_at
     yield ("NAMESPACE", "POD", "IPUS", "STATE", "FOR", "PARTITION", "V-IPU SERVER", "WHY")

@@ -74,11 +74,7 @@ def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, 
     try:
         # Completion scripts set this variable, independent of the program's name.
         ended = frame().main(
-            given,
-            prog_name=program,
-            complete_var=complete_var,
-            standalone_mode=False,
-            color=wants_color(),
+            given, prog_name=program, complete_var=complete_var, standalone_mode=False, color=wants_color()
         )
     except click.ClickException as error:
         error.show()

@@ -25,10 +25,7 @@ _log = structlog.get_logger(__name__)
 _PROJECT = "GCP_PROJECT_ID"
 
 
-@command_with(
-    "{prog} nodegroups",
-    "{prog} nodegroups --dry-run --kubeconfig=FILE",
-)
+@command_with("{prog} nodegroups", "{prog} nodegroups --dry-run --kubeconfig=FILE")
 @observation_options(metrics=":8080")
 @click.option("--leader-elect", is_flag=True, help="elect one leader among several replicas, by a Lease")
 @click.option("--dry-run", is_flag=True, help="change nothing, and log what would be done")

@@ -122,12 +122,7 @@ def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int |
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
-        line,
-        max(width, _NARROWEST),
-        subsequent_indent=hanging,
-        max_lines=most,
-        placeholder="…",
-        break_on_hyphens=False,
+        line, max(width, _NARROWEST), subsequent_indent=hanging, max_lines=most, placeholder="…", break_on_hyphens=False
     )
 
 

@@ -14,12 +14,7 @@ from provisioner.cli.frame import command_with, file_option
 from provisioner.cli.output import ExitCode, plain, refuse
 from provisioner.partitions import client, names
 
-_VARIABLES = (
-    names.NAMESPACE_VARIABLE,
-    names.POD_VARIABLE,
-    names.UID_VARIABLE,
-    names.SIZE_VARIABLE,
-)
+_VARIABLES = (names.NAMESPACE_VARIABLE, names.POD_VARIABLE, names.UID_VARIABLE, names.SIZE_VARIABLE)
 
 
 @command_with("{prog} partitions get --server=http://tpu-provisioner-partitions.tpu-provisioner-system.svc")

@@ -13,15 +13,7 @@ import click
 from provisioner.cli import asking, ipus
 from provisioner.cli.asking import attention, view_problem
 from provisioner.cli.frame import FORMATS, Remote, RemoteError, command_with, format_option, remote_options
-from provisioner.cli.output import (
-    ExitCode,
-    aligned_with_words,
-    drop_the_rest,
-    plain,
-    terminal_width,
-    wrapped,
-    write,
-)
+from provisioner.cli.output import ExitCode, aligned_with_words, drop_the_rest, plain, terminal_width, wrapped, write
 from provisioner.model.wording import clock
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.board import Document

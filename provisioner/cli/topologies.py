@@ -21,11 +21,7 @@ def _complete(_context: click.Context, _argument: click.Parameter, incomplete: s
     return [label for label in tpu.ACCELERATORS if label.startswith(incomplete)]
 
 
-@command_with(
-    "{prog} topologies",
-    "{prog} topologies tpu-v6e-slice",
-    "{prog} topologies tpu-v5p-slice --all -o json",
-)
+@command_with("{prog} topologies", "{prog} topologies tpu-v6e-slice", "{prog} topologies tpu-v5p-slice --all -o json")
 @click.argument("accelerator", required=False, shell_complete=_complete)
 @click.option(
     "--all", "everything", is_flag=True, help="also list topologies that follow Google's rule but are not on its lists"

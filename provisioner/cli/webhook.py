@@ -21,10 +21,7 @@ _CERTIFICATE, _KEY = "/etc/tls/tls.crt", "/etc/tls/tls.key"
 _SHOWN = {"show_default": True, "show_envvar": True}
 
 
-@command_with(
-    "{prog} webhook",
-    "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key",
-)
+@command_with("{prog} webhook", "{prog} webhook --tls-cert-file=tls.crt --tls-key-file=tls.key")
 @click.option("--bind-address", default=":8443", show_default=True, help="address of the webhooks, over HTTPS")
 @observation_options(metrics=":8080")
 @file_option(

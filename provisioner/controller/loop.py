@@ -156,9 +156,7 @@ class RoundLoop(ABC, Generic[A]):
                 pause, result = _CRASHED_PAUSE_SECONDS, "crashed"
             self._last_round_monotonic = self.monotonic()
             self.metrics.observe_round(
-                seconds=self._last_round_monotonic - started,
-                result=result,
-                ended_at_seconds=self.clock().timestamp(),
+                seconds=self._last_round_monotonic - started, result=result, ended_at_seconds=self.clock().timestamp()
             )
             self.stopping.wait(GAP_SECONDS)
             self.wake.wait(max(0.0, pause - GAP_SECONDS))

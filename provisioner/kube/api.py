@@ -243,16 +243,7 @@ class KubeApi(Api):
 
 
 #: Errors of the loaders for files that are missing, unreadable, not YAML, or YAML of an unexpected form.
-_LOAD_ERRORS = (
-    ConfigException,
-    yaml.YAMLError,
-    OSError,
-    ValueError,
-    KeyError,
-    TypeError,
-    AttributeError,
-    IndexError,
-)
+_LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
@@ -298,9 +289,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> Kub
     try:
         _, active = kube_config.list_kube_config_contexts(os.pathsep.join(existing))  # type: ignore[no-untyped-call]
         kube_config.load_kube_config(  # type: ignore[no-untyped-call]
-            config_file=os.pathsep.join(existing),
-            client_configuration=configuration,
-            persist_config=False,
+            config_file=os.pathsep.join(existing), client_configuration=configuration, persist_config=False
         )
         ca_pem = _trusted_ca(configuration)
     except _LOAD_ERRORS as error:

@@ -98,9 +98,7 @@ class LoopMetrics:
         )
         self._last_round = registry.gauge("loop_last_round_timestamp_seconds", "When the last round ended (Unix time).")
         self.loop_lag_seconds = registry.histogram(
-            "loop_lag_seconds",
-            "Time from the first event that asked for a round to that round.",
-            _ROUND_BUCKETS,
+            "loop_lag_seconds", "Time from the first event that asked for a round to that round.", _ROUND_BUCKETS
         )
         self._watch_synced = registry.gauge("watch_synced", "1 while a list-watch is complete.", "resource")
         self._watch_age = registry.gauge(

@@ -64,11 +64,7 @@ def make_status_server(
         )
     if (address := parse_address(probes)) is not None:
         served.setdefault(address, []).extend(
-            (
-                _probe("/healthz", lambda: () if alive() else (stopped,)),
-                _probe("/readyz", problems),
-                *_routes(pages),
-            )
+            (_probe("/healthz", lambda: () if alive() else (stopped,)), _probe("/readyz", problems), *_routes(pages))
         )
     apps = {address: _for_known_hosts(make_app(routes)) for address, routes in served.items()}
     return HttpServer(apps, name=name, limits=limits)

@@ -85,10 +85,7 @@ class Actor(CallingActor[Answer]):
         for look_up in plan.look_ups:
             # The next round decides on a look-up again if it was not submitted.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
-        of_nodes = (
-            (live.uncordon, plan.uncordons),
-            (live.release, plan.releases),
-        )
+        of_nodes = ((live.uncordon, plan.uncordons), (live.release, plan.releases))
         changes: list[tuple[str, Callable[[], object]]] = [
             (each.node, functools.partial(self._assign, each)) for each in plan.assignments
         ]

@@ -18,12 +18,7 @@ from provisioner.kube import fields, machineconfigs
 from provisioner.kube.kept import NamespaceBound
 from provisioner.kube.protocol import Api
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, WatchOptions
-from provisioner.kube.volumes import (
-    BOUND_OF_CLAIMS,
-    parse_claim,
-    parse_class,
-    parse_volume,
-)
+from provisioner.kube.volumes import BOUND_OF_CLAIMS, parse_claim, parse_class, parse_volume
 from provisioner.kube.watches import (
     PAUSE_QUERY,
     UNFINISHED,

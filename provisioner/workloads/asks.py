@@ -17,11 +17,7 @@ from provisioner.model.workloads import Ask, Condition, Requirements, Workload, 
 from provisioner.workloads.kind import Kind, begin, template_of
 
 #: Terminal states by condition; the first true condition counts.
-_ENDS = {
-    constants.FAILED: "Failed",
-    constants.CAPACITY_REVOKED: "Failed",
-    constants.BOOKING_EXPIRED: "Completed",
-}
+_ENDS = {constants.FAILED: "Failed", constants.CAPACITY_REVOKED: "Failed", constants.BOOKING_EXPIRED: "Completed"}
 #: Maximum number of podSets in the API.
 _POD_SETS = 32
 #: Key of the node pools in a request's status.

@@ -228,9 +228,4 @@ def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:
 
 
 def _labels_of_job(name: str, uid: str) -> dict[str, str]:
-    return {
-        constants.CONTROLLER_UID: uid,
-        constants.JOB_NAME: name,
-        "controller-uid": uid,
-        "job-name": name,
-    }
+    return {constants.CONTROLLER_UID: uid, constants.JOB_NAME: name, "controller-uid": uid, "job-name": name}
