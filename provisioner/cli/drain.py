@@ -8,6 +8,7 @@ import time
 from collections.abc import Callable, Container, Iterator
 from dataclasses import dataclass
 from datetime import datetime
+from typing import NamedTuple
 
 import click
 
@@ -73,15 +74,17 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
     supplier, proof = choose(effective, api, tried.gke, wall_clock)
     look = Look(settings=effective, api=api, supplier=supplier, identity=proof)
     patience = (patience_seconds or float("inf")) if wait else 0.0
+
+    def say(line: str) -> None:
+        if form not in FORMATS:
+            # Flushed, because a user may read the lines through a pipe while waiting.
+            print(line, flush=True)
+
+    left = drain(look, patience, say=say, wait=time.sleep, monotonic=time.monotonic)
     if form in FORMATS:
-        code = drain(look, patience, say=lambda _: None, wait=time.sleep, monotonic=time.monotonic)
-        pools, messages = look.left()
-        write(
-            {"node_pools": [{"name": name, "reason": why} for name, why in pools.items()], "messages": messages}, form
-        )
-        return code
-    # Flushed, because a user may read the lines through a pipe while waiting.
-    return drain(look, patience, say=lambda line: print(line, flush=True), wait=time.sleep, monotonic=time.monotonic)
+        pools = [{"name": name, "reason": why} for name, why in left.pools.items()]
+        write({"node_pools": pools, "messages": left.messages}, form)
+    return ExitCode.ERROR if any(left) else ExitCode.OK
 
 
 def drain(
@@ -91,11 +94,12 @@ def drain(
     say: Callable[[str], None],
     wait: Callable[[float], None],
     monotonic: Callable[[], float],
-) -> int:
-    """Repeat until no pool is left or the patience is over; return 0 only if no pool is left."""
+) -> Left:
+    """Repeat until no pool is left or the patience is over; return the pools that are left."""
     began = said_at = monotonic()
     last: list[str] = []
-    while lines := list(look.lines()):
+    while any(left := look.left()):
+        lines = list(look.lines(left))
         if lines != last or monotonic() - said_at >= _REMIND_SECONDS:
             say("\n".join(lines))
             last, said_at = lines, monotonic()
@@ -103,10 +107,10 @@ def drain(
         if left_seconds <= 0:
             if patience_seconds:
                 say(f"Gave up waiting after {patience_seconds:.0f} s.")
-            return ExitCode.ERROR
+            return left
         wait(min(_LOOK_SECONDS, left_seconds))
     say(f"No node pool of the provisioner is left in {look.settings.cluster_name}.")
-    return ExitCode.OK
+    return left
 
 
 def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
@@ -117,6 +121,15 @@ def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
 def _place_of(raw: object) -> tuple[str, str]:
     metadata = mapping(mapping(raw).get("metadata"))
     return name(metadata.get("namespace")), name(metadata.get("name"))
+
+
+class Left(NamedTuple):
+    """Node pools that are left. Both parts are empty only if certainly none is left."""
+
+    #: Reasons by name.
+    pools: dict[PoolName, str]
+    #: Further messages, also about problems for which the pools are unknown.
+    messages: list[str]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -130,30 +143,29 @@ class Look:
     identity: ClusterProof | None
     now: Callable[[], datetime] = wall_clock
 
-    def lines(self) -> Iterator[str]:
-        """Yield lines about the pools that are left, or why they are unknown; no line if certainly none is left."""
-        left, messages = self.left()
-        if left:
-            yield f"{len(left)} node pool{'s are' if len(left) > 1 else ' is'} left in {self.settings.cluster_name}:"
-            width = max(map(len, left))
-            yield from (f"  {name.ljust(width)}  {why}" for name, why in left.items())
-        yield from messages
+    def lines(self, left: Left) -> Iterator[str]:
+        """Yield lines about the pools that are left, or why they are unknown."""
+        if pools := left.pools:
+            yield f"{len(pools)} node pool{'s are' if len(pools) > 1 else ' is'} left in {self.settings.cluster_name}:"
+            width = max(map(len, pools))
+            yield from (f"  {name.ljust(width)}  {why}" for name, why in pools.items())
+        yield from left.messages
 
-    def left(self) -> tuple[dict[PoolName, str], list[str]]:
-        """Return the reason for each pool that is left, by name, and further messages."""
+    def left(self) -> Left:
+        """Read the pools that are left."""
         # A wrong cluster would have no pools of this one.
         proof = self.identity
         if proof is not None and not proof.proven and not proof.attempt():
-            return {}, [proof.problem]
+            return Left({}, [proof.problem])
         try:
             pools = sorted(self.supplier.list_pools(), key=lambda pool: pool.name)
         except SupplierError as error:
-            return {}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"]
+            return Left({}, [f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"])
         membership = Membership.of(pools)
         left = {
             pool.name: self._why(pool, owner, membership) for pool in pools if (owner := read_ownership(pool.labels))
         }
-        return left, [*self._messages(any_left=bool(left)), *self._node_groups(left)]
+        return Left(left, [*self._messages(any_left=bool(left)), *self._node_groups(left)])
 
     def _node_groups(self, pools: Container[str]) -> Iterator[str]:
         """Yield a line about the TPUNodeGroups that are left, except those that represent one of `pools`."""

@@ -69,8 +69,8 @@ class Person:
             if steps:
                 steps.pop(0)()
 
-        code = drain.drain(self.look(), patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
-        return Drained(code, "\n".join(lines), world.clock() - began)
+        left = drain.drain(self.look(), patience_seconds, say=lines.append, wait=wait, monotonic=world.clock)
+        return Drained(int(any(left)), "\n".join(lines), world.clock() - began)
 
 
 def _lead(world: World, *, holder: str = "pod_1", age_seconds: float = 1.0) -> None:
@@ -90,6 +90,21 @@ def world() -> World:
 def _paused(world: World) -> World:
     world.settings = replace(world.settings, pause_creation=True)
     return world
+
+
+def test_drain_returns_the_pools_that_it_reported(world: World) -> None:
+    """With `-o json`, the pools were read again after the wait, so the output could contradict the exit code."""
+    world.put_jobset()
+    world.round()
+    (pool,) = world.gke.pools
+    left = drain.drain(
+        Person(world).look(),
+        0.0,
+        say=lambda _: world.gke.remove_pool(pool),
+        wait=world.clock.advance,
+        monotonic=world.clock,
+    )
+    assert list(left.pools) == [pool]
 
 
 def test_drain_without_pools_exits_with_0(world: World) -> None:
