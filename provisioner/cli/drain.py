@@ -17,7 +17,7 @@ from provisioner.cli.frame import FORMATS, command_with, format_option, kubeconf
 from provisioner.cli.output import ExitCode, write
 from provisioner.cli.start import prepare
 from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.fields import MalformedObject, mapping, name
+from provisioner.kube.fields import MalformedObject, at, name
 from provisioner.kube.lease import holder_of
 from provisioner.kube.live import find_nodes_of_pool, list_all
 from provisioner.kube.protocol import Api, collection_path
@@ -119,7 +119,7 @@ def _needed_by(kind: WorkloadKind, namespace: str, name: str) -> str:
 
 
 def _place_of(raw: object) -> tuple[str, str]:
-    metadata = mapping(mapping(raw).get("metadata"))
+    metadata = at(raw, "metadata")
     return name(metadata.get("namespace")), name(metadata.get("name"))
 
 

@@ -159,6 +159,13 @@ def mapping(raw: object) -> dict[str, Any]:
     return raw if isinstance(raw, dict) else {}
 
 
+def at(raw: object, *path: str) -> dict[str, Any]:
+    """Return the JSON object at a path of keys, empty if there is none."""
+    for key in path:
+        raw = mapping(raw).get(key)
+    return mapping(raw)
+
+
 def mappings(raw: object) -> Sequence[dict[str, Any]]:
     """Return the objects in a list."""
     return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else ()

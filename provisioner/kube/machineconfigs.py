@@ -40,7 +40,7 @@ def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
         tpus = [each for each in _entries(family, "accelerators") if each.get("providerType") == "tpu"]
         return tuple(_accelerator(each, family) for each in tpus) or None
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
-        name = fields.name(fields.mapping(fields.mapping(raw).get("metadata")).get("name"))
+        name = fields.name(fields.at(raw, "metadata").get("name"))
         raise fields.MalformedObject(f"MachineConfig {name} cannot be read: {error!r}") from error
 
 

@@ -44,7 +44,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
     for container in _that_ask(asked.get("containers")):
         running += _container_request(what, container, resource)
     total = max(running, while_starting)
-    pod_level = fields.mapping(fields.mapping(asked.get("resources")).get("requests"))
+    pod_level = fields.at(asked, "resources", "requests")
     if resource in pod_level:
         total = quantity_of(what, "pod-level request", resource, pod_level)
     return total + quantity_of(what, "overhead", resource, fields.mapping(asked.get("overhead")))
@@ -108,8 +108,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
 
 
 def _required_affinity(spec: dict[str, Any]) -> object:
-    affinity = fields.mapping(fields.mapping(spec.get("affinity")).get("nodeAffinity"))
-    return affinity.get("requiredDuringSchedulingIgnoredDuringExecution")
+    return fields.at(spec, "affinity", "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
 
 
 def has_claims(spec: object) -> bool:

@@ -469,6 +469,6 @@ def _reduced(kept: Kept[T] | None, key: Key, records: Mapping[Key, T]) -> dict[K
 
 
 def _identity(raw: object) -> tuple[Key, str]:
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    metadata = fields.at(raw, "metadata")
     namespace, name, uid = (fields.text(metadata.get(key)) for key in ("namespace", "name", "uid"))
     return (namespace, name), uid

@@ -19,7 +19,7 @@ _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
 
 def parse_claim(raw: object) -> Claim:
     """Read a PersistentVolumeClaim."""
-    metadata, spec, status = (fields.mapping(fields.mapping(raw).get(key)) for key in ("metadata", "spec", "status"))
+    metadata, spec, status = (fields.at(raw, key) for key in ("metadata", "spec", "status"))
     named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
     problem = ""
     if metadata.get("deletionTimestamp") is not None:
@@ -33,15 +33,14 @@ def parse_claim(raw: object) -> Claim:
 
 def parse_volume(raw: object) -> frozenset[str] | None:
     """Return the zones of a PersistentVolume; None if its nodes may be in any zone."""
-    affinity = fields.mapping(fields.mapping(fields.mapping(raw).get("spec")).get("nodeAffinity"))
-    terms = fields.mappings(fields.mapping(affinity.get("required")).get("nodeSelectorTerms"))
+    terms = fields.mappings(fields.at(raw, "spec", "nodeAffinity", "required").get("nodeSelectorTerms"))
     return _zones(fields.mappings(term.get("matchExpressions")) for term in terms)
 
 
 def parse_class(raw: object) -> StorageClass:
     """Read a StorageClass."""
     found = fields.mapping(raw)
-    annotations = fields.mapping(fields.mapping(found.get("metadata")).get("annotations"))
+    annotations = fields.at(found, "metadata", "annotations")
     terms = fields.mappings(found.get("allowedTopologies"))
     disk = fields.text(fields.mapping(found.get("parameters")).get("type")) or _DEFAULT_DISK
     return StorageClass(

@@ -200,12 +200,12 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
 
 def created_at(raw: object) -> datetime | None:
     """Return the creation time of an object, None if it cannot be read."""
-    return fields.parse_timestamp(fields.mapping(fields.mapping(raw).get("metadata")).get("creationTimestamp"))
+    return fields.parse_timestamp(fields.at(raw, "metadata").get("creationTimestamp"))
 
 
 def parse_labels(raw: object) -> dict[str, str]:
     """Read the labels of a node or namespace, up to a maximum. Only administrators can write them."""
-    labels = fields.mapping(fields.mapping(fields.mapping(raw).get("metadata")).get("labels"))
+    labels = fields.at(raw, "metadata", "labels")
     entries = ((fields.name(key), fields.name(value)) for key, value in labels.items() if isinstance(value, str))
     return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
 
@@ -218,7 +218,7 @@ def _shared_amounts(*amounts: tuple[str, int]) -> tuple[tuple[str, int], ...]:
 
 def parse_node(raw: object) -> Node | None:
     """Read a node; None if it belongs to no node pool. The provisioner's label alone does not identify the pool."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     pool_name = reported_pool(labels, annotations)
     if not (pool_name or constants.NODEPOOL_MANAGER in labels):
@@ -231,8 +231,6 @@ def parse_node(raw: object) -> Node | None:
             f"node {name or '?'} of pool {pool_name}: it has no name, or creationTimestamp "
             f"{fields.shown(metadata.get('creationTimestamp'))} is not an RFC 3339 time"
         )
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
-    status = fields.mapping(fields.mapping(raw).get("status"))
     allocatable = fields.mapping(status.get("allocatable"))
     chips = podspec.quantity_of(what, "allocatable", constants.TPU_RESOURCE, allocatable)
     return Node(

@@ -144,7 +144,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
             f"completions is {completions} and parallelism {parallelism}, but all pods of a slice run at the same "
             f"time, each once; make both {shape.nodes(1)}"
         )
-    serves = fields.mapping(fields.mapping(raw.get("metadata")).get("annotations")).get(constants.SERVE) == "true"
+    serves = fields.at(raw, "metadata", "annotations").get(constants.SERVE) == "true"
     if kind == WorkloadKind.JOB.value and not pods.template.indexed and not serves:
         return (
             f"its completionMode is not Indexed, so nothing shows which of the {shape.nodes(1)} workers of the "
@@ -395,7 +395,7 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
     """Return the node selector of a new Job before and after the changes; None if nothing changes."""
     if (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
         return None
-    spec = fields.mapping(fields.mapping(fields.mapping(request.object.get("spec")).get("template")).get("spec"))
+    spec = fields.at(request.object, "spec", "template", "spec")
     before = spec.get("nodeSelector")
     try:
         chips = podspec.requested_chips("pod template", spec)

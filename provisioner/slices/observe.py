@@ -210,7 +210,7 @@ def make_watches(
 
 def _parse_resource_slice(raw: object) -> tuple[str, int]:
     """Return the node that offers devices, and their number; the chips of a node are in one ResourceSlice."""
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    spec = fields.at(raw, "spec")
     return fields.name(spec.get("nodeName")), len(fields.sequence(spec.get("devices")))
 
 

@@ -26,7 +26,7 @@ NODE_POOLS = "node-pools"
 
 def parse_provisioning_request(raw: object) -> Workload | None:
     """Read a ProvisioningRequest of the provisioner's class; None for other classes."""
-    spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
+    spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     if spec.get("provisioningClassName") != constants.PROVISIONING_CLASS:
         return None
     found, reader = begin(WorkloadKind.PROVISIONING_REQUEST, raw)
@@ -45,7 +45,7 @@ def parse_provisioning_request(raw: object) -> Workload | None:
 
 def parse_capacity_buffer(raw: object) -> Workload | None:
     """Read a CapacityBuffer of the provisioner's strategy; None for other strategies."""
-    spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
+    spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     if spec.get("provisioningStrategy") != constants.BUFFER_STRATEGY:
         return None
     found, reader = begin(WorkloadKind.CAPACITY_BUFFER, raw)
@@ -68,7 +68,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
 
 def parse_pod_template(raw: object) -> Requirements:
     """Read the requirements of a PodTemplate's pods."""
-    namespace, name, _ = fields.identity("PodTemplate", fields.mapping(fields.mapping(raw).get("metadata")))
+    namespace, name, _ = fields.identity("PodTemplate", fields.at(raw, "metadata"))
     what = f"PodTemplate {namespace}/{name}"
     return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())
 
@@ -84,7 +84,7 @@ def _referent(raw: dict[str, Any]) -> str:
 
 
 def _version(raw: object) -> str:
-    return fields.name(fields.mapping(fields.mapping(raw).get("metadata")).get("resourceVersion"))
+    return fields.name(fields.at(raw, "metadata").get("resourceVersion"))
 
 
 def _conditions(status: dict[str, Any]) -> dict[str, Condition]:

@@ -22,7 +22,7 @@ _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 def parse_job(raw: object) -> Workload | None:
     """Read a Job of API version v1; None if its annotation is missing or it is part of a JobSet."""
-    metadata, spec = (fields.mapping(fields.mapping(raw).get(part)) for part in ("metadata", "spec"))
+    metadata, spec = (fields.at(raw, part) for part in ("metadata", "spec"))
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     if not asks or constants.JOBSET_NAME in fields.mapping(metadata.get("labels")):
         return None
@@ -71,7 +71,7 @@ def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
             "its completionMode is not Indexed, so its pods have no completion index; create it again with "
             "completionMode: Indexed"
         )
-    if marked(fields.mapping(fields.mapping(spec.get("template")).get("metadata")), constants.JOBSET_NAME):
+    if marked(fields.at(spec, "template", "metadata"), constants.JOBSET_NAME):
         return f"its pod template has {constants.JOBSET_NAME}, so its pods count as a JobSet's; remove that"
     return ""
 

@@ -120,13 +120,13 @@ def _jobs_of_slice(replicas: int, parallelism: int, hosts: int) -> int:
 
 def parse_jobset(raw: object) -> Workload:
     """Read a JobSet of API version v1alpha2."""
-    spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("spec", "status"))
+    spec, status = (fields.at(raw, part) for part in ("spec", "status"))
     found, reader = begin(WorkloadKind.JOBSET, raw, controller=constants.JOBSET_CONTROLLER)
     what = f"JobSet {found.namespace}/{found.name}"
     statuses = fields.mappings(status.get("replicatedJobsStatus"))
     succeeded = {fields.name(each.get("name")): fields.count(each.get("succeeded"), default=0) for each in statuses}
     groups: list[PodGroup] = []
-    annotations = fields.mapping(fields.mapping(fields.mapping(raw).get("metadata")).get("annotations"))
+    annotations = fields.at(raw, "metadata", "annotations")
     in_order = fields.mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
     entries = fields.mappings(spec.get("replicatedJobs"))
     if len(entries) > bounds.REPLICATED_JOBS:
@@ -134,7 +134,7 @@ def parse_jobset(raw: object) -> Workload:
     for entry in itertools.islice(entries, bounds.REPLICATED_JOBS):
         job_template = fields.mapping(entry.get("template"))
         job_spec = fields.mapping(job_template.get("spec"))
-        of_job = fields.mapping(fields.mapping(job_template.get("metadata")).get("annotations"))
+        of_job = fields.at(job_template, "metadata", "annotations")
         of_pod = podspec.reader_of_pod(within=reader)
         group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"))

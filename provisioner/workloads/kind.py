@@ -115,7 +115,7 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
 
     `controller` is the usual one of this cluster. Raises MalformedObject if the identity is incomplete.
     """
-    metadata, spec, status = (fields.mapping(fields.mapping(raw).get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
     reader = BoundedReader(f"a {kind.value}", most_characters=bounds.JOBSET)
     managed_by = fields.name(spec.get("managedBy"))

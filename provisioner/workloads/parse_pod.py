@@ -23,7 +23,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 
     Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, so are pods of plain Jobs.
     """
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)
     plain = claim is None or (claim.kind is WorkloadKind.JOB and not jobs)
     owner = None
@@ -31,7 +31,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         owner = owner_of(fields.name(metadata.get("namespace")), metadata)
     if plain and not is_asked_for(metadata, owner, serve_pods):
         return None
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    spec = fields.at(raw, "spec")
     what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
     # Checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
@@ -40,7 +40,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         claim = replace(claim, group_size=max(0, claim.group_size - 1))
     namespace, name, uid = fields.identity("pod", metadata)
     requirements = podspec.requirements(what, spec, metadata)
-    status = fields.mapping(fields.mapping(raw).get("status"))
+    status = fields.at(raw, "status")
     created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
     phase = fields.name(status.get("phase")) or "Pending"
     since, words, gated = None, "", False

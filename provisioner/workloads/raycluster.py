@@ -27,7 +27,7 @@ def parse_raycluster(raw: object) -> Workload:
     """Read a RayCluster of API version v1. It ends when it is deleted."""
     found, reader = begin(WorkloadKind.RAY_CLUSTER, raw, controller=constants.RAY_CONTROLLER)
     what = f"RayCluster {found.namespace}/{found.name}"
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    spec = fields.at(raw, "spec")
     groups = []
     for entry in reader.entries("spec.workerGroupSpecs", spec.get("workerGroupSpecs"), bounds.REPLICATED_JOBS):
         replicas = replicas_of(entry)

@@ -70,7 +70,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = fields.mapping(spec.get("leaderWorkerTemplate"))
         has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
-        of_leader = fields.mapping(fields.mapping(parts.get("leaderTemplate")).get("spec"))
+        of_leader = fields.at(parts, "leaderTemplate", "spec")
         # The workers of a leader without chips are the hosts.
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
@@ -90,7 +90,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     # A JobSet with more replicated jobs is not served.
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
-        job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
+        job_spec = fields.at(entry, "template", "spec")
         # JobSet's own default.
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
         template = _template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))

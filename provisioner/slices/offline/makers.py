@@ -23,7 +23,7 @@ _CONTAINER = "node"
 
 def runtime_of(raw: Json) -> tuple[str, str, str]:
     """Return kind, namespace and name of the runtime of a TrainJob; no namespace for a runtime of the cluster."""
-    reference = fields.mapping(fields.mapping(raw.get("spec")).get("runtimeRef"))
+    reference = fields.at(raw, "spec", "runtimeRef")
     kind = fields.text(reference.get("kind")) or CLUSTER_RUNTIME
     return kind, "" if kind == CLUSTER_RUNTIME else raw["metadata"]["namespace"], fields.text(reference.get("name"))
 
@@ -36,7 +36,7 @@ def jobset_of_train_job(raw: Json, runtime: Mapping[str, Any]) -> Json:
     jobset = fields.mapping(template.get("spec"))
     jobs = [_job_of(each, spec, nodes) for each in fields.mappings(jobset.get("replicatedJobs"))]
     marks = {
-        part: {**fields.mapping(fields.mapping(template.get("metadata")).get(part)), **fields.mapping(spec.get(part))}
+        part: {**fields.at(template, "metadata", part), **fields.mapping(spec.get(part))}
         for part in ("labels", "annotations")
     }
     return _jobset(raw, {**jobset, "replicatedJobs": jobs}, marks)
@@ -47,7 +47,7 @@ def _job_of(job: Json, spec: Json, nodes: object) -> Json:
     job_spec = fields.mapping(made.get("spec"))
     template = fields.mapping(job_spec.get("template"))
     pod = fields.mapping(template.get("spec"))
-    if fields.mapping(fields.mapping(made.get("metadata")).get("labels")).get(_STEP) == _TRAINS:
+    if fields.at(made, "metadata", "labels").get(_STEP) == _TRAINS:
         job_spec = {**job_spec, "parallelism": nodes, "completions": nodes}
         if resources := trainer.get("resourcesPerNode"):
             containers = [

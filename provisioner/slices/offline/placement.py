@@ -58,8 +58,8 @@ def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
     # The selector is copied to the nodes of each slice of the workload: it keeps a single slice together.
     if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
-    affinity = fields.mapping(fields.mapping(fields.mapping(template.get("spec")).get("affinity")).get("podAffinity"))
+    affinity = fields.at(template, "spec", "affinity", "podAffinity")
     if affinity.get("requiredDuringSchedulingIgnoredDuringExecution"):
         return True
-    annotations = fields.mapping(fields.mapping(template.get("metadata")).get("annotations"))
+    annotations = fields.at(template, "metadata", "annotations")
     return any(key in annotations for key in _OF_KUEUE)

@@ -114,7 +114,7 @@ def _read(api: Api, resource: str, name: str) -> Mapping[str, Any] | None:
 
 
 def _label_of(raw: Any) -> tuple[str, str]:
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    metadata = fields.at(raw, "metadata")
     return fields.text(metadata.get("name")), fields.text(
         fields.mapping(metadata.get("labels")).get(constants.PLACEMENT)
     )
@@ -122,7 +122,7 @@ def _label_of(raw: Any) -> tuple[str, str]:
 
 def _unseen_class(raw: Any) -> str | None:
     """Return the name of a DeviceClass that offers TPUs as an extended resource that admission does not know."""
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    spec = fields.at(raw, "spec")
     selectors = [str(each) for each in fields.mappings(spec.get("selectors"))]
     # A class without selectors has the devices of all drivers.
     of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in each for each in selectors)
@@ -182,7 +182,7 @@ def _trial(api: Api, namespace: str) -> str:
         created = api.exchange(Request("POST", path, query={"dryRun": "All"}, body=body))
     except ClusterError as error:
         return f"a trial in namespace {namespace} failed: {error}"
-    selector = fields.mapping(fields.mapping(created.get("spec")).get("nodeSelector"))
+    selector = fields.at(created, "spec", "nodeSelector")
     if labels_of(slice_key(_TRIAL_LABELS), namespace).items() <= selector.items():
         return ""
     return f"a trial pod of a group in namespace {namespace} is not marked with the nodeSelector {constants.SLICE}"
