@@ -109,17 +109,13 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         # The leader of a group may request no chips, or another shape than the workers.
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
-        return [_Pods(_template(path=each, pods_path=(*base, "size"))) for each in parts if value_at(raw, each)]
+        return [_Pods(Template(each, (*base, "size"), (*base, "size"))) for each in parts if value_at(raw, each)]
     if kind == POD:
-        return [_Pods(_template(path=(), pods_path=("spec",)))]
+        return [_Pods(Template((), ("spec",), ("spec",)))]
     if kind == STATEFUL_SET:
-        replicas = fields.count(fields.mapping(raw.get("spec")).get("replicas"))
-        return [_Pods(_template(path=("spec", "template"), pods_path=("spec", "replicas")), replicas, several=True)]
+        count, replicas = ("spec", "replicas"), fields.count(fields.at(raw, "spec").get("replicas"))
+        return [_Pods(Template(("spec", "template"), count, count), replicas, several=True)]
     return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
-
-
-def _template(*, path: Path, pods_path: Path) -> Template:
-    return Template(place=0, name="", replicas=1, pods=1, path=path, pods_path=pods_path, replicas_path=pods_path)
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:

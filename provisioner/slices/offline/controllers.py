@@ -13,7 +13,7 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.model.workloads import Pod
 from provisioner.slices.offline.documents import Path, value_at
-from provisioner.slices.offline.expand import INDEXED, NO_NODES, Template
+from provisioner.slices.offline.expand import NO_NODES, Template, template_of_job
 from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.plain import as_plain
 
@@ -36,26 +36,21 @@ def template_of(raw: Json) -> Template | None:
     """Return where an object has its pod template; None if it is neither a pod nor a controller of Kubernetes."""
     kind = fields.text(raw.get("apiVersion")).partition("/")[0], fields.text(raw.get("kind"))
     if kind == _POD:
-        return Template(place=0, name="", replicas=1, pods=1, path=(), pods_path=("spec",), replicas_path=("spec",))
+        return Template(path=(), pods_path=("spec",), replicas_path=("spec",))
     at = _SPECS.get(kind)
     if at is None:
         return None
     spec = fields.mapping(value_at(raw, at))
-    count = "parallelism" if kind[0] == "batch" else "replicas"
-    pods = fields.count(spec.get(count))
     if kind[0] == "batch":
-        pods = min(pods, fields.count(spec.get("completions"), default=pods))
-    indexed = kind[1] == "StatefulSet" or (kind[0] == "batch" and spec.get("completionMode") == INDEXED)
-    path = (*at, count)
+        job = template_of_job(spec, at, replicas_path=(*at, "parallelism"))
+        return job._replace(replicas=job.pods, pods=1)
+    path = (*at, "replicas")
     return Template(
-        place=0,
-        name="",
-        replicas=pods,
-        pods=1,
         path=(*at, "template"),
         pods_path=path,
         replicas_path=path,
-        indexed=indexed,
+        replicas=fields.count(spec.get("replicas")),
+        indexed=kind[1] == "StatefulSet",
     )
 
 

@@ -36,17 +36,17 @@ _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 class Template(NamedTuple):
     """Positions of the pod template and its counts in a workload."""
 
-    #: Index in `Workload.groups`.
-    place: int
-    #: Name of the replicated job; empty if all groups are alike.
-    name: str
-    replicas: int
-    #: Number of pods in a group.
-    pods: int
     #: Paths of the pod template, of the number of pods in a group, and of the number of groups.
     path: Path
     pods_path: Path
     replicas_path: Path
+    #: Index in `Workload.groups`.
+    place: int = 0
+    #: Name of the replicated job; empty if all groups are alike.
+    name: str = ""
+    replicas: int = 1
+    #: Number of pods in a group.
+    pods: int = 1
     #: Whether pods have an index: without one, no pod is a leader.
     indexed: bool = True
 
@@ -65,7 +65,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     """List the templates of a workload."""
     spec = fields.mapping(raw.get("spec"))
     if kind is WorkloadKind.JOB:
-        return [_template_of_job(spec, ("spec",), replicas_path=("spec", "parallelism"))]
+        return [template_of_job(spec, ("spec",), replicas_path=("spec", "parallelism"))]
     if kind is WorkloadKind.LEADER_WORKER_SET:
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = fields.mapping(spec.get("leaderWorkerTemplate"))
@@ -75,8 +75,6 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
-                place=0,
-                name="",
                 replicas=fields.count(spec.get("replicas")),
                 pods=size - chipless,
                 path=(*base, "leaderTemplate" if has_leader and not chipless else "workerTemplate"),
@@ -93,7 +91,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         job_spec = fields.at(entry, "template", "spec")
         # JobSet's own default.
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
-        template = _template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
+        template = template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
         replicas = fields.count(entry.get("replicas"))
         found.append(template._replace(place=place, name=fields.name(entry.get("name")), replicas=replicas))
     return found
@@ -131,13 +129,10 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
         )
 
 
-def _template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
+def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
     """Return the template of a Job whose spec is at a path. The pods that run concurrently form its only group."""
     parallelism = fields.count(spec.get("parallelism"))
     return Template(
-        place=0,
-        name="",
-        replicas=1,
         pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
         indexed=spec.get("completionMode") == INDEXED,
         path=(*at, "template"),
