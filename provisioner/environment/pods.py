@@ -14,7 +14,8 @@ from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
 from provisioner.kube.podspec import node_selector_of, requested_chips
 from provisioner.model import bounds
-from provisioner.workloads.kind import Owner, controller_of, marks
+from provisioner.model.workloads import ObjectRef
+from provisioner.workloads.kind import controller_of, marks
 
 #: Labels or annotations with the value "enabled" or "disabled": the provisioner's, and gke-tpu-env-injector's.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
@@ -61,7 +62,7 @@ class TpuPod:
     name: str
     #: "enabled" or "disabled"; empty if no label or annotation of the pod says so.
     wish: str
-    owner: Owner | None
+    owner: ObjectRef | None
     #: Labels of the pod, and its annotations whose key is not also a label.
     marks: Mapping[str, str]
     hostname: str

@@ -38,11 +38,10 @@ from provisioner.environment.variables import (
 )
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.model.workloads import ObjectRef
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
-from provisioner.workloads.kind import STATEFUL_SET, Owner
+from provisioner.workloads.kind import STATEFUL_SET
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 
 Json = dict[str, Any]
@@ -133,15 +132,8 @@ def _told(
     notice = None
     if pod.owner is not None:
         # Equal for all pods of the owner.
-        notice = Notice(about=object_of(pod.owner, pod.namespace), message=f"{became}: {' '.join(problems)}")
+        notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
     return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
-
-
-def object_of(owner: Owner, namespace: str) -> ObjectRef:
-    """Return the object that an owner reference names."""
-    return ObjectRef(
-        kind=owner.kind, api_version=owner.api_version, namespace=namespace, name=owner.name, uid=owner.uid
-    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

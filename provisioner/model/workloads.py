@@ -348,13 +348,18 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """Reference of an Event to its object."""
+    """Reference to an object: of an Event, or of an object to its controller, which may lack a name or UID."""
 
     kind: str
     api_version: str
     namespace: str
     name: str
     uid: str
+
+    @property
+    def type(self) -> tuple[str, str]:
+        """API version and kind."""
+        return self.api_version, self.kind
 
 
 def pod_ref(pod: Pod) -> ObjectRef:

@@ -7,7 +7,7 @@ import ssl
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any
 
@@ -23,7 +23,7 @@ from provisioner.admission.hooks import Hook, Lanes, begin_of
 from provisioner.admission.keeper import Keeper
 from provisioner.admission.review import READ_ALONE_BYTES, Answer, Deferred, Notice, Request
 from provisioner.environment.numbering import OwnerKey
-from provisioner.environment.review import OwnerError, judge_pod, object_of, problems_of_first_pod
+from provisioner.environment.review import OwnerError, judge_pod, problems_of_first_pod
 from provisioner.kube import errors, fields
 from provisioner.kube.events import EventRecorder
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS, Listed, extend_catalogue, parse_machine_config
@@ -285,7 +285,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
         if not jobset:
             return review_job(request, changes, judge)
         owner = controller_of(fields.mapping(request.object.get("metadata")))
-        maker = object_of(owner, request.namespace) if owner is not None else None
+        maker = replace(owner, namespace=request.namespace) if owner is not None else None
         return after_reading(
             OwnerKey(JOBSET_TYPE, request.namespace, jobset), partial(review_job, request, changes, judge), maker
         )

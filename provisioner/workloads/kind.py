@@ -14,7 +14,7 @@ from provisioner.kube import fields, podspec
 from provisioner.kube.fields import BoundedReader
 from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
-from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
+from provisioner.model.workloads import ObjectRef, PodGroup, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 
 #: Keys that decisions need even if a workload is rejected for too many labels.
@@ -188,22 +188,6 @@ def reduced(workload: Workload, problem: str, labels: Collection[str] = ()) -> W
 STATEFUL_SET = ("apps/v1", "StatefulSet")
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Owner:
-    """Controller of an object."""
-
-    api_version: str
-    kind: str
-    name: str
-    #: UID in the reference, which API servers require; empty if absent.
-    uid: str
-
-    @property
-    def type(self) -> tuple[str, str]:
-        """API version and kind."""
-        return self.api_version, self.kind
-
-
 def marked(metadata: Mapping[str, Any], key: str) -> str:
     """Return the value of a label, or of the annotation with the same key, because JobSet sets both."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
@@ -216,15 +200,16 @@ def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
     return {key: value for part in parts for key, raw in part.items() if (value := fields.name(raw))}
 
 
-def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> Owner | None:
+def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> ObjectRef | None:
     """Return an object's controller, None if it has none, or none of the kind (API version and kind)."""
     for reference in fields.mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is not True:
             continue
         if kind in (None, (reference.get("apiVersion"), reference.get("kind"))):
-            return Owner(
-                api_version=fields.name(reference.get("apiVersion")),
+            return ObjectRef(
                 kind=fields.name(reference.get("kind")),
+                api_version=fields.name(reference.get("apiVersion")),
+                namespace=fields.name(metadata.get("namespace")),
                 name=fields.name(reference.get("name")),
                 uid=fields.name(reference.get("uid")),
             )

@@ -28,7 +28,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     plain = claim is None or (claim.kind is WorkloadKind.JOB and not jobs)
     owner = None
     if plain or (claim is not None and claim.kind is WorkloadKind.JOB):
-        owner = owner_of(fields.name(metadata.get("namespace")), metadata)
+        owner = owner_of(metadata)
     if plain and not is_asked_for(metadata, owner, serve_pods):
         return None
     spec = fields.at(raw, "spec")

@@ -33,14 +33,10 @@ from provisioner.workloads.kind import STATEFUL_SET, controller_of, marked, too_
 _FOR_NODES = frozenset({"DaemonSet", "Node"})
 
 
-def owner_of(namespace: str, metadata: Mapping[str, Any]) -> ObjectRef | None:
+def owner_of(metadata: Mapping[str, Any]) -> ObjectRef | None:
     """Return the controller of a pod; None if it has none, or if its reference is incomplete."""
     owner = controller_of(metadata)
-    if owner is None or not (owner.kind and owner.name and owner.uid):
-        return None
-    return ObjectRef(
-        kind=owner.kind, api_version=owner.api_version, namespace=namespace, name=owner.name, uid=owner.uid
-    )
+    return owner if owner is not None and owner.kind and owner.name and owner.uid else None
 
 
 def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pods: str) -> bool:
@@ -55,7 +51,7 @@ def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None
     for key in (constants.COMPLETION_INDEX, constants.POD_INDEX):
         if (index := fields.index(marked(metadata, key))) is not None:
             return index
-    if owner is None or (owner.api_version, owner.kind) != STATEFUL_SET:
+    if owner is None or owner.type != STATEFUL_SET:
         return None
     return fields.index(fields.name(metadata.get("name")).removeprefix(f"{owner.name}-"))
 
@@ -89,7 +85,7 @@ def _uid_of(pod: Pod, owner: ObjectRef | None) -> str:
 
 
 def _is_job(owner: ObjectRef | None) -> bool:
-    return owner is not None and (owner.api_version, owner.kind) == JOB
+    return owner is not None and owner.type == JOB
 
 
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
@@ -166,7 +162,7 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
         whose = f"pods of a {bounds.cut(owner.kind)}" if owner is not None else "pods without a controller"
         return f"{what}, and {whose} have no index, so nothing shows which host of a slice a pod is; {advice}"
     found = len({pod.completion_index for pod in pods if pod.deletion_deadline is None})
-    of_set = (owner.api_version, owner.kind) == STATEFUL_SET
+    of_set = owner.type == STATEFUL_SET
     field = "replicas" if of_set else "completions and parallelism"
     if found > hosts:
         return f"set {field} to {hosts}, or {advice} for several slices: {what}, and the {owner.kind} has more pods"
