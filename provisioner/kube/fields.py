@@ -171,6 +171,11 @@ def mappings(raw: object) -> Sequence[dict[str, Any]]:
     return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else ()
 
 
+def conditions(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
+    """Return the conditions of a status by type; the API allows one of each type, and the first one counts."""
+    return {text(each.get("type")): each for each in reversed(mappings(status.get("conditions")))}
+
+
 def sequence(raw: object) -> list[Any]:
     """Return a list, empty for other types."""
     return raw if isinstance(raw, list) else []

@@ -246,10 +246,7 @@ def parse_node(raw: object) -> Node | None:
             )
             for taint in itertools.islice(fields.mappings(spec.get("taints")), bounds.NODE_TAINTS)
         ),
-        ready=any(
-            condition.get("type") == "Ready" and condition.get("status") == "True"
-            for condition in fields.mappings(status.get("conditions"))
-        ),
+        ready=fields.conditions(status).get("Ready", {}).get("status") == "True",
         cordoned=spec.get("unschedulable") is True,
         cordoned_by_us=annotations.get(constants.CORDONED) == "true",
         # Device plugins report whole devices. No pod could use a fraction.

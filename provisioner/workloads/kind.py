@@ -119,7 +119,7 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
     namespace, name, uid = fields.identity(kind.value, metadata)
     reader = BoundedReader(f"a {kind.value}", most_characters=bounds.JOBSET)
     managed_by = fields.name(spec.get("managedBy"))
-    conditions = {fields.text(each.get("type")): each for each in reversed(fields.mappings(status.get("conditions")))}
+    conditions = fields.conditions(status)
     workload = Workload(
         kind=kind,
         namespace=namespace,

@@ -45,15 +45,13 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     phase = fields.name(status.get("phase")) or "Pending"
     since, words, gated = None, "", False
     if phase == "Pending":
-        for condition in fields.mappings(status.get("conditions")):
-            if (condition.get("type"), condition.get("status")) != ("PodScheduled", "False"):
-                continue
-            if condition.get("reason") == "Unschedulable":
-                since = fields.parse_timestamp(condition.get("lastTransitionTime")) or created_at
-                words = bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE)
+        scheduled = fields.conditions(status).get("PodScheduled", {})
+        if (scheduled.get("status"), scheduled.get("reason")) == ("False", "Unschedulable"):
+            since = fields.parse_timestamp(scheduled.get("lastTransitionTime")) or created_at
+            words = bounds.cut(fields.text(scheduled.get("message")), bounds.SCHEDULER_MESSAGE)
         gang = fields.name(fields.mapping(spec.get("schedulingGroup")).get("podGroupName"))
         # The scheduler ignores a gang until enough of its pods exist, and writes no condition.
-        if gated := bool(gang) and not _is_scheduled(status):
+        if gated := bool(gang) and not scheduled:
             since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
     if claim is None or plain:
         claim = Claim(kind=WorkloadKind.POD, name=name, index=index_of(metadata, owner))
@@ -86,10 +84,6 @@ def _is_chipless_leader(claim: Claim, spec: dict[str, Any]) -> bool:
     """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: its workers may be created only when it is bound."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
     return leads and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
-
-
-def _is_scheduled(status: dict[str, Any]) -> bool:
-    return any(each.get("type") == "PodScheduled" for each in fields.mappings(status.get("conditions")))
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
