@@ -90,7 +90,11 @@ class Reservations:
         each = _id_of(request)
         if each is None:
             return None
-        return (self._read(each) if self._is_due(each) else self._readings[each]).ends_at
+        # Read once, because a list may forget it at any time.
+        reading = self._readings.get(each)
+        if reading is None or self.clock() >= reading.due_at:
+            reading = self._read(each)
+        return reading.ends_at
 
     def _read_submitted(self, each: ReservationId) -> None:
         try:

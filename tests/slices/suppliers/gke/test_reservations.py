@@ -181,3 +181,20 @@ def test_machines_are_removed_at_the_end_of_their_reservation() -> None:
         assert caught.value.failure.kind is FailureKind.INVALID
         supplier.delete_pool(REQUEST.name)
         client.close()
+
+
+def test_reservation_that_is_forgotten_during_a_create_has_no_end() -> None:
+    """The list of pools forgets it once its read is due; a create that had just found it not due crashed."""
+    stage = Reserved()
+    del stage.gke.ends[R]
+    assert stage.listed() is None
+    reservations, begun = stage.supplier.reservations, stage.clock.now()
+
+    def forget() -> datetime:
+        stage.clock.advance(3600)
+        reservations.clock = stage.clock.now
+        reservations.follow(())
+        return begun
+
+    reservations.clock = forget
+    assert reservations.read(REQUEST) is None
