@@ -9,6 +9,7 @@ from provisioner import constants
 from provisioner.kube import fields
 from provisioner.model import bounds
 from provisioner.model.workloads import WorkloadKind
+from provisioner.settings.forms import nearest
 from provisioner.slices.offline.documents import Document, Path, mappings_in
 
 #: Minimum similarity of a resource to google.com/tpu, from 0 to 1, if the pod selects TPU nodes.
@@ -40,11 +41,11 @@ def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Pa
 
 def misspelled_resources(document: Document) -> Iterator[tuple[Path, str]]:
     """Yield the resources of containers that are nearly google.com/tpu, in pods that select TPU nodes."""
-    seen: set[str] = set()
+    seen = {constants.TPU_RESOURCE}
     for path, spec in _pods_on_tpus(document):
         for inner, amounts in mappings_in(spec.get("containers")):
             for key in map(str, amounts) if inner[-1:] in (("requests",), ("limits",)) else ():
-                if key not in seen and _is_misspelled(key):
+                if key not in seen and nearest(key.lower(), _NAMES, _LIKE):
                     seen.add(key)
                     message = f"{bounds.cut(key)} is not a resource of TPU nodes; write {constants.TPU_RESOURCE}"
                     yield (*path, "containers", *inner, key), message
@@ -55,14 +56,6 @@ def _pods_on_tpus(document: Document) -> Iterator[tuple[Path, dict[str, Any]]]:
         selector = found.get("nodeSelector")
         if isinstance(selector, dict) and any(key in selector for key in _SELECTORS):
             yield path, found
-
-
-def _is_misspelled(key: str) -> bool:
-    import difflib  # noqa: PLC0415 - only needed for mistakes
-
-    if key == constants.TPU_RESOURCE:
-        return False
-    return bool(difflib.get_close_matches(bounds.cut(key.lower()), _NAMES, n=1, cutoff=_LIKE))
 
 
 def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
@@ -77,8 +70,5 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
 def _mended(key: str) -> str:
     if key in _ANNOTATIONS:
         return "make it an annotation"
-    import difflib  # noqa: PLC0415 - only needed for mistakes
-
-    names = [each.removeprefix(_PREFIX) for each in _ANNOTATIONS]
-    near = difflib.get_close_matches(bounds.cut(key.removeprefix(_PREFIX)), names, n=1, cutoff=_LIKE_KEY)
-    return f"did you mean {_PREFIX}{near[0]}?" if near else "remove it"
+    near = nearest(key.removeprefix(_PREFIX), [each.removeprefix(_PREFIX) for each in _ANNOTATIONS], _LIKE_KEY)
+    return f"did you mean {_PREFIX}{near}?" if near else "remove it"
