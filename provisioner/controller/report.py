@@ -8,7 +8,6 @@ from typing import Any
 import structlog
 
 from provisioner.kube.events import EventRecorder
-from provisioner.model.workloads import ObjectRef
 from provisioner.model.writes import AnsweredWrite, WriteFailure
 from provisioner.runtime.metrics import WRITTEN, ActionMetrics
 from provisioner.runtime.repeats import Lasting
@@ -39,6 +38,3 @@ class PlanReporter:
             _log.warning("write.refused" if failure is WriteFailure.REFUSED else "write.failed", **said)
             return True
         return False
-
-    def _emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = True) -> None:
-        self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message)

@@ -13,7 +13,6 @@ from collections import Counter, OrderedDict
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Literal
 
 import structlog
 
@@ -27,7 +26,6 @@ from provisioner.model.workloads import ObjectRef
 
 _log = structlog.get_logger(__name__)
 
-EventKind = Literal["Normal", "Warning"]
 #: Maximum characters of a message and of a name in the API.
 _MESSAGE_LIMIT, _NAME_LIMIT = 1024, 253
 #: Short, because a write that hangs delays all other Events.
@@ -51,7 +49,8 @@ class _Series:
     """One Event and its repeats: the latest message, the number of repeats, and the time when it was last due."""
 
     ref: ObjectRef
-    kind: EventKind
+    #: "Warning" or "Normal".
+    kind: str
     reason: str
     digest: bytes
     message: str = ""
@@ -103,9 +102,9 @@ class EventRecorder:
         """Start the thread."""
         self._thread.start()
 
-    def emit(self, ref: ObjectRef, *, kind: EventKind, reason: str, message: str, key: str = "") -> None:
+    def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         """Record an Event without blocking. Repeats have the same object, reason, and `key` or else message."""
-        message, now = bounds.cut(message, _MESSAGE_LIMIT), self._clock()
+        message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()

@@ -118,7 +118,7 @@ class Reporter(PlanReporter):
             _log.warning("node_group.notice", reason=event.reason, message=event.message, **said)
         else:
             _log.info("node_group.changed", reason=event.reason, message=event.message, **said)
-        self._emit(event.object, event.reason, event.message, warning=event.warning)
+        self.recorder.emit(event.object, event.reason, event.message, warning=event.warning)
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:

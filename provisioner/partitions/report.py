@@ -32,7 +32,7 @@ class Reporter(PlanReporter):
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Report the Events and faults of one decision, and set the metrics."""
         for event in plan.events:
-            self._emit(_ref(event.pod), event.reason, event.message, warning=event.warning)
+            self.recorder.emit(_ref(event.pod), event.reason, event.message, warning=event.warning)
         for fault in plan.faults:
             if self._lasting.fails(fault.subject, fault.error):
                 _log.error("decision.failed", subject=fault.subject, error=fault.error)
@@ -99,7 +99,7 @@ class Reporter(PlanReporter):
                 f"The scheduler has found no node for it, and others wait for IPUs: partition {write.partition_id} is "
                 "given to them. Create the pod again when a node fits it."
             )
-            self._emit(_ref(write.pod), RELEASED, message)
+            self.recorder.emit(_ref(write.pod), RELEASED, message, warning=True)
         elif answer.failure is None and isinstance(write, actions.OpenGate):
             _log.info("pod.released_to_scheduler", **said)
             self.metrics.waited.observe(max(0.0, (answer.at - write.pod.created_at).total_seconds()))
@@ -109,7 +109,7 @@ class Reporter(PlanReporter):
                 f"Partition {write.partition_id} is active, but the pod's scheduling gate cannot be removed: "
                 f"{answer.message}"
             )
-            self._emit(_ref(write.pod), FAILED, message)
+            self.recorder.emit(_ref(write.pod), FAILED, message, warning=True)
 
 
 def _ref(pod: Pod) -> ObjectRef:

@@ -12,7 +12,7 @@ from typing import cast
 import structlog
 
 from provisioner import constants
-from provisioner.kube.events import EventKind, EventRecorder
+from provisioner.kube.events import EventRecorder
 from provisioner.model.capacity import PoolName
 from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, pod_ref, workload_ref
@@ -119,7 +119,7 @@ class Reporter:
                 f"{choice_of(request)}"
             )
             self._write("create", message, answer.name)
-            self.recorder.emit(create.pod, kind="Normal", reason=constants.CREATION_STARTED, message=message)
+            self.recorder.emit(create.pod, constants.CREATION_STARTED, message)
 
     def _tell_delete(self, answer: DeleteAnswer) -> None:
         delete, log = self._deletes.get(answer.name), self._log_of(answer.name)
@@ -177,14 +177,14 @@ class Reporter:
         made = transition.old is not None and (transition.old.planned or transition.old is Phase.PROVISIONING)
         if made and new is Phase.READY and leader is not None and state is not None:
             message = f"Node pool {name} is ready: {state.nodes} x {state.machine_type}"
-            self.recorder.emit(leader, kind="Normal", reason=constants.CREATION_SUCCEEDED, message=message)
+            self.recorder.emit(leader, constants.CREATION_SUCCEEDED, message)
         if new is Phase.FAILED:
             why = state.note if state is not None and state.note else f"{self.supplier_name} gives no reason"
             when = " when the pods on it have ended" if state is not None and state.holders else ""
             message = f"Node pool {name} failed; it is deleted and replaced{when}: {why}"
             for ref in dict.fromkeys((leader, workload)):
                 if ref is not None:
-                    self.recorder.emit(ref, kind="Warning", reason=constants.CREATION_FAILED, message=message, key=name)
+                    self.recorder.emit(ref, constants.CREATION_FAILED, message, warning=True, key=name)
         if new is Phase.GONE:
             self._tell_gone(transition, workload)
 
@@ -197,7 +197,7 @@ class Reporter:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
             message = f"Node pool {name} is gone, but the provisioner did not delete it"
-            self.recorder.emit(workload, kind="Warning", reason=constants.POOL_NOT_FOUND, message=message)
+            self.recorder.emit(workload, constants.POOL_NOT_FOUND, message, warning=True)
         self._deletes.pop(name, None)
         self._needed.discard(name)
         self._accepted.discard(name)
@@ -207,7 +207,7 @@ class Reporter:
         delete = self._deletes.get(name)
         ref = (delete.workload or delete.node) if delete is not None else None
         if ref is not None:
-            self.recorder.emit(ref, kind="Warning" if warning else "Normal", reason=reason, message=message, key=key)
+            self.recorder.emit(ref, reason, message, warning=warning, key=key)
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
         """Report the notices that are new or due again; `notices` has all current ones."""
@@ -225,9 +225,8 @@ class Reporter:
                 told.logged_at = now
             if now - told.emitted_at >= _REPEAT_SECONDS:
                 told.emitted_at = now
-                kind: EventKind = "Warning" if notice.warning else "Normal"
                 for ref in notice.objects:
-                    self.recorder.emit(ref, kind=kind, reason=notice.reason, message=notice.message, key=notice.key)
+                    self.recorder.emit(ref, notice.reason, notice.message, warning=notice.warning, key=notice.key)
         self._standing = standing
         while len(self._told) > len(standing) + _PAST_VERDICTS:
             self._told.popitem(last=False)

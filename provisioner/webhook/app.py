@@ -236,7 +236,7 @@ def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) ->
 def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Report a notice as an Event on its object and in the log."""
     about = notice.about
-    recorder.emit(about, kind="Warning", reason=constants.INCOMPLETE_ENVIRONMENT, message=notice.message)
+    recorder.emit(about, constants.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
     # The Events have the others: a user of the namespace could fill the log with the names of owners.
     left_out = repeats.left_out(about.namespace)
     if left_out is not None:

@@ -217,7 +217,7 @@ def try_events(api: KubeApi) -> None:
     unique = f"trial at {time.monotonic_ns()}"
     about = ObjectRef(api_version="v1", kind="Pod", namespace="default", name="trial", uid=unique)
     for _ in range(2):
-        recorder.emit(about, kind="Normal", reason="Trial", message=unique)
+        recorder.emit(about, "Trial", unique)
         assert recorder.flush(timeout_seconds=10.0)
         seconds += 400.0
     recorder.stop()

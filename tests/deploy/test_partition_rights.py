@@ -76,7 +76,7 @@ def _serve_a_pod(controller: Controller) -> None:
     # A repeated Event is written only minutes after the first one.
     about = ObjectRef(api_version="v1", kind="Pod", namespace="ml", name="train", uid="uid-train")
     for _ in range(2):
-        recorder.emit(about, kind="Normal", reason="Trial", message="trial")
+        recorder.emit(about, "Trial", "trial")
         assert recorder.flush(timeout_seconds=5.0)
         seconds += 400.0
     recorder.stop()

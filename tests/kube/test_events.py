@@ -32,13 +32,13 @@ class Harness:
 
     def emit(self, message: str = "creating pool x", *, ref: ObjectRef = POD, **fields: Any) -> None:
         """Record an Event and write it."""
-        self.recorder.emit(ref, **{"kind": "Normal", "reason": "NodePoolCreationStarted", "message": message, **fields})
+        self.recorder.emit(ref, **{"reason": "NodePoolCreationStarted", "message": message, **fields})
         self.written()
 
     def record(self, uid: str, *, namespace: str = "team", message: str = "m") -> None:
         """Record an Event on a pod."""
         ref = ObjectRef(kind="Pod", api_version="v1", namespace=namespace, name=f"p-{uid}", uid=uid)
-        self.recorder.emit(ref, kind="Normal", reason="R", message=message)
+        self.recorder.emit(ref, "R", message)
 
     def written(self, count: int = 1000) -> list[str]:
         """Write all Events that may be written, at most `count`; return their objects' UIDs in order."""
@@ -92,7 +92,7 @@ def test_repeats_are_counted_and_written_every_five_minutes(harness: Harness) ->
 
 @pytest.mark.parametrize(
     "change",
-    [{}, {"message": "other"}, {"reason": "Other"}, {"kind": "Warning"}, {"ref": replace(POD, uid="u9")}],
+    [{}, {"message": "other"}, {"reason": "Other"}, {"warning": True}, {"ref": replace(POD, uid="u9")}],
     ids=["the same", "another message", "another reason", "another kind", "a namesake"],
 )
 def test_event_is_a_repeat_only_if_all_its_fields_are_equal(harness: Harness, change: dict[str, Any]) -> None:
@@ -277,7 +277,7 @@ def test_emit_does_not_block_while_a_write_hangs() -> None:
 
     harness.kube.post = stuck  # type: ignore[method-assign]
     harness.recorder.start()
-    harness.recorder.emit(NODE, kind="Normal", reason="R", message="first")
+    harness.recorder.emit(NODE, "R", "first")
     assert entered.wait(5)
     for number in range(40):
         harness.record(f"{number}")
@@ -287,7 +287,7 @@ def test_emit_does_not_block_while_a_write_hangs() -> None:
     names = {body["involvedObject"]["name"] for body in harness.kube.objects(EVENTS)}
     assert names == {f"p-{number}" for number in range(40)}
     harness.recorder.stop()
-    harness.recorder.emit(NODE, kind="Normal", reason="R", message="too late")
+    harness.recorder.emit(NODE, "R", "too late")
     assert harness.recorder.flush(timeout_seconds=0)
 
 
@@ -296,7 +296,7 @@ def test_event_has_the_current_time() -> None:
     kube = FakeKube()
     recorder = EventRecorder(kube, instance="i")
     recorder.start()
-    recorder.emit(POD, kind="Normal", reason="R", message="m")
+    recorder.emit(POD, "R", "m")
     assert recorder.flush(timeout_seconds=60)
     recorder.stop()
     (event,) = kube.objects(EVENTS)

@@ -11,7 +11,7 @@ from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from provisioner import constants
 from provisioner.controller.loop import Wake
@@ -363,9 +363,7 @@ class _Recorder:
     def __init__(self, process: Process) -> None:
         self._process = process
 
-    def emit(
-        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
-    ) -> None:
+    def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         self._process.simulation.checker.saw_event(self._process, ref, reason, message)
 
 

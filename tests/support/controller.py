@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from datetime import timedelta
 from types import MappingProxyType
-from typing import Any, Generic, Literal, TypeVar
+from typing import Any, Generic, TypeVar
 
 from provisioner import constants
 from provisioner.controller.loop import Wake
@@ -102,10 +102,9 @@ class FakeRecorder:
     told: list[Told] = field(default_factory=list)
     dropped_total: int = 0
 
-    def emit(
-        self, ref: ObjectRef, *, kind: Literal["Normal", "Warning"], reason: str, message: str, key: str = ""
-    ) -> None:
-        """Implement Recorder.emit."""
+    def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
+        """Implement EventRecorder.emit."""
+        kind = "Warning" if warning else "Normal"
         self.told.append(Told(ref=ref, kind=kind, reason=reason, message=message, key=key))
 
     def reasons(self, kind: str) -> list[str]:

@@ -215,7 +215,7 @@ def test_events_on_arbitrary_owners_take_at_most_20_mb(kube: FakeKube):
     for number in range(5000):
         name = f"{number}".ljust(253, "\N{GRINNING FACE}")
         owner = ObjectRef(kind=name, api_version=name, namespace="ml", name=name, uid=name)
-        recorder.emit(owner, kind="Warning", reason="R", message=name * 5)
+        recorder.emit(owner, "R", name * 5, warning=True)
     kept = [each for space in recorder._namespaces.values() for each in space.known.values()]
     assert sum(sys.getsizeof(each.message) + 4 * sys.getsizeof(each.ref.name) for each in kept) < 20_000_000
 
