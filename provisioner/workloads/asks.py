@@ -101,16 +101,12 @@ def _conditions(status: dict[str, Any]) -> dict[str, Condition]:
 
 PROVISIONING_REQUEST = Kind(
     kind=WorkloadKind.PROVISIONING_REQUEST,
-    resource="provisioningrequests",
-    plural="ProvisioningRequests",
     installation="https://kueue.sigs.k8s.io/docs/concepts/admission_check/provisioning_request/",
     parse=parse_provisioning_request,
     optional=True,
 )
 CAPACITY_BUFFER = Kind(
     kind=WorkloadKind.CAPACITY_BUFFER,
-    resource="capacitybuffers",
-    plural="CapacityBuffers",
     installation="https://cloud.google.com/kubernetes-engine/docs/how-to/configure-capacity-buffer",
     parse=parse_capacity_buffer,
     optional=True,

@@ -78,8 +78,6 @@ def _not_served(spec: dict[str, Any], owner_kind: str) -> str:
 
 PLAIN_JOB = Kind(
     kind=WorkloadKind.JOB,
-    resource="jobs",
-    plural="Jobs",
     pod_label=constants.JOB_NAME,
     selector=_NOT_OF_JOBSETS,
     parse=parse_job,

@@ -180,8 +180,6 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
 
 JOBSET = Kind(
     kind=WorkloadKind.JOBSET,
-    resource="jobsets",
-    plural="JobSets",
     pod_label=constants.JOBSET_NAME,
     installation="https://jobset.sigs.k8s.io/docs/installation/",
     parse=parse_jobset,

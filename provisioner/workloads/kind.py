@@ -46,10 +46,6 @@ class Kind:
     """API of a kind, and the readers of its objects and pods."""
 
     kind: WorkloadKind
-    #: Plural in paths of the API.
-    resource: str
-    #: Plural in messages.
-    plural: str
     #: Reads an object; None if it is not served. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
     #: Label of all its pods with the name of the workload as value; empty for a kind without pods.
@@ -67,6 +63,16 @@ class Kind:
     #: Setting that must be true for the kind to be served; empty if the kind is always served.
     on_request: str = ""
     served: Callable[[Settings], bool] = lambda _settings: True
+
+    @property
+    def plural(self) -> str:
+        """Plural in messages."""
+        return f"{self.kind}s"
+
+    @property
+    def resource(self) -> str:
+        """Plural in paths of the API."""
+        return self.plural.lower()
 
     @property
     def root(self) -> str:

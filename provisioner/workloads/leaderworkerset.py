@@ -160,8 +160,6 @@ def _ordinal(name: str, parent: str) -> int | None:
 
 LEADER_WORKER_SET = Kind(
     kind=WorkloadKind.LEADER_WORKER_SET,
-    resource="leaderworkersets",
-    plural="LeaderWorkerSets",
     pod_label=constants.LWS_NAME,
     installation="https://lws.sigs.k8s.io/docs/installation/",
     parse=parse_leaderworkerset,

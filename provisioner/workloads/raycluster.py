@@ -74,8 +74,6 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
 
 RAY_CLUSTER = Kind(
     kind=WorkloadKind.RAY_CLUSTER,
-    resource="rayclusters",
-    plural="RayClusters",
     pod_label=constants.RAY_CLUSTER_NAME,
     installation="https://docs.ray.io/en/latest/cluster/kubernetes/getting-started/kuberay-operator-installation.html",
     parse=parse_raycluster,
