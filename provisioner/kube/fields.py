@@ -160,7 +160,7 @@ def mapping(raw: object) -> dict[str, Any]:
 
 
 def at(raw: object, *path: str) -> dict[str, Any]:
-    """Return the JSON object at a path of keys, empty if there is none."""
+    """Return the JSON object at a path of keys, empty if the path has no object."""
     for key in path:
         raw = mapping(raw).get(key)
     return mapping(raw)

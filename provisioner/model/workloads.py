@@ -348,7 +348,7 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """Reference to an object: of an Event, or of an object to its controller, which may lack a name or UID."""
+    """Reference to an object. The reference to a controller comes from a user, and may lack a name or UID."""
 
     kind: str
     api_version: str
