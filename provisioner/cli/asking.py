@@ -20,7 +20,7 @@ from provisioner.cli.output import plain
 from provisioner.kube.api import connect
 from provisioner.kube.errors import ClusterError, Forbidden, KubeconfigError, NotFound, Unavailable
 from provisioner.kube.lease import holder_of, pod_of
-from provisioner.kube.protocol import Api, collection_path, object_path
+from provisioner.kube.protocol import Api, Request, collection_path, object_path
 from provisioner.partitions import board as partitions_board
 from provisioner.partitions import names
 from provisioner.slices.board import Document
@@ -193,7 +193,7 @@ def _holder(remote: Remote, api: Api, lease: str) -> str:
 
 def _any_pod(remote: Remote, api: Api) -> str:
     path = collection_path("pods", namespace=remote.namespace)
-    pods = api.list_page(path, {"labelSelector": _SELECTOR}).items
+    pods = api.list_page(Request("GET", path, query={"labelSelector": _SELECTOR})).items
     running = [pod for pod in pods if (pod.get("status") or {}).get("phase") == "Running"]
     if not running:
         raise NotInstalledError(

@@ -129,27 +129,15 @@ class KubeApi(Api):
     def exchange(self, request: Request) -> JsonObject:
         """Send a request; return the object of the response."""
         accept = _METADATA if request.metadata_only else _JSON
-        return wire.decode_object(request.title, self._read(request, accept=accept, most_bytes=request.most_bytes))
+        return wire.decode_object(request.title, self._read(request, accept=accept))
 
-    def list_page(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        limit: int = PAGE_SIZE,
-        continue_token: str = "",
-        metadata_only: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> Page:
+    def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
         """Return one page of a collection."""
-        asked = {**(query or {}), "limit": str(limit)}
-        if continue_token:
-            asked["continue"] = continue_token
-        accept = _LIST_OF_METADATA if metadata_only else _JSON
+        query = {**request.query, "limit": str(limit)} | ({"continue": continue_token} if continue_token else {})
         # A single object is read up to ANSWER_BYTES, because there is no smaller page to request.
-        request = Request("GET", path, query=asked, timeouts=timeouts)
-        data = self._read(request, accept=accept, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
-        return replace(wire.page_of(path, wire.decode_object(request.title, data)), size_bytes=len(data))
+        request = replace(request, query=query, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
+        data = self._read(request, accept=_LIST_OF_METADATA if request.metadata_only else _JSON)
+        return replace(wire.page_of(request.path, wire.decode_object(request.title, data)), size_bytes=len(data))
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> wire.LineStream:
         """Open a response and return a stream of its lines."""
@@ -166,11 +154,11 @@ class KubeApi(Api):
                 raise wire.error_of(request.title, response, data)
         return wire.LineStream(response, what=request.title, read_seconds=timeouts.read_seconds)
 
-    def _read(self, request: Request, *, accept: str, most_bytes: int) -> bytes:
-        """Send a request and return the whole response. Raises TooLarge if it has more than `most_bytes`."""
+    def _read(self, request: Request, *, accept: str) -> bytes:
+        """Send a request and return the whole response."""
         with self._transport(request):
             response = self._send(request, accept=accept)
-            data = wire.read_answer(request.title, response, most_bytes=most_bytes)
+            data = wire.read_answer(request.title, response, most_bytes=request.most_bytes)
         if not 200 <= response.status < 300:
             raise wire.error_of(request.title, response, data)
         return data

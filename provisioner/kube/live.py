@@ -14,7 +14,7 @@ import structlog
 from provisioner import constants
 from provisioner.kube import errors, fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.protocol import Api, JsonObject, Pager, Timeouts, collection_path, object_path
+from provisioner.kube.protocol import Api, JsonObject, Pager, Request, Timeouts, collection_path, object_path
 from provisioner.model.capacity import PoolName
 from provisioner.model.membership import Membership, reported_pool
 
@@ -114,7 +114,7 @@ def list_nodes_of_pool(
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
     """Yield the provider ids of up to 2,000 nodes without TPUs, page by page. TPU nodes do not identify a cluster."""
-    pager = Pager(api, collection_path("nodes"), _WITHOUT_TPUS, most=_IDENTITY_PAGE_SIZE)
+    pager = Pager(api, Request("GET", collection_path("nodes"), query=_WITHOUT_TPUS), most=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
         found = (spec.get("providerID") for spec in specs if isinstance(spec, dict))
@@ -203,7 +203,7 @@ def list_all(
     """List a collection, all pages. Raises ClusterError, also Malformed if `parse` cannot read an object."""
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
-            pages = Pager(api, path, query, metadata_only=metadata_only).pages()
+            pages = Pager(api, Request("GET", path, query=query, metadata_only=metadata_only)).pages()
             return [read_one(item, parse) for page in pages for item in page.items]
         except errors.Gone:
             if attempt == _LIST_ATTEMPTS:

@@ -59,7 +59,7 @@ class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to the API server whose response is an object."""
+    """A request to the API server whose response is an object or a page of a list."""
 
     method: str
     path: str
@@ -67,7 +67,7 @@ class Request:
     query: Mapping[str, str] = field(default_factory=dict)
     body: JsonObject | None = None
     content_type: str = "application/json"
-    #: Whether the caller needs only the metadata of the response.
+    #: Whether the caller needs only the metadata of the response, without spec and status.
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
     #: Maximum bytes of the response; a larger one raises TooLarge.
@@ -87,17 +87,8 @@ class Api(ABC):
         """Send a request; return the object of the response."""
 
     @abstractmethod
-    def list_page(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        limit: int = PAGE_SIZE,
-        continue_token: str = "",
-        metadata_only: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> Page:
-        """Return one page. `metadata_only` leaves out spec and status. Raises TooLarge if it has too many bytes."""
+    def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
+        """Send a GET of a collection; return the page. Raises TooLarge if the page has more than PAGE_BYTES."""
 
     @abstractmethod
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
@@ -167,12 +158,8 @@ class Pager:
     """Reads the pages of one list. A page of too many bytes is requested again with half as many objects (`limit`)."""
 
     api: Api
-    path: str
-    query: Mapping[str, str]
-    _: KW_ONLY
+    request: Request
     most: int = PAGE_SIZE
-    metadata_only: bool = False
-    timeouts: Timeouts = DEFAULT_TIMEOUTS
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
@@ -182,14 +169,7 @@ class Pager:
         """Return the page of a continue token. Raises TooLarge if a single object is too large."""
         while True:
             try:
-                page = self.api.list_page(
-                    self.path,
-                    self.query,
-                    limit=self.limit,
-                    continue_token=continue_token,
-                    metadata_only=self.metadata_only,
-                    timeouts=self.timeouts,
-                )
+                page = self.api.list_page(self.request, limit=self.limit, continue_token=continue_token)
             except errors.TooLarge:
                 if self.limit == 1:
                     raise

@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.kube.kept import Key, NamespaceBound
-from provisioner.kube.protocol import Api, JsonObject, Pager, Stream, Timeouts
+from provisioner.kube.protocol import Api, JsonObject, Pager, Request, Stream, Timeouts
 from provisioner.kube.reflector import WATCH_DEFAULTS, Collection, Reflector, WatchOptions
 from provisioner.model import bounds
 from provisioner.model.capacity import Node, Taint
@@ -92,7 +92,8 @@ class ListWatch(Reflector[T]):
             return 0.0 if self._stopping.is_set() else self.failed(error)
 
     def _list(self) -> float:
-        pager = Pager(self._api, self.path, self.query, most=self.page_size, timeouts=self.list_timeouts)
+        request = Request("GET", self.path, query=self.query, timeouts=self.list_timeouts)
+        pager = Pager(self._api, request, most=self.page_size)
         # Passed on without a variable, which would keep the page in memory while the next one is read.
         token = self.take_page(pager.fetch())
         while token and not self._stopping.is_set():

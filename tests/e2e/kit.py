@@ -19,7 +19,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from provisioner import constants
 from provisioner.kube.api import KubeApi, connect
 from provisioner.kube.errors import ClusterError, Conflict
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.protocol import Request, collection_path, object_path
 from provisioner.nodegroups import app
 from provisioner.nodegroups.api.types import GROUP, Kind
 from provisioner.nodegroups.compute.client import ComputeClient
@@ -442,7 +442,7 @@ def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetim
     wait_for(lambda: datetime.now(UTC) > after, f"it is {after:%H:%M:%S}", PATIENCE_SECONDS)
     node = next(
         item["metadata"]["name"]
-        for item in api.list_page(collection_path("nodes")).items
+        for item in api.list_page(Request("GET", collection_path("nodes"))).items
         if item["metadata"]["labels"].get(constants.NODEPOOL_MANAGER) == constants.MANAGER
     )
     # The first of two rounds may have begun before the change.

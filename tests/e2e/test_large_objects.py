@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from provisioner.kube.protocol import Page, Pager, collection_path, object_path
+from provisioner.kube.protocol import Page, Pager, Request, collection_path, object_path
 from tests.e2e.kit import Ground
 
 pytestmark = pytest.mark.e2e
@@ -24,7 +24,7 @@ def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground)
     names = [f"object-{index:02}" for index in range(len(sizes))]
     for name, size in zip(names, sizes, strict=True):
         make(name, size)
-    pager = Pager(ground.api, path, {"labelSelector": "paged=true"}, most=8)
+    pager = Pager(ground.api, Request("GET", path, query={"labelSelector": "paged=true"}), most=8)
     pages: list[Page] = [pager.fetch()]
     # A watch from the list's version would report these changes.
     ground.api.delete(object_path("configmaps", names[-1], namespace=ground.namespace))

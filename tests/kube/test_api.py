@@ -22,7 +22,7 @@ from urllib3.exceptions import ProtocolError
 from provisioner import __version__
 from provisioner.kube import errors, wire
 from provisioner.kube.api import KubeApi, connect
-from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, Timeouts
+from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, Request, Timeouts
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.wire_server import DROP, HANG, Answer, WireServer, as_json, running
 
@@ -206,13 +206,13 @@ def test_list_without_items_or_metadata_is_malformed(server: WireServer, api: Ku
     """A response without items must not count as an empty list, because node pools would be deleted."""
     server.answer("GET /p", as_json(body))
     with pytest.raises(errors.Malformed):
-        api.list_page("/p")
+        api.list_page(Request("GET", "/p"))
 
 
 def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api: KubeApi) -> None:
     """Go encodes an empty list as null."""
     server.answer("GET /p", as_json({"items": None, "metadata": {"resourceVersion": "9", "continue": "t"}}))
-    page = api.list_page("/p", {"labelSelector": "a"}, limit=2, continue_token="s")
+    page = api.list_page(Request("GET", "/p", query={"labelSelector": "a"}), limit=2, continue_token="s")
     assert (page.items, page.resource_version, page.continue_token) == ([], "9", "t")
     assert server.requests[0].query == {"labelSelector": "a", "limit": "2", "continue": "s"}
     assert server.requests[0].headers["accept"] == "application/json"
@@ -221,7 +221,7 @@ def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api
 def test_list_of_metadata_has_its_accept_header(server: WireServer, api: KubeApi) -> None:
     """The header also accepts whole objects, for servers that cannot convert them."""
     server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
-    api.list_page("/p", metadata_only=True)
+    api.list_page(Request("GET", "/p", metadata_only=True))
     accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
     assert server.requests[0].headers["accept"] == accepted
 
@@ -483,8 +483,8 @@ def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi)
     server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
     for _ in range(2):
         with pytest.raises(errors.TooLarge, match="GET /p: the answer has more than 4,194,304 bytes"):
-            api.list_page("/p", limit=2)
-    page = api.list_page("/p", limit=1)
+            api.list_page(Request("GET", "/p"), limit=2)
+    page = api.list_page(Request("GET", "/p"), limit=1)
     assert (len(page.items), page.size_bytes) == (1, len(body))
 
 

@@ -8,7 +8,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube import errors
-from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, PAGE_SIZE, Page, Pager
+from provisioner.kube.protocol import ANSWER_BYTES, PAGE_BYTES, PAGE_SIZE, Page, Pager, Request
 from provisioner.kube.watches import parse_node
 from provisioner.model import bounds
 from provisioner.model.workloads import Requirements, Workload
@@ -202,15 +202,13 @@ class Sized(FakeKube):
         self.asked: list[tuple[int, int]] = []
         self.largest = 0
 
-    def list_page(
-        self, path: str, query: Any = None, *, limit: int = PAGE_SIZE, continue_token: str = "", **_: Any
-    ) -> Page:
+    def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
         """Return the next objects. Raises TooLarge if they exceed the limit."""
         start = int(continue_token or 0)
         self.asked.append((start, limit))
         size = sum(self.sizes[start : start + limit])
         if size > (PAGE_BYTES if limit > 1 else ANSWER_BYTES):
-            raise errors.TooLarge(f"GET {path}: the answer has more than {PAGE_BYTES:,} bytes")
+            raise errors.TooLarge(f"{request.title}: the answer has more than {PAGE_BYTES:,} bytes")
         self.largest = max(self.largest, size)
         end = min(start + limit, len(self.sizes))
         return Page(
@@ -222,7 +220,7 @@ class Sized(FakeKube):
 
 
 def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
-    pager, found, token = Pager(kube, "/p", {}, most=most), [], ""
+    pager, found, token = Pager(kube, Request("GET", "/p"), most=most), [], ""
     while True:
         page = pager.fetch(token)
         found += page.items

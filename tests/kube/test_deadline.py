@@ -18,7 +18,7 @@ import pytest
 from provisioner.admission.keeper import make_keys
 from provisioner.kube import errors
 from provisioner.kube.api import KubeApi, connect
-from provisioner.kube.protocol import Timeouts
+from provisioner.kube.protocol import Request, Timeouts
 from tests.support.kubeconfig import write_kubeconfig
 
 #: Serves one connection; the Event is set when the client has finished.
@@ -85,7 +85,7 @@ def _dripping(whole: bytes, rest: bytes) -> Talk:
 _CALLS: dict[str, Callable[[KubeApi], object]] = {
     "read": lambda api: api.get("/x", timeouts=TIMEOUTS),
     "write": lambda api: api.post("/x", {}, timeouts=TIMEOUTS),
-    "list": lambda api: api.list_page("/x", timeouts=TIMEOUTS),
+    "list": lambda api: api.list_page(Request("GET", "/x", timeouts=TIMEOUTS)),
     "watch": lambda api: api.stream("/x", {}, timeouts=TIMEOUTS),
 }
 _BODY, _PART = b"x" * 1000, b"1" * 1000

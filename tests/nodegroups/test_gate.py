@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.kube.errors import Malformed, Unavailable
 from provisioner.kube.live import KeptError
-from provisioner.kube.protocol import object_path
+from provisioner.kube.protocol import Request, object_path
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.gate import Gate
@@ -224,9 +224,9 @@ def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(l
     """The nodes are read once more after their pods."""
 
     class Late(FakeKube):
-        def list_page(self, path: str, query: Any = None, **parts: Any) -> Any:
-            page = super().list_page(path, query, **parts)
-            if path.endswith("/pods") and "m-1" in query["fieldSelector"]:
+        def list_page(self, request: Request, **parts: Any) -> Any:
+            page = super().list_page(request, **parts)
+            if request.path.endswith("/pods") and "m-1" in request.query["fieldSelector"]:
                 late(world)
             return page
 

@@ -17,7 +17,7 @@ from provisioner import constants
 from provisioner.controller.loop import Wake
 from provisioner.kube import errors
 from provisioner.kube.lease import LeaseElector
-from provisioner.kube.protocol import DEFAULT_TIMEOUTS, PAGE_SIZE, Api, JsonObject, Page, Request, Stream, Timeouts
+from provisioner.kube.protocol import PAGE_SIZE, Api, JsonObject, Page, Request, Stream, Timeouts
 from provisioner.kube.reflector import WatchOptions
 from provisioner.kube.watches import CombinedWatch, ListWatch, Watch
 from provisioner.model.capacity import ClusterName, PoolName
@@ -401,27 +401,19 @@ class KubeView(Api):
         self._process.simulation.checker.before_patch(self._process, path, body)
         return self._store.put(path, merged(self._store.get(path), body))
 
-    def list_page(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        limit: int = PAGE_SIZE,
-        continue_token: str = "",
-        metadata_only: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> Page:
+    def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
         """Return one page of a collection."""
+        path, query = request.path, request.query
 
         def read() -> Page:
-            key, _, pool = (query or {}).get("labelSelector", "").partition("=")
+            key, _, pool = query.get("labelSelector", "").partition("=")
             if key == constants.NODE_POOL:
                 self._process.looked_at[pool] = self._process.stage.agenda.now
-            field, _, rest = (query or {}).get("fieldSelector", "").partition("=")
+            field, _, rest = query.get("fieldSelector", "").partition("=")
             if field == "spec.nodeName":
                 self._process.pods_listed_at[rest.partition(",")[0]] = self._process.stage.agenda.now
-            page = self._store.page(path, query or {}, limit=limit, continue_token=continue_token)
-            if not metadata_only:
+            page = self._store.page(path, query, limit=limit, continue_token=continue_token)
+            if not request.metadata_only:
                 return page
             return replace(page, items=[{"metadata": raw["metadata"]} for raw in page.items])
 

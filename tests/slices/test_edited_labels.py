@@ -11,7 +11,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.errors import Unavailable
 from provisioner.kube.live import KeptError
-from provisioner.kube.protocol import collection_path, object_path
+from provisioner.kube.protocol import Request, collection_path, object_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
 from provisioner.slices.gate import BINDING_SECONDS, SettlingError
@@ -137,10 +137,10 @@ def test_node_without_the_label_is_cordoned_and_checked_again(world: World) -> N
     world.clock.advance(BINDING_SECONDS)
     original = world.kube.list_page
 
-    def opened_before_the_last_look(path: str, query: Any = None, **options: Any) -> Any:
-        if path == collection_path("pods"):
+    def opened_before_the_last_look(request: Request, **options: Any) -> Any:
+        if request.path == collection_path("pods"):
             world.kube.patch(object_path("nodes", NODE), {"spec": {"unschedulable": None}})
-        return original(path, query, **options)
+        return original(request, **options)
 
     world.kube.list_page = opened_before_the_last_look  # type: ignore[method-assign]
     with pytest.raises(KeptError, match=f"node {NODE} has registered or was uncordoned"):
@@ -189,10 +189,10 @@ def test_all_nodes_are_listed_only_if_the_label_selects_fewer_than_the_hosts(wor
 def test_list_of_all_nodes_that_fails_keeps_the_pool(world: World) -> None:
     original = world.kube.list_page
 
-    def fails(path: str, query: Any = None, **options: Any) -> Any:
-        if path == collection_path("nodes") and "labelSelector" not in (query or {}):
+    def fails(request: Request, **options: Any) -> Any:
+        if request.path == collection_path("nodes") and "labelSelector" not in request.query:
             raise Unavailable("no answer")
-        return original(path, query, **options)
+        return original(request, **options)
 
     world.kube.list_page = fails  # type: ignore[method-assign]
     with pytest.raises(Unavailable):

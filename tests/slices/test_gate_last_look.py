@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any, TypeVar
 
 import pytest
 
-from provisioner.kube.protocol import JsonObject, Page, collection_path
+from provisioner.kube.protocol import JsonObject, Page, Request, collection_path
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.slices.gate import Gate, KeptError
 from tests.support.clock import FakeClock
@@ -30,13 +30,13 @@ class BusyKube(FakeKube):
         self.before_nodes: Callable[[], None] = lambda: None
         self.on_call: Callable[[], None] = lambda: None
 
-    def list_page(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> Page:
+    def list_page(self, request: Request, **options: Any) -> Page:
         """Return the page; run the callbacks around it."""
         self.on_call()
-        if path == collection_path("nodes"):
+        if request.path == collection_path("nodes"):
             self.before_nodes()
-        page = super().list_page(path, query, **options)
-        if path == collection_path("pods"):
+        page = super().list_page(request, **options)
+        if request.path == collection_path("pods"):
             self.after_pods()
         return page
 
@@ -57,13 +57,13 @@ class LargeKube(BusyKube):
         for index in range(nodes):
             self.put_object(f"/api/v1/nodes/n{index}", node_of(POOL, f"n{index}", clock))
 
-    def list_page(self, path: str, query: Mapping[str, str] | None = None, **options: Any) -> Page:
+    def list_page(self, request: Request, **options: Any) -> Page:
         """Return the pods on one node."""
-        if path != collection_path("pods"):
-            return super().list_page(path, query, **options)
+        if request.path != collection_path("pods"):
+            return super().list_page(request, **options)
         self.on_call()
-        self.calls.append(Call(method="GET", path=path, query=dict(query or {})))
-        node = (query or {})["fieldSelector"].split(",")[0].removeprefix("spec.nodeName=")
+        self.calls.append(Call(method="GET", path=request.path, query=dict(request.query)))
+        node = request.query["fieldSelector"].split(",")[0].removeprefix("spec.nodeName=")
         return Page(items=[self.pods[node]] if node in self.pods else [], resource_version="1")
 
 

@@ -19,7 +19,6 @@ from provisioner.kube import errors
 from provisioner.kube.protocol import (
     ANSWER_BYTES,
     APPLY_PATCH,
-    DEFAULT_TIMEOUTS,
     PAGE_SIZE,
     STRATEGIC_PATCH,
     Api,
@@ -180,18 +179,9 @@ class FakeKube(Api):
         after = merged(current, body, strategic=request.content_type == STRATEGIC_PATCH)
         return {"metadata": self._store(path, after)["metadata"]}
 
-    def list_page(
-        self,
-        path: str,
-        query: Mapping[str, str] | None = None,
-        *,
-        limit: int = PAGE_SIZE,
-        continue_token: str = "",
-        metadata_only: bool = False,
-        timeouts: Timeouts = DEFAULT_TIMEOUTS,
-    ) -> Page:
+    def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
         """Return one page of a collection in the state of the first page (unless objects were deleted)."""
-        asked = {**(query or {}), "limit": str(limit), "continue": continue_token}
+        path, asked = request.path, {**request.query, "limit": str(limit), "continue": continue_token}
         with self._call("GET", path, asked):
             version, start = self._version, 0
             if continue_token:
@@ -201,7 +191,7 @@ class FakeKube(Api):
             selects = selected(asked)
             found = [raw for where, raw in sorted(self._objects.items()) if belongs(where, path) and selects(raw)]
             page = found[start : start + limit]
-            if metadata_only:
+            if request.metadata_only:
                 page = [{"metadata": raw["metadata"]} for raw in page]
             more = start + limit < len(found)
             return Page(

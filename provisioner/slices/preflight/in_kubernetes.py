@@ -11,7 +11,7 @@ from provisioner.kube import fields
 from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
 from provisioner.kube.lease import holder_of
 from provisioner.kube.live import list_all
-from provisioner.kube.protocol import Api, collection_path
+from provisioner.kube.protocol import Api, Request, collection_path
 from provisioner.kube.watches import PAUSE_QUERY, created_at
 from provisioner.model import sources
 from provisioner.settings import Settings
@@ -175,7 +175,8 @@ def check_rights(api: Api, settings: Settings) -> Finding:
 
 def check_pause(api: Api, namespace: str) -> Finding:
     """Check whether the creation of node pools is paused. Raises ClusterError."""
-    for found in api.list_page(collection_path("configmaps", namespace=namespace), PAUSE_QUERY).items:
+    path = collection_path("configmaps", namespace=namespace)
+    for found in api.list_page(Request("GET", path, query=PAUSE_QUERY)).items:
         return warning(
             f"no node pools are created since {created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
             f"{namespace}/{constants.PAUSE_CONFIGMAP_NAME} exists.",
