@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from enum import Enum
 from http import HTTPStatus
 from typing import NamedTuple
@@ -124,14 +124,21 @@ PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNOR
 _STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes whose text is read first. 401 and 404 are unambiguous; after a 5xx, the text may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
-#: Reasons of a 403 that means a rate limit (Google's older form of 429).
-_RATE_REASONS = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"})
 #: Classes of a text that take precedence over the reason. A 429 for too many operations, or for a full reservation, may
 #: have the reason of a rate limit. For a quota, the reason counts: it distinguishes requests from resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
-_QUOTA_REASONS = frozenset({"quotaExceeded", "QUOTA_EXCEEDED"})
+#: Classes of reasons; the first match wins. Google writes the reasons in error.details in capitals.
+_REASONS: Mapping[str, FailureKind] = {
+    **dict.fromkeys(
+        ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"), FailureKind.OPERATION_IN_THE_WAY
+    ),
+    **dict.fromkeys(("resourceNotReady", "RESOURCE_NOT_READY"), FailureKind.OPERATION_IN_THE_WAY),
+    # In a 403, Google's older form of 429.
+    **dict.fromkeys(("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"), FailureKind.UNAVAILABLE),
+    **dict.fromkeys(("quotaExceeded", "QUOTA_EXCEEDED"), FailureKind.QUOTA),
+}
 
 
 class CodeRow(NamedTuple):
@@ -196,43 +203,28 @@ class Answer:
     from_google: bool
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Table:
-    """Classification of one API's error responses."""
+def kind_of_text(text: str, rules: Sequence[TextRule]) -> FailureKind | None:
+    """Return the class of a text; None if no rule matches."""
+    return next((kind for pattern, kind in rules if pattern.search(text)), None)
 
-    texts: Sequence[TextRule] = TEXTS
-    #: Reasons that take precedence over text and code.
-    reasons: Mapping[str, FailureKind] = field(default_factory=dict)
 
-    def kind_of_text(self, text: str) -> FailureKind | None:
-        """Return the class of a text; None if no rule matches."""
-        return next((kind for pattern, kind in self.texts if pattern.search(text)), None)
-
-    def kind_of_answer(self, answer: Answer, call: Call) -> FailureKind:
-        """Return the class of an error response for a call. Values of users are removed from its message already."""
-        if not answer.from_google and answer.code < 500:
-            # The response is from a proxy or another server, so a 404 does not mean that the resource does not exist.
-            return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
-        # After a 5xx, text and reasons may be wrong.
-        reasons = answer.reasons if answer.code < 500 else frozenset()
-        known = next((self.reasons[reason] for reason in sorted(reasons) if reason in self.reasons), None)
-        if known is not None:
-            return known
-        kind = self.kind_of_text(answer.message) if answer.code in _TEXT_DECIDES else None
-        if kind in SURER_THAN_REASONS:
-            return kind
-        if reasons & _RATE_REASONS:
-            return FailureKind.UNAVAILABLE
-        if reasons & _QUOTA_REASONS:
-            return FailureKind.QUOTA
-        if kind is not None:
-            return kind
-        if answer.code == 409 and answer.status == "ABORTED":
-            return FailureKind.OPERATION_IN_THE_WAY
-        precondition = answer.status == "FAILED_PRECONDITION" or "failedPrecondition" in answer.reasons
-        if precondition and answer.code in _TEXT_DECIDES and PASSING.search(answer.message):
-            return FailureKind.OPERATION_IN_THE_WAY
-        return row_of(answer.code).of(call)
+def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> FailureKind:
+    """Return the class of an error response for a call. Values of users are removed from its message already."""
+    if not answer.from_google and answer.code < 500:
+        # The response is from a proxy or another server, so a 404 does not mean that the resource does not exist.
+        return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
+    kind = kind_of_text(answer.message, rules) if answer.code in _TEXT_DECIDES else None
+    # After a 5xx, text and reasons may be wrong.
+    if kind not in SURER_THAN_REASONS and answer.code < 500:
+        kind = next((_REASONS[reason] for reason in _REASONS if reason in answer.reasons), kind)
+    if kind is not None:
+        return kind
+    if answer.code == 409 and answer.status == "ABORTED":
+        return FailureKind.OPERATION_IN_THE_WAY
+    precondition = answer.status == "FAILED_PRECONDITION" or "failedPrecondition" in answer.reasons
+    if precondition and answer.code in _TEXT_DECIDES and PASSING.search(answer.message):
+        return FailureKind.OPERATION_IN_THE_WAY
+    return row_of(answer.code).of(call)
 
 
 #: Replaces removed values, so that the words around them remain separate.
@@ -257,16 +249,11 @@ def without_echoes(text: str, values: Iterable[str]) -> str:
     An alphabetic value is removed only if it is quoted or in a path, because it could also be a word of Google.
     """
     text = text[:_LONGEST_TEXT]
-    words: set[str] = set()
-    others: set[str] = set()
-    for value in values:
-        for part in _parts(value):
-            if len(part) >= _SHORTEST_VALUE:
-                (words if part.isalpha() else others).add(part)
-    if others:
-        text = re.sub(rf"(?<![\w-])(?:{_alternatives(others)})(?![\w-])", GAP, text)
-    if words:
-        text = re.sub(rf"(?<=['\"`/=:])(?:{_alternatives(words)})(?![\w-])", GAP, text)
+    parts = {part for value in values for part in _parts(value) if len(part) >= _SHORTEST_VALUE}
+    words = set(filter(str.isalpha, parts))
+    for removed, before in ((parts - words, r"(?<![\w-])"), (words, r"(?<=['\"`/=:])")):
+        if removed:
+            text = re.sub(rf"{before}(?:{_alternatives(removed)})(?![\w-])", GAP, text)
     return text
 
 

@@ -10,18 +10,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
-from provisioner.google.errors import (
-    TEXTS,
-    Answer,
-    Call,
-    CodeRow,
-    Table,
-    remedy_of,
-    row_of,
-    same,
-    text_rule,
-    without_echoes,
-)
+from provisioner.google import errors as google_errors
+from provisioner.google.errors import TEXTS, Answer, Call, CodeRow, remedy_of, row_of, same, text_rule, without_echoes
 from provisioner.model.capacity import Failure, FailureKind
 
 GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the group."
@@ -29,22 +19,13 @@ _LONGEST_MESSAGE = 2000
 
 _IN_THE_WAY = FailureKind.OPERATION_IN_THE_WAY
 
-_TABLE = Table(
-    # The first match wins. The comment of each rule names the source of its text.
-    texts=(
-        # 412 of setMetadata: another client changed the metadata first (Terraform's provider retries these two texts).
-        text_rule(r"invalid fingerprint|fingerprint does not match", _IN_THE_WAY),
-        # 400 of a delete (Terraform, ingress-gce): a managed instance group still uses the policy or the template.
-        text_rule(r"is already being used by", _IN_THE_WAY),
-        *TEXTS,
-    ),
-    # Values of error.errors[].reason in responses; Google writes reasons of error.details in capitals.
-    reasons={
-        "resourceInUseByAnotherResource": _IN_THE_WAY,
-        "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE": _IN_THE_WAY,
-        "resourceNotReady": _IN_THE_WAY,
-        "RESOURCE_NOT_READY": _IN_THE_WAY,
-    },
+#: The first match wins. The comment of each rule names the source of its text.
+_TEXTS = (
+    # 412 of setMetadata: another client changed the metadata first (Terraform's provider retries these two texts).
+    text_rule(r"invalid fingerprint|fingerprint does not match", _IN_THE_WAY),
+    # 400 of a delete (Terraform, ingress-gce): a managed instance group still uses the policy or the template.
+    text_rule(r"is already being used by", _IN_THE_WAY),
+    *TEXTS,
 )
 #: Text of a 400 for an invalid name, zone or region in the URL. No resource can exist at such an address.
 _NO_SUCH_ADDRESS = re.compile(
@@ -117,7 +98,8 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
     no_such = answer.from_google and answer.code == 400 and _NO_SUCH_ADDRESS.search(answer.message)
     if no_such and call in (Call.READ, Call.DELETE):
         return FailureKind.NOT_FOUND
-    return _TABLE.kind_of_answer(replace(answer, message=without_echoes(answer.message, values)), call)
+    cleaned = replace(answer, message=without_echoes(answer.message, values))
+    return google_errors.kind_of_answer(cleaned, call, _TEXTS)
 
 
 def failure_of_work(
@@ -143,5 +125,5 @@ def _kind_of_error(error: WorkError, call: Call, values: tuple[str, ...]) -> Fai
     row = _WORK_CODES.get(error.code)
     if row is not None and error.code != "CONDITION_NOT_MET":
         return row.of(call)
-    kind = _TABLE.kind_of_text(text) or _TABLE.kind_of_text(error.code)
+    kind = google_errors.kind_of_text(text, _TEXTS) or google_errors.kind_of_text(error.code, _TEXTS)
     return kind if kind is not None or row is None else row.of(call)

@@ -6,17 +6,8 @@ import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from provisioner.google.errors import (
-    GAP,
-    PASSING,
-    TEXTS,
-    Answer,
-    Call,
-    Table,
-    mentions,
-    text_rule,
-    without_echoes,
-)
+from provisioner.google import errors
+from provisioner.google.errors import GAP, PASSING, TEXTS, Answer, Call, mentions, text_rule, without_echoes
 from provisioner.model.capacity import GENERATED_NAME, Failure, FailureKind
 from provisioner.slices.supplier import SupplierError
 
@@ -25,44 +16,35 @@ class GkeError(SupplierError):
     """The only exception of the GKE client; its message is GKE's own, with what to do if that is known."""
 
 
-_TABLE = Table(
-    # The first match wins. Each rule names where its text was seen.
-    texts=(
-        # 429, Terraform issues 15205 and 15579.
-        text_rule(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
-        # 400 FAILED_PRECONDITION, Terraform issues 758, 930, 3650, 7638, 10366 and the Go provisioner's comments.
-        text_rule(
-            r"incompatible operation|operation \S+ is currently"
-            r"|is currently being (created|deleted|updated|upgraded|repaired)",
-            FailureKind.OPERATION_IN_THE_WAY,
-        ),
-        # The cluster object has reached its maximum size; deleting pools helps (GKE's autoscaler).
-        text_rule(r"cluster byte size limit", FailureKind.QUOTA),
-        *TEXTS,
-    )
+#: The first match wins. Each rule names where its text was seen.
+_TEXTS = (
+    # 429, Terraform issues 15205 and 15579.
+    text_rule(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
+    # 400 FAILED_PRECONDITION, Terraform issues 758, 930, 3650, 7638, 10366 and the Go provisioner's comments.
+    text_rule(
+        r"incompatible operation|operation \S+ is currently"
+        r"|is currently being (created|deleted|updated|upgraded|repaired)",
+        FailureKind.OPERATION_IN_THE_WAY,
+    ),
+    # The cluster object has reached its maximum size; deleting pools helps (GKE's autoscaler).
+    text_rule(r"cluster byte size limit", FailureKind.QUOTA),
+    *TEXTS,
 )
 
 _FAILED_PRECONDITION = 9
-#: Meanings of the codes of google.rpc.Code, in the order of their numbers from 1 on, for texts that no rule matches.
-_RPC_CODES: Mapping[str, FailureKind] = {
-    "CANCELLED": FailureKind.UNAVAILABLE,  # cancelled by another client; the next round repeats the call
-    "UNKNOWN": FailureKind.UNAVAILABLE,
-    "INVALID_ARGUMENT": FailureKind.INVALID,
-    "DEADLINE_EXCEEDED": FailureKind.UNAVAILABLE,
-    "NOT_FOUND": FailureKind.INVALID,  # something that the request names (network, policy, reservation)
-    "ALREADY_EXISTS": FailureKind.ALREADY_EXISTS,
-    "PERMISSION_DENIED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
-    "RESOURCE_EXHAUSTED": FailureKind.QUOTA,  # persistent for GKE's autoscaler
-    "FAILED_PRECONDITION": FailureKind.INVALID,  # unless its text says that it passes
-    "ABORTED": FailureKind.UNAVAILABLE,
-    "OUT_OF_RANGE": FailureKind.INVALID,
-    "UNIMPLEMENTED": FailureKind.INVALID,
-    "INTERNAL": FailureKind.UNAVAILABLE,
-    "UNAVAILABLE": FailureKind.UNAVAILABLE,
-    "DATA_LOSS": FailureKind.UNAVAILABLE,
-    "UNAUTHENTICATED": FailureKind.PERMISSION,  # persistent for GKE's autoscaler
+#: Meanings of the codes of google.rpc.Code for texts that no rule matches. Failures with other codes, such as CANCELLED
+#: by another client, pass on their own. GKE's autoscaler takes the codes 7, 8 and 16 for persistent.
+_KINDS_BY_CODE: Mapping[int, FailureKind] = {
+    3: FailureKind.INVALID,  # INVALID_ARGUMENT
+    5: FailureKind.INVALID,  # NOT_FOUND of something that the request names (network, policy, reservation)
+    6: FailureKind.ALREADY_EXISTS,
+    7: FailureKind.PERMISSION,  # PERMISSION_DENIED
+    8: FailureKind.QUOTA,  # RESOURCE_EXHAUSTED
+    _FAILED_PRECONDITION: FailureKind.INVALID,  # unless its text says that it passes
+    11: FailureKind.INVALID,  # OUT_OF_RANGE
+    12: FailureKind.INVALID,  # UNIMPLEMENTED
+    16: FailureKind.PERMISSION,  # UNAUTHENTICATED
 }
-_KINDS_BY_CODE = dict(enumerate(_RPC_CODES.values(), start=1))
 
 
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
@@ -71,7 +53,7 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
     `values` are the texts of the request or pool that may be words of users: they do not decide the kind.
     """
     text = _without(text, values)
-    kind = _TABLE.kind_of_text(text)
+    kind = errors.kind_of_text(text, _TEXTS)
     if kind is None and code == _FAILED_PRECONDITION and PASSING.search(text):
         return FailureKind.OPERATION_IN_THE_WAY
     return kind or _KINDS_BY_CODE.get(code or 0, FailureKind.UNAVAILABLE)
@@ -98,4 +80,4 @@ def says_missing(failure: Failure, name: str) -> bool:
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
     """Return the kind of an error response to a call; `values` are the texts of the call that may be words of users."""
-    return _TABLE.kind_of_answer(replace(answer, message=_without(answer.message, values)), call)
+    return errors.kind_of_answer(replace(answer, message=_without(answer.message, values)), call, _TEXTS)

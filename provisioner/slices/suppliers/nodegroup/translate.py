@@ -17,7 +17,7 @@ from collections.abc import Mapping
 from datetime import datetime
 
 from provisioner import tpu
-from provisioner.google.errors import GAP, TEXTS, Call, Table, text_rule, without_echoes
+from provisioner.google.errors import GAP, TEXTS, Call, kind_of_text, text_rule, without_echoes
 from provisioner.kube.errors import (
     ClusterError,
     Conflict,
@@ -80,12 +80,10 @@ _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, Failure
 
 #: Minimum wait in seconds before a group without a failure, or with a failure not about capacity, counts as failed.
 _PATIENCE_SECONDS = 600.0
-_TABLE = Table(
-    texts=(
-        # Text of a 403 of Compute Engine; conditions do not contain the code.
-        text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
-        *TEXTS,
-    )
+_TEXTS = (
+    # Text of a 403 of Compute Engine; conditions do not contain the code.
+    text_rule(r"Required '[a-z.]+' permission", FailureKind.PERMISSION),
+    *TEXTS,
 )
 #: Kind of failure by reason, used if the text does not determine it. Other reasons are not failures.
 _REASONS: Mapping[str, FailureKind] = {
@@ -123,7 +121,7 @@ def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
     if kind is None:
         return None
     if condition.reason not in _OURS:
-        kind = _TABLE.kind_of_text(_without_echoes(group, condition.message)) or kind
+        kind = kind_of_text(_without_echoes(group, condition.message), _TEXTS) or kind
     return Failure(kind=kind, message=words(condition))
 
 
