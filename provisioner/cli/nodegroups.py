@@ -44,9 +44,8 @@ def command(
 
     Other settings come from the environment; see docs/settings.md.
     """
-    inferred = (
-        {} if os.environ.get(_PROJECT, "").strip() else {_PROJECT: metadata.read_surroundings(os.environ).project}
-    )
+    found = {} if os.environ.get(_PROJECT, "").strip() else metadata.read_surroundings(os.environ)
+    inferred = {_PROJECT: found.get("project", "")} if found else {}
     effective = settings.read(NodeGroupSettings, os.environ, inferred=inferred)
     api = connect(kubeconfig)
     try:

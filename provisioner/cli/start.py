@@ -13,7 +13,7 @@ from provisioner.model.wording import UserError
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 
-#: Settings that are inferred from this machine: attribute of its metadata, and meaning in messages.
+#: Settings that are inferred from this machine: key of its metadata, and meaning in messages.
 _INFERRED = {
     "GCP_PROJECT_ID": ("project", "the project of this machine."),
     "GCP_CLUSTER_LOCATION": ("location", "the location of the cluster of this machine."),
@@ -102,7 +102,7 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     found = metadata.read_surroundings(environment)
     # Variables that are set are not inferred.
     return {
-        variable: getattr(found, attribute)
-        for variable, (attribute, _) in _INFERRED.items()
+        variable: found.get(key, "")
+        for variable, (key, _) in _INFERRED.items()
         if not environment.get(variable, "").strip()
     }

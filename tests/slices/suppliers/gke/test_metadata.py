@@ -8,7 +8,7 @@ from collections.abc import Iterator
 import pytest
 
 from provisioner.cli.start import inferred_words
-from provisioner.google.metadata import Surroundings, read_surroundings
+from provisioner.google.metadata import read_surroundings
 from tests.support.recording_server import Answer, Recorded, RecordingServer
 
 VALUES = {
@@ -38,17 +38,21 @@ def answer(request: Recorded) -> Answer:
 
 
 def test_surroundings_on_gke_are_complete(server: RecordingServer) -> None:
-    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
-        project="my-project", location="us-east5", zone="us-east5-b", cluster="my-cluster"
-    )
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == {
+        "project": "my-project",
+        "location": "us-east5",
+        "zone": "us-east5-b",
+        "cluster": "my-cluster",
+    }
 
 
 def test_surroundings_outside_gke_have_no_cluster(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delitem(VALUES, "instance/attributes/cluster-location")
     monkeypatch.delitem(VALUES, "instance/attributes/cluster-name")
-    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings(
-        project="my-project", zone="us-east5-b"
-    )
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == {
+        "project": "my-project",
+        "zone": "us-east5-b",
+    }
 
 
 @pytest.mark.parametrize(
@@ -61,20 +65,20 @@ def test_surroundings_outside_gke_have_no_cluster(server: RecordingServer, monke
 )
 def test_invalid_answers_of_the_metadata_server_are_ignored(server: RecordingServer, strange: Answer) -> None:
     server.answer = strange
-    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == Surroundings()
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}) == {}
 
 
 def test_slow_server_is_asked_once(server: RecordingServer) -> None:
     release = threading.Event()
     server.answer = Answer(body=b"late", wait_for=release)
-    assert read_surroundings({"GCE_METADATA_HOST": server.host}, timeout_seconds=0.05) == Surroundings()
+    assert read_surroundings({"GCE_METADATA_HOST": server.host}, timeout_seconds=0.05) == {}
     release.set()
     assert len(server.requests) == 1
 
 
 @pytest.mark.parametrize("host", ["127.0.0.1:1", "127.0.0.1:nonsense"])
 def test_missing_metadata_server_is_ignored(host: str) -> None:
-    assert read_surroundings({"GCE_METADATA_HOST": host}) == Surroundings()
+    assert read_surroundings({"GCE_METADATA_HOST": host}) == {}
 
 
 def test_inferred_zone_is_reported_with_its_source() -> None:
