@@ -6,13 +6,16 @@ import re
 import ssl
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from typing import Generic, TypeVar
 
 import requests
 import urllib3.exceptions
 from google.auth import exceptions as auth_exceptions
 
 from provisioner.google.errors import LOST, Answer, Call
-from provisioner.model.capacity import Failure, FailureKind
+from provisioner.model.capacity import CallError, Failure, FailureKind
+
+_E = TypeVar("_E", bound=CallError)
 
 #: Exceptions that Google's libraries raise for failed calls. OSError: from requests, or from a CA bundle.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
@@ -46,9 +49,10 @@ _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM re
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Api:
-    """The API that was called: its name, and how its responses are classified."""
+class Api(Generic[_E]):
+    """The API that was called: the error of its client, its name, and how its responses are classified."""
 
+    error: type[_E]
     #: Name in messages.
     name: str
     #: Option that sets its address.
@@ -58,19 +62,8 @@ class Api:
     help_of: Callable[[str], str]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reading:
-    """The meaning of an exception."""
-
-    failure: Failure
-    #: Pause that the API requests; None if none.
-    retry_after_seconds: float | None = None
-    #: HTTP status of the response; 0 if there was none.
-    code: int = 0
-
-
-def read(error: Exception, api: Api, call: Call) -> Reading:
-    """Return the meaning of an exception of Google's libraries for this call."""
+def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
+    """Return the client's error for an exception of Google's libraries in the call that the subject names."""
     retry_after: float | None = None
     code = 0
     words = str(error) or type(error).__name__
@@ -98,7 +91,7 @@ def read(error: Exception, api: Api, call: Call) -> Reading:
     # A proxy's address may contain its password.
     words = _PASSWORD.sub("//…@", words)
     failure = Failure(kind=kind, message=words[:_LONGEST_MESSAGE])
-    return Reading(failure=failure, retry_after_seconds=retry_after, code=code)
+    return api.error(failure, subject, retry_after_seconds=retry_after, code=code)
 
 
 def _answer_of(error: Exception) -> Answer | None:

@@ -275,10 +275,7 @@ class ComputeClient:
         try:
             content = self._send(request, seconds)
         except failures.SDK_ERRORS as error:
-            found = failures.read(error, _api(call, said), call)
-            raise records.ComputeError(
-                found.failure, subject, retry_after_seconds=found.retry_after_seconds, code=found.code
-            ) from error
+            raise failures.error_of(error, _api(call, said), call, subject) from error
         with self._reading:
             try:
                 body = json.loads(content)
@@ -300,12 +297,12 @@ def _own_credentials() -> auth_credentials.Credentials:
     try:
         return find_credentials()
     except auth_exceptions.GoogleAuthError as error:
-        found = failures.read(error, _api(Call.READ), Call.READ)
-        raise records.ComputeError(found.failure, "start of the Compute Engine client") from error
+        raise failures.error_of(error, _api(Call.READ), Call.READ, "start of the Compute Engine client") from error
 
 
-def _api(call: Call, said: Sequence[str] = ()) -> failures.Api:
+def _api(call: Call, said: Sequence[str] = ()) -> failures.Api[records.ComputeError]:
     return failures.Api(
+        error=records.ComputeError,
         name="Compute Engine",
         address_option=ADDRESS_OPTION,
         kind_of_answer=lambda answer: kind_of_answer(answer, call, said),

@@ -44,10 +44,6 @@ from provisioner.slices.suppliers.gke import translate
 from provisioner.slices.suppliers.gke.errors import GkeError, kind_of_answer
 from provisioner.slices.suppliers.gke.translate import Cluster, Json, Message, Reservation
 
-GKE_ADDRESS = "https://container.googleapis.com"
-COMPUTE_ADDRESS = "https://compute.googleapis.com"
-RESOURCE_MANAGER_ADDRESS = "https://cloudresourcemanager.googleapis.com"
-IAM_ADDRESS = "https://iam.googleapis.com"
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 #: Time-out in seconds of a changing call, at most the required rest of the lease (`act.CALL_TIMEOUT_SECONDS`).
@@ -77,13 +73,13 @@ def to_gke_error(
     `grant_help` names the role that a rejected identity lacks; `values` are texts of the call that may be a user's.
     """
     api = failures.Api(
+        error=GkeError,
         name="GKE",
         address_option="GKE_ENDPOINT",
         kind_of_answer=lambda answer: kind_of_answer(answer, call, values),
         help_of=lambda words: remedy_of(words, accounts=_ACCOUNTS, again="create is retried", otherwise=grant_help),
     )
-    found = failures.read(error, api, call)
-    return GkeError(found.failure, subject, code=found.code)
+    return failures.error_of(error, api, call, subject)
 
 
 class _Session(ApiSession):
@@ -130,18 +126,15 @@ class GkeClient:
     ) -> None:
         """Resolve the credentials once, none for an endpoint. Raises GkeError if they are missing."""
         self._cluster = cluster
-        self._url, compute_url, self._resource_manager_url, self._iam_url = (
-            (endpoint or address).rstrip("/")
-            for address in (GKE_ADDRESS, COMPUTE_ADDRESS, RESOURCE_MANAGER_ADDRESS, IAM_ADDRESS)
-        )
-        self._compute_projects_url = f"{compute_url}/compute/v1/projects"
+        self._endpoint = endpoint
+        self._compute_projects_url = f"{self._url('compute')}/compute/v1/projects"
         region = f"{cluster.project}/regions/{region_of(cluster.location)}"
         self._policies_url = f"{self._compute_projects_url}/{quote(region)}/resourcePolicies"
         if credentials is None:
             credentials = auth_credentials.AnonymousCredentials() if endpoint else default_credentials()  # type: ignore[no-untyped-call]
-        self._session = _Session(credentials, base_url=self._url)
+        self._session = _Session(credentials, base_url=self._url())
         with _errors("start of the GKE client", Call.READ):
-            self._gke = _library_client(self._session, self._url)
+            self._gke = _library_client(self._session, self._url())
         #: Texts of users in the creates whose operations may be read, the latest last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
@@ -191,7 +184,7 @@ class GkeClient:
                 operation, _ = self._ask(self._gke.create_node_pool, request=message, seconds=_CHANGE_SECONDS)
                 name = OperationName(operation.name)
             else:
-                url = f"{self._url}/v1beta1/{quote(self._cluster.path)}/nodePools"
+                url = f"{self._url()}/v1beta1/{quote(self._cluster.path)}/nodePools"
                 name = OperationName(str(self._send("POST", url, json=body, seconds=_CHANGE_SECONDS).get("name", "")))
         with self._lock:
             self._said[name] = said
@@ -225,12 +218,13 @@ class GkeClient:
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
         """Return those of the permissions that the identity has on the project of the cluster."""
-        url = f"{self._resource_manager_url}/v1/projects/{quote(self._cluster.project, safe=':')}:testIamPermissions"
+        project = quote(self._cluster.project, safe=":")
+        url = f"{self._url('cloudresourcemanager')}/v1/projects/{project}:testIamPermissions"
         return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
         """Return the permissions that the identity has on a service account. NOT_FOUND if it does not exist."""
-        url = f"{self._iam_url}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
+        url = f"{self._url('iam')}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
@@ -245,6 +239,10 @@ class GkeClient:
         with _errors(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
             path = f"{project}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
             return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
+
+    def _url(self, service: str = "container") -> str:
+        """Return the address of a service of Google; a simulator has all services at the endpoint."""
+        return (self._endpoint or f"https://{service}.googleapis.com").rstrip("/")
 
     def _pool_path(self, name: PoolName) -> str:
         return f"{self._cluster.path}/nodePools/{_checked(name)}"

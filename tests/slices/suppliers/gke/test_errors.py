@@ -13,7 +13,6 @@ from google.auth import exceptions as auth
 from google.cloud import container_v1
 from google.protobuf import json_format
 
-from provisioner.google import failures
 from provisioner.google.errors import Call
 from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRequest, PoolName, Zone
 from provisioner.slices.suppliers.gke import client
@@ -373,8 +372,7 @@ def test_retry_delay_is_read_from_the_header_or_the_details(
     headers: dict[str, str], details: list[object], want: float | None
 ) -> None:
     body = {"error": {"code": 429, "message": "API requests", "details": details}}
-    api = failures.Api(name="GKE", address_option="", kind_of_answer=lambda _: K.UNAVAILABLE, help_of=str)
-    assert failures.read(answer(429, body, headers), api, Call.READ).retry_after_seconds == want
+    assert to_gke_error(answer(429, body, headers), "it", call=Call.READ).retry_after_seconds == want
 
 
 def test_exceptions_that_cause_each_other_are_classified() -> None:
