@@ -41,7 +41,7 @@ def choose(
     api: KubeApi,
     gke: GkeClient | None,
     clock: Callable[[], datetime],
-    observe: Callable[..., None] | None = None,
+    observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier of these settings, and the proof that it and Kubernetes are of one cluster.
 

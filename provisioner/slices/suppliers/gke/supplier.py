@@ -12,8 +12,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
-from functools import partial
-from typing import TypeVar
+from typing import ParamSpec, TypeVar
 
 import structlog
 
@@ -40,6 +39,7 @@ from provisioner.slices.suppliers.gke.reservations import ReservationId, Reserva
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import Cluster
 
+_P = ParamSpec("_P")
 _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
@@ -54,8 +54,8 @@ class GkeSupplier:
 
     gke: GkeClient
     clock: Callable[[], datetime]
-    #: Records one call. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none".
-    observe: Callable[..., None] | None = None
+    #: Records one call by its method. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none".
+    observe: Callable[..., None] = lambda *_, **__: None
     monotonic: Callable[[], float] = time.monotonic
     rules: PoolRules = GKE_RULES
     #: Name and topology of the workload policies that have been checked and are correct.
@@ -69,11 +69,11 @@ class GkeSupplier:
 
     def get_cluster(self) -> Cluster:
         """Return the cluster itself."""
-        return self._call("get_cluster", self.gke.get_cluster)
+        return self._call(self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Implement `Supplier.list_pools` with one call for any number of pools."""
-        pools = self._call("list_node_pools", self.gke.list_node_pools)
+        pools = self._call(self.gke.list_node_pools)
         own = [pool for pool in pools if constants.NODEPOOL_MANAGER in pool.labels]
         self.reservations.follow(own)
         ends = {pool.name: self.reservations.known_end(pool) for pool in own}
@@ -85,7 +85,7 @@ class GkeSupplier:
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Implement `Supplier.get_pool`."""
-        return self._call("get_node_pool", lambda: self.gke.get_node_pool(name))
+        return self._call(self.gke.get_node_pool, name)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: the workload policy first, if the pool needs one."""
@@ -94,40 +94,37 @@ class GkeSupplier:
         if failure is not None:
             raise GkeError(failure)
         try:
-            return self._call("create_node_pool", lambda: self.gke.create_node_pool(request))
+            return self._call(self.gke.create_node_pool, request)
         except GkeError as error:
             raise GkeError(self._explain(request, error.failure), error.subject) from error
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Implement `Supplier.delete_pool`."""
-        return self._call("delete_node_pool", lambda: self.gke.delete_node_pool(name))
+        return self._call(self.gke.delete_node_pool, name)
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Supplier.get_operation`."""
-        return self._call("get_operation", lambda: self.gke.get_operation(name))
+        return self._call(self.gke.get_operation, name)
 
-    def _call(self, method: str, call: Callable[[], _T]) -> _T:
-        """Make a call, and record its duration and result."""
+    def _call(self, call: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
+        """Make a call, and record its duration and result. The name of the method is a label of the metrics."""
         started = self.monotonic()
         # Any other exception than GkeError is a bug, and counted as such.
         error_kind: str | None = "unexpected"
         code = 0
         try:
-            result = call()
+            result = call(*args, **options)
             error_kind, code = None, 200
         except GkeError as error:
             error_kind, code = error.failure.kind.value, error.code
             raise
         finally:
-            if self.observe is not None:
-                seconds = self.monotonic() - started
-                self.observe(method, seconds=seconds, error_kind=error_kind, code=status_label(code))
+            seconds = self.monotonic() - started
+            self.observe(call.__name__, seconds=seconds, error_kind=error_kind, code=status_label(code))
         return result
 
     def _get_end(self, of: ReservationId) -> datetime | None:
-        project, zone, name = of
-        call = partial(self.gke.get_reservation, project=project, zone=zone, name=name)
-        return self._call("get_reservation", call).ends_at
+        return self._call(self.gke.get_reservation, **of._asdict()).ends_at
 
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
         """Return a failure if the reservation of a request ends soon, or has ended; otherwise None."""
@@ -164,7 +161,7 @@ class GkeSupplier:
 
     def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:
-            found = self._get_policy(request.policy_name)
+            found = self._call(self.gke.get_workload_policy, request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
                 return self._missing(request, blocked)
@@ -181,9 +178,6 @@ class GkeSupplier:
             return None
         return self._judge(request, found)
 
-    def _get_policy(self, name: str) -> WorkloadPolicy:
-        return self._call("get_workload_policy", lambda: self.gke.get_workload_policy(name))
-
     def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
             # A policy that the pod names is created and deleted by its owner.
@@ -193,7 +187,7 @@ class GkeSupplier:
             return problem
         policy = WorkloadPolicy(name=request.policy_name, topology=request.topology)
         try:
-            self._call("create_workload_policy", lambda: self.gke.create_workload_policy(policy))
+            self._call(self.gke.create_workload_policy, policy)
             _log.info("workload_policy.created", policy=policy.name, topology=policy.topology)
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
@@ -201,7 +195,7 @@ class GkeSupplier:
             # Otherwise another thread has created the policy.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
-        return self._judge(request, self._get_policy(policy.name))
+        return self._judge(request, self._call(self.gke.get_workload_policy, policy.name))
 
     def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
         if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
