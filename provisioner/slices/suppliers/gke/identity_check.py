@@ -6,12 +6,10 @@ not cover the permissions of either client.
 
 from __future__ import annotations
 
-import base64
-import binascii
 import re
 from collections.abc import Callable
 from dataclasses import dataclass
-from datetime import datetime, timedelta
+from datetime import UTC, datetime, timedelta
 
 import structlog
 
@@ -24,16 +22,17 @@ from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
 _log = structlog.get_logger(__name__)
 
-#: Interval in seconds between attempts of the proof: GKE may respond again, or a node may have registered.
-_RETRY_SECONDS = 15.0
-#: Interval in seconds between reads of a proven cluster's release channel, which can change at any time.
-_LOOK_AGAIN_SECONDS = 600.0
+#: Interval between attempts of the proof: GKE may respond again, or a node may have registered.
+_RETRY = timedelta(seconds=15)
+#: Interval between reads of a proven cluster's release channel, which can change at any time.
+_LOOK_AGAIN = timedelta(minutes=10)
 #: Effect of a release channel on node pools under NODEPOOL_AUTO_UPGRADE=auto.
 CHANNEL_CONSEQUENCE = (
     "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
     "version, so that GKE does not upgrade them earlier while their jobs run"
 )
-_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----(.*?)-----END CERTIFICATE-----", re.DOTALL)
+#: Certificate in PEM. A damaged one does not match: it proves nothing, but another one may still do so.
+_CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END CERTIFICATE-----")
 _ADVICE = (
     "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig; if they "
     "name the same cluster, set ASSUME_SAME_CLUSTER=true."
@@ -73,17 +72,8 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
 
 
 def _certificates(pem: bytes) -> frozenset[bytes]:
-    """Return the DER bytes of all certificates, regardless of line ends, text between them, and order."""
-    found = set()
-    for body in _CERTIFICATE.findall(pem):
-        try:
-            der = base64.b64decode(b"".join(body.split()), validate=True)
-        except binascii.Error:
-            # A damaged certificate proves nothing; another one may still do so.
-            continue
-        if der:
-            found.add(der)
-    return frozenset(found)
+    """Return the base64 of all certificates, regardless of line ends, text between them, and order."""
+    return frozenset(filter(None, (b"".join(body.split()) for body in _CERTIFICATE.findall(pem))))
 
 
 @dataclass(slots=True, kw_only=True)
@@ -100,24 +90,22 @@ class ClusterProof:
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     #: Release channel of the cluster; empty if it has none, or while nothing is proven.
     release_channel: str = ""
-    tried_at: datetime | None = None
+    #: Time from which the next attempt is due; `datetime.min` before the first one.
+    due_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     def follow(self) -> float:
         """Read the cluster if that is due; return the seconds until the next attempt, 0 if it is proven."""
-        if self._since_look_seconds() >= (_LOOK_AGAIN_SECONDS if self.proven else _RETRY_SECONDS):
+        if self.clock() >= self.due_at:
             self.attempt()
-        return 0.0 if self.proven else max(0.1, _RETRY_SECONDS - self._since_look_seconds())
-
-    def _since_look_seconds(self) -> float:
-        return (self.clock() - self.tried_at).total_seconds() if self.tried_at is not None else float("inf")
+        return 0.0 if self.proven else max(0.1, (self.due_at - self.clock()).total_seconds())
 
     def clock_set(self, by: timedelta) -> None:
-        """Keep the age of the last attempt after the clock was set."""
-        self.tried_at = shifted(self.tried_at, by)
+        """Keep the wait for the next attempt after the clock was set."""
+        self.due_at = shifted(self.due_at, by)
 
     def attempt(self) -> bool:
         """Try the proof; return whether it holds. If it is proven already, read the release channel again."""
-        self.tried_at = self.clock()
+        started_at = self.clock()
         try:
             found = self.get_cluster()
             if not self.proven:
@@ -132,6 +120,7 @@ class ClusterProof:
             if self.proven and found.release_channel != self.release_channel:
                 self.release_channel = found.release_channel
                 _log.info("cluster.on_release_channel", channel=found.release_channel, consequence=CHANNEL_CONSEQUENCE)
+        self.due_at = started_at + (_LOOK_AGAIN if self.proven else _RETRY)
         return self.proven
 
     def _prove(self, found: Cluster) -> None:
