@@ -68,7 +68,7 @@ class Reservations:
         for each in filter(self._is_due, sorted(self._used - self._submitted)):
             self._submitted.add(each)
             try:
-                self.submit(partial(self._read_submitted, each))
+                self.submit(partial(self._read, each))
             except RuntimeError:
                 # No thread can be started. The next list tries again.
                 self._submitted.discard(each)
@@ -96,12 +96,6 @@ class Reservations:
             reading = self._read(each)
         return reading.ends_at
 
-    def _read_submitted(self, each: ReservationId) -> None:
-        try:
-            self._read(each)
-        finally:
-            self._submitted.discard(each)
-
     def _read(self, each: ReservationId) -> _Reading:
         before, now = self._readings.get(each), self.clock()
         # The known end is kept: a reservation that has ended is not found.
@@ -113,6 +107,8 @@ class Reservations:
             if before is None:
                 advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
                 _log.warning("reservation.not_read", reservation="/".join(each), error=str(error), advice=advice)
+        finally:
+            self._submitted.discard(each)
         due_at = now + (_RETRY if failure is not None else _REREAD)
         # At its end it is read once more, because its pools are deleted then.
         due_at = min(due_at, end) if end is not None and end > now else due_at

@@ -18,6 +18,7 @@ from itertools import chain, repeat
 from typing import Any
 
 from provisioner import constants
+from provisioner.kube import fields
 from provisioner.model.capacity import (
     CapacityKind,
     Failure,
@@ -111,8 +112,7 @@ def _word(message: Message, field: str, body: Json) -> str:
 
 def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Message, Json]]:
     """Yield each message of a list with its JSON, which is empty if it is not an object."""
-    objects = (body if isinstance(body, dict) else {} for body in (bodies if isinstance(bodies, list) else ()))
-    return zip(messages, chain(objects, repeat({})), strict=False)
+    return zip(messages, chain(map(fields.mapping, fields.sequence(bodies)), repeat({})), strict=False)
 
 
 def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
@@ -168,56 +168,44 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 
 
 def _pool_failure(pool: Message, body: Json) -> Failure:
-    code, text = _words_of_conditions(_pairs(pool.conditions, body.get("conditions")))
+    conditions = _pairs(pool.conditions, body.get("conditions"))
     # statusMessage is the deprecated form of the conditions, and often contains more.
-    text = _joined(pool.status_message, text)
-    if not text and not code:
-        return Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
-    return Failure(kind=classify_message(code, text, said_by(pool)), message=text)
+    failure = _failure(0, conditions, (pool.status_message,), said_by(pool))
+    return failure or Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
 
-def _words_of_conditions(conditions: Iterable[tuple[Message, Json]]) -> tuple[int, str]:
-    """Return the first canonical code, 0 if none, and all texts, each after its GKE code if that adds something."""
-    canonical = 0
-    texts: list[str] = []
+def _failure(
+    code: int, conditions: Iterable[tuple[Message, Json]], texts: Iterable[str], values: Iterable[str]
+) -> Failure | None:
+    """Return the failure in a code of google.rpc.Code, conditions and further texts; None if they are empty.
+
+    If `code` is 0, the first code of a condition counts. Texts that others contain are left out.
+    """
+    words: dict[str, None] = {}
     for condition, body in conditions:
-        canonical = canonical or condition.canonical_code
+        code = code or condition.canonical_code
         name, message = _word(condition, "code", body), condition.message
         # Many messages begin with the code already.
-        text = f"[{name}] {message}".strip() if name and name not in message else message
-        if text and text not in texts:
-            texts.append(text)
-    return canonical, " ".join(texts)
-
-
-def _joined(words: str, text: str) -> str:
-    """Join two texts with a space; return the longer text if it contains the other."""
-    if words in text:
-        return text
-    return words if text in words else f"{words} {text}"
+        words[f"[{name}] {message}".strip() if name and name not in message else message] = None
+    text = " ".join(filter(None, words))
+    for other in texts:
+        if other not in text:
+            text = other if text in other else f"{other} {text}"
+    if not text and not code:
+        return None
+    message = text or f"GKE gives only the code {code}, without a message."
+    return Failure(kind=classify_message(code, text, values), message=message)
 
 
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
     """Return an operation; `values` are the words of users in the request that started it (`said_by`)."""
     done = _word(operation, "status", body) == "DONE"
-    failure = _operation_failure(operation, body, values) if done else None
-    return Operation(name=OperationName(operation.name), done=done, failure=failure)
-
-
-def _operation_failure(operation: Message, body: Json, values: Iterable[str]) -> Failure | None:
     # `error` replaces the three other fields, which older responses have instead.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
     of_pool = _pairs(operation.nodepool_conditions, body.get("nodepoolConditions"))
-    code, text = _words_of_conditions((*of_cluster, *of_pool))
-    code = operation.error.code or code
-    for words in (operation.status_message, operation.error.message):
-        text = _joined(words, text)
-    if not text and not code:
-        return None
-    return Failure(
-        kind=classify_message(code, text, values),
-        message=text or f"The operation failed with code {code} and without a message.",
-    )
+    texts = (operation.status_message, operation.error.message)
+    failure = _failure(operation.error.code, (*of_cluster, *of_pool), texts, values) if done else None
+    return Operation(name=OperationName(operation.name), done=done, failure=failure)
 
 
 def cluster_of(cluster: Message, body: Json) -> Cluster:
@@ -227,13 +215,13 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
     except binascii.Error:
         certificate = b""
     groups = (url for pool in cluster.node_pools for url in pool.instance_group_urls)
-    channel = body.get("releaseChannel")
+    channel = fields.mapping(body.get("releaseChannel"))
     # GKE provisions accelerators automatically only if they have a limit.
     limits = cluster.autoscaling.resource_limits if cluster.autoscaling.enable_node_autoprovisioning else ()
     return Cluster(
         name=cluster.name,
         status=_word(cluster, "status", body),
-        release_channel=_word(cluster.release_channel, "channel", channel if isinstance(channel, dict) else {}),
+        release_channel=_word(cluster.release_channel, "channel", channel),
         ca_certificate_pem=certificate,
         instance_group_urls=tuple(dict.fromkeys((*cluster.instance_group_urls, *groups))),
         autopilot=cluster.autopilot.enabled,
@@ -331,27 +319,19 @@ def said_by(pool: Message) -> tuple[str, ...]:
     )
 
 
-def _text(body: Any, *path: str) -> str:
-    """Return the text at a path of Compute Engine's JSON, empty if absent."""
-    for key in path:
-        body = body.get(key) if isinstance(body, dict) else None
-    return "" if body is None else str(body)
-
-
 def workload_policy_of(body: Json) -> WorkloadPolicy:
     """Return a resource policy from its JSON; type and topology are empty if it is no workload policy."""
+    policy = fields.mapping(body.get("workloadPolicy"))
     return WorkloadPolicy(
-        name=_text(body, "name"),
-        type=_text(body, "workloadPolicy", "type"),
-        topology=_text(body, "workloadPolicy", "acceleratorTopology"),
-        status=_text(body, "status"),
+        name=fields.text(body.get("name")),
+        type=fields.text(policy.get("type")),
+        topology=fields.text(policy.get("acceleratorTopology")),
+        status=fields.text(body.get("status")),
     )
 
 
 def reservation_of(body: Json) -> Reservation:
     """Return a reservation from its JSON. Raises ValueError."""
-    end = _text(body, "deleteAtTime")
-    return Reservation(
-        status=_text(body, "status"),
-        ends_at=datetime.fromisoformat(end).astimezone(UTC) if end else None,
-    )
+    end = str(body.get("deleteAtTime") or "")
+    ends_at = datetime.fromisoformat(end).astimezone(UTC) if end else None
+    return Reservation(status=fields.text(body.get("status")), ends_at=ends_at)

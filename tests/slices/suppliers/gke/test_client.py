@@ -633,7 +633,7 @@ OPERATIONS = [
     pytest.param(
         {"status": "DONE", "error": {"code": 13}},
         True,
-        Failure(kind=FailureKind.UNAVAILABLE, message="The operation failed with code 13 and without a message."),
+        Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives only the code 13, without a message."),
         id="a bare code is a failure",
     ),
     pytest.param(
