@@ -6,6 +6,9 @@ from collections.abc import Iterator
 from typing import Any
 
 import pytest
+from google.auth.credentials import AnonymousCredentials
+from google.cloud import container_v1
+from google.cloud.container_v1.services.cluster_manager.transports.rest import ClusterManagerRestTransport
 
 from rehearsal.simulators.gke import Fault, FaultKind, Simulator, SimulatorSettings
 from tests.support.simulator import CLUSTER_PATH, POOLS_PATH, Client, empty_pool, reserved, slice_pool
@@ -111,6 +114,29 @@ def test_malformed_body_is_rejected_with_the_invalid_field(call: Client, body: o
 
     assert (status, answer["error"]["status"]) == (400, "INVALID_ARGUMENT")
     assert text in answer["error"]["message"]
+
+
+def test_googles_library_reads_and_writes_enums_as_numbers(gke: Simulator, call: Client) -> None:
+    """The library requests `$alt=json;enum-encoding=int`."""
+    scheme, _, host = gke.url.partition("://")
+    credentials = AnonymousCredentials()  # type: ignore[no-untyped-call]
+    transport = ClusterManagerRestTransport(credentials=credentials, host=host, url_scheme=scheme)
+    library = container_v1.ClusterManagerClient(transport=transport)
+    cluster = CLUSTER_PATH.removeprefix("/v1/")
+    pool = container_v1.NodePool(
+        name="slice",
+        initial_node_count=4,
+        config={"machine_type": "ct5lp-hightpu-4t", "taints": [{"key": "a", "value": "b", "effect": 1}]},
+        placement_policy={"type_": 1, "tpu_topology": "4x4"},
+    )
+    operation = library.create_node_pool(parent=cluster, node_pool=pool)
+    assert operation.operation_type is container_v1.Operation.Type.CREATE_NODE_POOL
+    assert gke.calls[-1].method == "nodePools.create"
+    (listed,) = library.list_node_pools(parent=cluster).node_pools
+    assert listed.config.taints[0].effect is container_v1.NodeTaint.Effect.NO_SCHEDULE
+    assert library.get_cluster(name=cluster).status is container_v1.Cluster.Status.RUNNING
+    assert call("GET", f"{CLUSTER_PATH}?$alt=json%3Benum-encoding%3Dint")[1]["status"] == 2
+    assert call("GET", f"{CLUSTER_PATH}?$alt=json")[1]["status"] == "RUNNING"
 
 
 def test_masks_in_query_and_header_select_fields(call: Client) -> None:
