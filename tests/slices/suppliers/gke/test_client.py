@@ -375,6 +375,11 @@ FAILED_POOLS: list[tuple[dict[str, Any], FailureKind, str]] = [
         FailureKind.PERMISSION,
         "hm",
     ),
+    (
+        {"conditions": [{"canonicalCode": "RESOURCE_EXHAUSTED"}]},
+        FailureKind.QUOTA,
+        "GKE gives only the code 8, without a message.",
+    ),
 ]
 
 
