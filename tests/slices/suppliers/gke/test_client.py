@@ -16,7 +16,7 @@ from typing import Any
 
 import google.auth
 import pytest
-import requests
+from google.api_core.exceptions import ServiceUnavailable
 from google.auth import credentials as auth_credentials
 from google.auth import exceptions as auth_exceptions
 from google.auth.transport import requests as auth_requests
@@ -604,6 +604,8 @@ def test_list_is_one_call_with_a_field_mask(server: RecordingServer, client: Gke
     [sent] = server.requests
     mask = sent.headers["x-goog-fieldmask"]
     assert mask.split(",") == [f"nodePools.{field}" for field in translate.NODE_POOL_FIELDS]
+    client.get_node_pool(PoolName("p0"))
+    assert server.requests[-1].headers["x-goog-fieldmask"].split(",") == list(translate.NODE_POOL_FIELDS)
 
 
 @pytest.mark.parametrize(
@@ -799,7 +801,6 @@ METHODS = ("list", "get", "create", "delete", "operation", "cluster", "policy", 
         pytest.param(
             google_error(403, "PERMISSION_DENIED", "no"), FailureKind.PERMISSION, FailureKind.PERMISSION, id="a 403"
         ),
-        # By default, the library repeats reads after a 503.
         pytest.param(
             google_error(503, "UNAVAILABLE", "no"), FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, id="a 503"
         ),
@@ -840,15 +841,16 @@ def test_refused_connection_is_unavailable() -> None:
         ),
     ],
 )
-def test_each_call_has_its_time_out(
+def test_each_call_is_sent_once_with_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """A changing call takes at most as long as the controller requires of its lease."""
+    """A changing call takes at most as long as the controller requires of its lease. No call is repeated."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
         seen.append(timeout)
-        raise requests.ConnectionError("refused")
+        # By default, the library repeats reads after this exception.
+        raise ServiceUnavailable("no")
 
     monkeypatch.setattr(ApiSession, "request", request)
     with pytest.raises(GkeError):
