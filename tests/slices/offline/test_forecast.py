@@ -429,7 +429,7 @@ def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], wo
 
 
 def test_jobset_for_dynamic_slicing_is_not_served() -> None:
-    """Someone who expects node pools of `plan` must not get exit code 0."""
+    """A person who expects node pools of `plan` must not get exit code 0."""
     found = plan(raw_jobset(pod_metadata={"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}))
     assert (found.pools, found.all_served) == ((), False)
     assert any("a controller of dynamic slicing makes their slices" in each.message for each in found.remarks)
