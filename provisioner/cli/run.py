@@ -24,7 +24,8 @@ _log = structlog.get_logger(__name__)
 
 #: Log levels by value of the Go provisioner's flag --zap-log-level.
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
-_NO_EFFECT = "accepted, but without effect"
+#: Help of flags without effect, which docs/settings.md leaves out.
+NO_EFFECT = "accepted, but without effect"
 #: Maximum time in seconds by which the checks delay the start.
 _CHECKS_SECONDS = 3.0
 
@@ -58,8 +59,8 @@ def _level(text: str) -> str:
 @click.option(
     "--zap-log-level", callback=read_by(_level), help="debug, info, warn, error, or a number above 0 for debug"
 )
-@click.option("--zap-stacktrace-level", help=_NO_EFFECT)
-@click.option("--zap-time-encoding", help=_NO_EFFECT)
+@click.option("--zap-stacktrace-level", help=NO_EFFECT)
+@click.option("--zap-time-encoding", help=NO_EFFECT)
 def command(
     metrics_bind_address: str,
     health_probe_bind_address: str,

@@ -19,6 +19,12 @@ NODE_STATES = ("ready", "reconciling", "failed")
 UNKNOWN = "Unknown"
 #: Reasons that the label may have.
 _REASONS = frozenset(Reason)
+#: Meaning of labels, for docs/metrics.md.
+LABELS = {
+    "reason": f"the reason of the condition Ready, `{UNKNOWN}` for none",
+    "state": f"the state of a node: {', '.join(f'`{state}`' for state in NODE_STATES)}",
+    "sort": "`call` to Compute Engine or `write` to Kubernetes",
+}
 
 
 class Metrics(ActionMetrics):

@@ -154,6 +154,17 @@ class RequestMetrics:
 WRITTEN = "ok"
 WRITE_RESULTS = (WRITTEN, *(failure.value for failure in WriteFailure))
 
+#: Meaning of labels that several controllers use, for docs/metrics.md.
+LABELS = {
+    "kind": "the kind of a failure",
+    "result": "`ok`, `crashed`, or the kind of a failure; of writes "
+    + ", ".join(f"`{result}`" for result in WRITE_RESULTS),
+    "write": "what is written to Kubernetes, such as `patch_status`",
+    "method": "the method of the client of GKE or Compute Engine",
+    "code": "the HTTP status; `none`: no answer, or none with a status",
+    "resource": "what a list-watch lists, such as `pods`",
+}
+
 
 class ActionMetrics(LoopMetrics, ABC):
     """Metrics of a controller whose plans have calls and writes."""

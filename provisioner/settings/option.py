@@ -18,19 +18,29 @@ MOST_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """Subject of options, which it declares. Each is a section of docs/settings.md, in this order."""
+    """Subject of options, which it declares. Each is a section of docs/settings.md with an introduction, in this order."""
 
-    REQUIRED = "Required"
-    WORKLOADS = "Workloads"
-    CAPACITY = "Capacity"
-    LIMITS = "Limits"
-    NODES = "Nodes"
-    COMPUTE_ENGINE = "Clusters on Compute Engine without GKE"
-    TUNING = "Tuning"
-    ENVIRONMENT = "The provisioner's own environment"
-    WEBHOOK = "The webhook server"
-    NODE_GROUPS = "The controller of node groups"
-    PARTITIONS = "The controller of IPU partitions"
+    REQUIRED = "Required", "On GKE, all of them are inferred if they are not set."
+    WORKLOADS = "Workloads", "Which workloads get node pools."
+    CAPACITY = "Capacity", "What is bought, where, and in which order. An annotation of that name takes precedence."
+    LIMITS = "Limits", "What may be spent, and what a workload may name. Empty: no limit."
+    NODES = (
+        "Nodes",
+        "What the nodes of a pool have from its creation on. ALLOWED_NODE_SETTINGS lets workloads choose.",
+    )
+    COMPUTE_ENGINE = "Clusters on Compute Engine without GKE", "Read only with PROVIDER=gce."
+    TUNING = "Tuning", "How soon pools are deleted and replaced, and how much is done at once."
+    ENVIRONMENT = "The provisioner's own environment", "The manifests set what is needed."
+    WEBHOOK = (
+        "The webhook server",
+        "Read only by `tpu-provisioner webhook`, which also reads LOG_LEVEL, POD_NAMESPACE and POD_NAME.",
+    )
+    NODE_GROUPS = "The controller of node groups", ""
+    PARTITIONS = "The controller of IPU partitions", ""
+
+    def __init__(self, title: str, about: str) -> None:
+        self.title = title
+        self.about = about
 
     def required(self, variable: str, read: Callable[[str], Any], description: str) -> Any:
         """Declare a field without a default."""

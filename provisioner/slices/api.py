@@ -19,6 +19,16 @@ from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, CapacityView, Entry, PoolView, SliceView, WorkloadView
 
 ROOT: Final = "/api/v1"
+#: In Markdown, for the OpenAPI document and docs/api.md.
+DESCRIPTION: Final = """The JSON behind the status page and the commands: what exists, why it waits, and what happens \
+next. Read-only. Version 1 keeps its names and their meanings; fields may be added.
+
+- Times are in UTC, in the form `2026-11-22T12:00:00Z`. Count durations up to `served_at`.
+- Only the process that leads has a view; another one answers with `leading: false` and no `view`.
+- While nothing can be decided, the last view stays, and `problems` has the reasons.
+- To poll, send the answer's `ETag` as `If-None-Match`: it is 304 while nothing but `served_at` and `at` changed.
+- All clients together get 100 answers a second, and 200 more at once; then each waits for a quarter of a second.
+- There is no authentication."""
 _JSON = "application/json"
 _NO_STORE = {"Cache-Control": "no-store"}
 _ENCODER = msgspec.json.Encoder()
@@ -98,7 +108,7 @@ def description() -> dict[str, Any]:
         "info": {
             "title": "tpu-provisioner",
             "version": "1",
-            "description": "What exists, why it waits, and what happens next. Read-only; times are in UTC.",
+            "description": DESCRIPTION,
         },
         "paths": paths,
         "components": {"schemas": components},

@@ -22,7 +22,7 @@ from prometheus_client.metrics_core import CounterMetricFamily
 
 from provisioner import constants
 from provisioner.model import bounds
-from provisioner.model.capacity import FailureKind, NodePool, PoolName
+from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName
 from provisioner.model.choices import capacity_key
 from provisioner.runtime.metrics import LoopMetrics, Registry, RequestMetrics, Shown
 from provisioner.settings import Settings
@@ -100,6 +100,32 @@ class Stage(Enum):
     RUNNING = "running"
 
 
+def _values(values: Iterable[Enum]) -> str:
+    return ", ".join(f"`{each.value}`" for each in values)
+
+
+#: Meaning of labels, for docs/metrics.md.
+LABELS = {
+    "phase": f"the phase of a node pool, or `{SPLIT}`: {_values(Phase)}",
+    "stage": "the stage of a slice's start",
+    "state": "the state of the chips' node pool: "
+    + ", ".join(f"`{state}`" for state in dict.fromkeys((*CHIP_STATES.values(), SPLIT))),
+    "use": "`starting`: no pod is bound to the node pool (yet, or between two restarts); `running`; `idle`: nothing "
+    "needs it, or it failed; `draining`: it is being deleted",
+    "kind": f"the kind of a failure: {_values(FailureKind)}, `unexpected`, `{NOT_READY}`; of alerts "
+    "`mass_disappearance`, `pool_stuck`, `node_change_rejected`",
+    "reason": f"why a node pool is deleted: {_values(DeleteReason)}; of notices the Event's reason",
+    "limit": "the setting, such as `MAX_CHIPS`",
+    "scope": "`all`, a namespace or accelerator that the setting names, or `*` for all others",
+    "workload_namespace": f"the namespace of the workload that has the node pool; after the first "
+    f"{bounds.METERED_NAMESPACES} `{OTHERS}`",
+    "accelerator": "the accelerator label that pods select",
+    "capacity": f"the capacity type: {_values(CapacityKind)}",
+    "cause": "the kind of a failure, or the setting of a limit",
+    "source": "a resource, `hints` or `reservations`",
+}
+
+
 class Metrics(LoopMetrics):
     """Metrics of one process. Any thread may change them; only the loop's thread shows the values of rounds."""
 
@@ -116,7 +142,7 @@ class Metrics(LoopMetrics):
         self.startup_seconds = registry.histogram(
             "slice_startup_seconds",
             "Time from an unschedulable leader pod to a node pool that GKE lists (created), ready nodes (ready), and a "
-            "bound leader pod (running).",
+            "bound leader pod (running). An existing pool is measured to running only.",
             _STARTUP_BUCKETS,
             "stage",
         )

@@ -74,7 +74,7 @@ def test_page_names_every_setting_of_its_subject() -> None:
     ],
 )
 def test_page_has_the_messages_of_limits(words: str) -> None:
-    """The messages are the same except for numbers, the position in the queue, and the remedy, which names the setting."""
+    """The messages are the same except for numbers, the position in the queue, and the remedy at the end."""
     assert f"`{_numberless(words).partition('. The administrator')[0]}`" in _numberless(_PAGE)
 
 

@@ -21,7 +21,7 @@ def test_every_label_is_explained() -> None:
     """Labels with few values are listed with their values."""
     explained = set(re.findall(r"^\| `(\w+)` \| (?!counter|gauge|histogram)", _PAGE.read_text("utf-8"), re.MULTILINE))
     used = {label for of in _ALL for each in described(of(version="test").registry) for label in each.labels}
-    assert used - explained == {"version", "scope"}
+    assert used - explained == {"version"}
 
 
 def test_every_metric_on_a_page_exists() -> None:

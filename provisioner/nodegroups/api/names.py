@@ -53,16 +53,21 @@ WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
 #: Compute Engine's number of the machine (`ManagedInstance.id`); also on Secrets with tokens.
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
 
-# --- annotations; the value is "true" except for the last one ---
-#: On any of the kinds, while it is deleted and the calls are rejected or not allowed: delete it without its resource.
+# --- annotations ---
 ABANDON = "tpu-provisioner.cloud.google.com/abandon"
-#: On any of the kinds: take over a resource of this name that has no ownership mark, such as tpu-operator's.
 ADOPT = "tpu-provisioner.cloud.google.com/adopt"
-#: On a group that is being deleted: wait neither for pods to leave nor for nodes to be free.
 FORCE = "tpu-provisioner.cloud.google.com/force"
-#: On a group, an RFC 3339 time: slices recreated before it do not count against the limit.
 RECREATIONS_RESET = "tpu-provisioner.cloud.google.com/recreations-reset"
-READ_ANNOTATIONS = (ABANDON, ADOPT, FORCE, RECREATIONS_RESET)
+#: Meaning of each annotation, which docs/node-groups/fields.md shows.
+READ_ANNOTATIONS = {
+    ABANDON: '`"true"`, on any of the kinds that is being deleted: if Compute Engine rejects calls, or the settings do '
+    "not allow the project any more, the object is deleted without its resource, whose machines continue to run",
+    ADOPT: '`"true"`, on any of the kinds: take over resources with its names that have no ownership mark, such as '
+    "those of tpu-operator",
+    FORCE: '`"true"`, on a TPUNodeGroup that is being deleted: wait neither for pods nor for nodes',
+    RECREATIONS_RESET: "a time such as `2026-01-01T12:00:00Z`, on a TPUNodeGroup: slices recreated before do not count "
+    "against the limit",
+}
 
 # --- ownership marks: descriptions of resources ---
 #: Namespaces, names and UIDs that the API server accepts or generates.
