@@ -51,8 +51,7 @@ class NodeGroupSettings:
         "types and service accounts may be used. Google's public images are always allowed. Empty: the controller's "
         "own project alone.")
     namespaces: tuple[str, ...] = Group.NODE_GROUPS.served_namespaces(
-        "Comma-separated namespaces whose objects are served, in addition to the controller's own. Others get a "
-        "condition that says so. Empty: all.")
+        "Comma-separated namespaces whose objects are served, in addition to the controller's own. Empty: all.")
     machines_per_namespace: int = _option(
         "MAX_MACHINES_PER_NAMESPACE", forms.whole_number(0, 1_000_000), "64",
         "The most machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until others are "
@@ -102,8 +101,8 @@ class NodeGroupSettings:
         "https. Empty: Google's.")
     calls_per_second: int = _option(
         "GCE_CALLS_PER_SECOND", forms.whole_number(1, 1000), "20",
-        "Calls to Compute Engine a second, of each sort that it counts in a project, for each region and globally. "
-        "Compute Engine allows 1,500 a minute by default; this default uses up to 1,400.")
+        "Calls to Compute Engine a second, of each sort, region and project. Compute Engine allows 1,500 a minute; "
+        "this default uses up to 1,400.")
     concurrency: int = _option(
         "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
         "The most concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, separately "

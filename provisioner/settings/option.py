@@ -18,7 +18,7 @@ MOST_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """Subject of options, which it declares. Each is a section of docs/settings.md with an introduction, in this order."""
+    """Subject of options, which it declares: a section of docs/settings.md with its introduction, in this order."""
 
     REQUIRED = "Required", "On GKE, all of them are inferred if they are not set."
     WORKLOADS = "Workloads", "Which workloads get node pools."

@@ -55,23 +55,22 @@ class Settings(NodeFields):
 
     serve_jobs: bool = _workloads(
         "SERVE_JOBS", forms.go_bool, "false",
-        'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true". The provisioner '
-        "then needs the permission to watch Jobs.")
+        'Also serve plain Jobs with the annotation tpu-provisioner.cloud.google.com/serve: "true", which needs the '
+        "permission to watch Jobs.")
     serve_pods: str = _workloads(
         "SERVE_PODS", forms.choice("all", "annotated", "none"), "all",
-        "Serve pods of any controller, such as a Deployment or a Job, and pods without one: all, annotated (only pods "
-        'with the annotation tpu-provisioner.cloud.google.com/serve: "true") or none.')
+        "Serve pods of any controller and pods without one: all, annotated (only pods with the annotation "
+        'tpu-provisioner.cloud.google.com/serve: "true") or none.')
     pod_deletion_cost: bool = _workloads(
         "POD_DELETION_COST", forms.go_bool, "true",
-        "Annotate the pods of Deployments that run on several shared node pools with "
-        "controller.kubernetes.io/pod-deletion-cost, unless they have it, so that a Deployment that scales in empties "
-        "one node pool before the next.")
+        "Annotate pods of Deployments on several shared node pools with controller.kubernetes.io/pod-deletion-cost, "
+        "so that a scale-in empties one node pool before the next.")
     namespaces: tuple[str, ...] = Group.WORKLOADS.served_namespaces(
         "Comma-separated namespaces whose workloads are served. Empty: all.")
     opt_in_label: tuple[str, str] | None = _workloads(
         "OPT_IN_LABEL", forms.label, None,
-        'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: all. Anybody who writes '
-        "a pod template can set it: it separates no tenants without an admission policy.")
+        'Serve only pods that have this label ("key=value") or whose namespace has it. Empty: all. It separates no '
+        "tenants without an admission policy.")
 
     force_on_demand: bool = _capacity(
         "GCP_FORCE_ON_DEMAND", forms.go_bool, "false",
@@ -82,9 +81,8 @@ class Settings(NodeFields):
         "pod's own selector takes precedence.")
     capacity: tuple[CapacityChoice, ...] = _capacity(
         "CAPACITY", choices.parse_choices, (),
-        'Comma-separated choices of capacity, best first: "reservation/r1, on-demand, spot, flex-start". Each is tried '
-        'when those before it are out of stock. "@zone" restricts a choice to one zone. Empty: on-demand. '
-        "A pod's own selector takes precedence.")
+        'Comma-separated choices of capacity, best first: "reservation/r1, on-demand, spot, flex-start"; "@zone" '
+        "restricts a choice to one zone. Empty: on-demand. A pod's own selector takes precedence.")
     same_zone: bool = _capacity(
         "SAME_ZONE", forms.go_bool, "false", "Create all pools of one workload in one zone.")
     max_run_seconds: float = _capacity(
@@ -95,8 +93,8 @@ class Settings(NodeFields):
         "Start the slices of a workload together: nodes have a taint until every slice has a ready pool.")
     partial_hold_seconds: float = _capacity(
         "PARTIAL_HOLD", forms.go_duration_seconds, "20m",
-        "With ALL_OR_NOTHING: when no further slice has come up for this time, and none is being created, those that "
-        "are up are given back, and the workload queues.")
+        "With ALL_OR_NOTHING: slices are given back if no further one has come up for this time, and none is being "
+        "created.")
 
     max_chips: int | None = _limits(
         "MAX_CHIPS", forms.whole_number(0, forms.MOST), None,
@@ -107,9 +105,8 @@ class Settings(NodeFields):
         '*=16"; * is every other namespace.')
     max_requested_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
         "MAX_REQUESTED_CHIPS_PER_NAMESPACE", forms.amounts(forms.NAMESPACE, "a namespace name"), "*=1024",
-        "The most chips of pools that ProvisioningRequests and CapacityBuffers of a namespace hold while no pods use "
-        'them: "team-a=4096, *=0"; * is every other namespace. A ResourceQuota does not count these chips, because '
-        "requests and buffers have no pods.")
+        "The most chips of pools that ProvisioningRequests and CapacityBuffers of a namespace hold while no pods "
+        'use them, which no ResourceQuota counts: "team-a=4096, *=0"; * is every other namespace.')
     max_chips_per_accelerator: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_ACCELERATOR", forms.amounts(ACCELERATOR, "an accelerator label", check_accelerator), (),
         'The most chips of one accelerator: "tpu-v5p-slice=1024, *=0".')
@@ -140,8 +137,7 @@ class Settings(NodeFields):
     allowed_node_settings: node_forms.Entries = _limits(
         "ALLOWED_NODE_SETTINGS", node_forms.allowed_settings, (),
         'Comma-separated annotations by which workloads may choose node settings, such as "node-disk-size=500, '
-        'node-image-type, node-labels=team=*": a number is a maximum; other values, or each entry of a list, must '
-        "equal the text, or begin with what precedes *. Empty: none.")
+        'node-image-type, node-labels=team=*". Empty: none.')
     pause_creation: bool = _limits(
         "PAUSE_CREATION", forms.go_bool, "false", "Create no pools. Existing pools are used and deleted as usual.")
     prices: Prices = _limits(
@@ -156,8 +152,8 @@ class Settings(NodeFields):
     #: None if the cluster's release channel decides.
     auto_upgrade: bool | None = _nodes(
         "NODEPOOL_AUTO_UPGRADE", forms.auto_upgrade, "auto",
-        "auto, on or off. auto: on a cluster with a release channel on, with a maintenance exclusion until the end of "
-        "support; elsewhere off. GKE accepts no pool without auto-upgrade on a release channel.")
+        "auto, on or off. auto: on only on a release channel, where GKE requires it, with a maintenance exclusion "
+        "until the end of support.")
     single_host_placement: bool = _nodes(
         "SINGLE_HOST_PLACEMENT", forms.placement, "none",
         "none or compact: COMPACT placement of single-host pools, as the Go provisioner sends it.")
@@ -191,25 +187,24 @@ class Settings(NodeFields):
     keep_suspended: bool = _tuning(
         "KEEP_POOLS_OF_SUSPENDED_JOBSETS", forms.go_bool, "false",
         "Keep the pools of a suspended JobSet until it completes, fails or is deleted, as the Go provisioner does. "
-        "They cost money and count for the limits, and pods of others may run there.")
+        "They cost money and count for the limits.")
     booking_seconds: float = _tuning(
         "PROVISIONING_REQUEST_BOOKING", forms.go_duration_seconds, "10m",
-        "How long the pools of a ProvisioningRequest that was served are kept for its pods to come.")
+        "How long the pools of a ProvisioningRequest are kept for its pods.")
     ready_timeout_seconds: float = _tuning(
         "NODEPOOL_READY_TIMEOUT", forms.go_duration_seconds, "15m",
-        "Replace a pool that has not had all nodes ready with all chips for this time, if no pod is on it, or only "
-        "pods of a multi-host slice whose other pods are unschedulable. These end with it.")
+        "Replace a pool without all nodes and chips ready for this time, if no pod is on it, or only pods of a "
+        "multi-host slice whose other pods are unschedulable. These end with it.")
     replaced_share_percent: int = _tuning(
         "NODEPOOL_REPLACED_SHARE", forms.whole_number(1, 100), "20",
         "At most this percentage of the pools, but at least one, is replaced for that reason at once.")
     replace_stuck_slices: bool = _tuning(
         "REPLACE_STUCK_SLICES", forms.go_bool, "false",
-        "Replace a ready pool with some pods of a multi-host slice, whose other pods have been unschedulable for ten "
-        "minutes. The bound pods end with it. Otherwise an Event reports it.")
+        "Replace a ready pool with some pods of a multi-host slice, whose other pods have been unschedulable for "
+        "ten minutes. The bound pods end with it.")
     concurrency: int = _tuning(
         "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
-        "The most concurrent requests to GKE, separately for creates and deletes; up to 64. No request waits for an "
-        "operation.")
+        "The most concurrent requests to GKE, separately for creates and deletes; up to 64.")
     log_level: str = Group.TUNING.log_level()
 
     pod_resource_type: str = _environment(

@@ -19,9 +19,9 @@ class WebhookSettings:
     # fmt: off
     injection: str = _option(
         "INJECT", forms.choice("off", "opt-in", "all"), "opt-in",
-        "Which pods that request chips get TPU variables. opt-in: those that ask by the label or annotation "
-        "tpu-provisioner.cloud.google.com/inject: enabled, or whose StatefulSet does; all: also those that select an "
-        "accelerator and a topology; off: none.")
+        "Which pods that request chips get TPU variables. opt-in: those with the label or annotation "
+        "tpu-provisioner.cloud.google.com/inject: enabled; all: also those that select an accelerator and a "
+        "topology; off: none.")
     topology: bool = _option(
         "INJECT_TOPOLOGY", forms.go_bool, "false",
         "Also set the variables that GKE's device plugin sets, such as TPU_HOST_BOUNDS. For clusters without it.")
@@ -32,7 +32,8 @@ class WebhookSettings:
     validation: str = _option(
         "VALIDATION", forms.choice("off", "warn", "deny"), "warn",
         "A workload that can get no TPU slice causes a warning (warn), or is rejected if no cluster could serve it "
-        "(deny); off: neither. The label tpu-provisioner.cloud.google.com/validation of a namespace takes precedence.")
+        "(deny), or neither (off). The label tpu-provisioner.cloud.google.com/validation of a namespace takes "
+        "precedence.")
     job_key_selector: bool = _option(
         "JOB_KEY_SELECTOR", forms.go_bool, "false",
         "Child Jobs of JobSets that get node pools get the nodeSelector job-key, unique for each job.")
@@ -45,9 +46,8 @@ class WebhookSettings:
         "Remove nodeSelectors of capacity other than on-demand from Jobs that get node pools.")
     placement_namespaces: str = _option(
         "PLACEMENT_NAMESPACES", forms.choice("labelled", "all"), "labelled",
-        "With the component webhook-placement: namespaces whose slices get assigned node pools. labelled: those with "
-        "the label tpu-provisioner/placement=assign; all: also those without the label. The value off excludes a "
-        "namespace.")
+        "With the component webhook-placement: namespaces whose slices get assigned node pools. labelled: those "
+        "with the label tpu-provisioner/placement=assign; all: also those without the label.")
     always_hint_time: str = _option("ALWAYS_HINT_TIME", str, "", "Accepted, but without effect.")
     ipu_injection: str = _option(
         "IPU_INJECTION", forms.choice("off", "compatible", "least-privilege"), "off",
@@ -80,8 +80,7 @@ class WebhookSettings:
     ipu_controller_account: str = _option(
         "IPU_CONTROLLER_ACCOUNT", forms.matching(forms.NAMESPACE, "the name of a ServiceAccount"),
         "tpu-provisioner-partitions",
-        "The ServiceAccount, in POD_NAMESPACE, of the controller of partitions. Nobody else may change what it writes "
-        "into pods.")
+        "The ServiceAccount, in POD_NAMESPACE, of the controller of partitions, which alone may change its fields.")
     service: str = _option(
         "WEBHOOK_SERVICE", forms.matching(forms.NAMESPACE, "the name of a Service"), "tpu-provisioner-webhook",
         "The Service by which API servers reach the webhook server.")
