@@ -336,7 +336,7 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
-    """The first paragraph of a section names its alerts and their severity; the index lists the pages."""
+    """The first paragraph of a section names its alerts, whose severity is a label; the index lists the pages."""
     pages = {path.name: path.read_text(encoding="utf-8") for path in (_ROOT / RUNBOOKS).glob("*.md")}
     index = pages.pop("README.md")
     assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+\.md)\)", index)) == sorted(pages)
@@ -349,7 +349,6 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
     for runbook, text in sections.items():
         rules = [rule for rule in alerts.RULES if rule.runbook == runbook]
         assert re.match(rf"\*\*{', '.join(rule.name for rule in rules)}\*\* fires? ", text), runbook
-        assert all(f"Severity: {rule.severity}." in text for rule in rules), runbook
         assert "**Find the cause" in text.partition("**What to do")[0], runbook
         assert "**What to do" in text, runbook
 
