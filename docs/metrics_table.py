@@ -191,7 +191,7 @@ def _rows(left: dict[str, Described]) -> Iterator[str]:
     ):
         yield from (f"| `{name}` | {of}{meaning} |\n" for name, meaning in labels.items())
     yield "\n## Examples\n\n"
-    yield from (f"- {tells}: `{query}`\n" for tells, query in _EXAMPLES)
+    yield "```text\n" + "".join(f"# {tells}\n{query}\n" for tells, query in _EXAMPLES) + "```\n"
 
 
 def examples() -> list[str]:

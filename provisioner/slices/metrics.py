@@ -169,10 +169,7 @@ class Metrics(LoopMetrics):
 
     def set_unknown_sources(self, names: Iterable[str]) -> None:
         """Set the optional sources of facts that are unknown, so that no decision depends on them."""
-        text = (
-            "1 while an optional source of facts is forbidden, fails or is not read yet. No decision depends on it "
-            "then. An API that the cluster does not have is not unknown."
-        )
+        text = "1 while an optional source of facts, which the cluster has, is forbidden, fails or is not read yet."
         self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
 
 
@@ -331,27 +328,18 @@ def values_of(
 ) -> Iterator[Shown]:
     """Yield the values of one round; `waits` are the seconds that leader pods have waited, by UID."""
     memory = plan.memory
-    text = (
-        "Slices that workloads request, by phase. States of the status page: wanted and blocked are waiting, "
-        "provisioning is joining, in_use is running or draining. split: a pool of the slice is not its own alone."
-    )
+    text = "Slices that workloads request, by phase; split: a pool of the slice is not its own alone."
     slices = (state for state in plan.pools if state.slice_id is not None and state.workload is not None)
     yield Shown("slices", text, Counter(map(_phase_of, slices)), ("phase",))
     created = (state for state in plan.pools if not state.phase.before_create)
     text = "Node pools of the provisioner, by phase, as for slices."
     yield Shown("node_pools", text, Counter(map(_phase_of, created)), ("phase",))
-    text = (
-        "TPU chips, by state. On the status page wanted is waiting, provisioning is creating or joining, in_use is "
-        "running or draining, idle is idle or failed."
-    )
+    text = "TPU chips, by state. Chips of failed node pools are idle, those of creating ones provisioning."
     chips = dict.fromkeys((*CHIP_STATES.values(), SPLIT), 0)
     for state in plan.pools:
         chips[SPLIT if _is_split(state) else CHIP_STATES[state.phase]] += state.chips
     yield Shown("chips", text, chips, ("state",))
-    text = (
-        "Slices of several hosts that have pods on more than one node pool, or share a node pool with pods of "
-        "another slice."
-    )
+    text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
     # A repeated delete counts as blocked until its answer; otherwise the alert would begin again.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
@@ -359,10 +347,7 @@ def values_of(
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
     text = "How long the leader pod that waits longest has been unschedulable."
     yield Shown("longest_wait_seconds", text, max(waits.values(), default=0.0))
-    text = (
-        "For how long the longest waiting leader pod of a slice has been unschedulable, by what its slice waits for: "
-        "the kind of a failure, or a limit."
-    )
+    text = "How long the leader pod that waits longest has been unschedulable, by what its slice waits for."
     causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
     # Pools of workloads that are not watched are never overdue.
