@@ -44,8 +44,6 @@ def main() -> None:
     parts = [_HEAD, *(f"| `{name}` | {meaning} |\n" for name, meaning in names.READ_ANNOTATIONS.items())]
     parts.append("\n## Spec\n\n| field of spec | value | meaning |\n|---|---|---|\n")
     parts.extend(_spec_row(*row) for row in _rows(spec))
-    parts.append("\nRules between fields, with their error messages:\n\n")
-    parts.extend(f"- {rule}\n" for rule in _rules(spec))
     parts.append(_STATUS)
     sys.stdout.write("".join(parts))
 
@@ -63,15 +61,6 @@ def _rows(schema: Schema, prefix: str = "") -> Iterator[tuple[str, Schema, bool]
             yield from _rows(each, f"{prefix}{name}.")
         elif "properties" in each.get("items", {}) and name != "conditions":
             yield from _rows(each["items"], f"{prefix}{name}[].")
-
-
-def _rules(schema: Schema) -> Iterator[str]:
-    """Yield the rules of an object except those about changes."""
-    rules = schema.get("x-kubernetes-validations", ())
-    yield from (rule["message"] for rule in rules if "oldSelf" not in rule["rule"])
-    for each in schema["properties"].values():
-        if "properties" in each:
-            yield from _rules(each)
 
 
 def _value(schema: Schema) -> str:

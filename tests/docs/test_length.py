@@ -1,0 +1,37 @@
+"""The documentation stays short enough to be read.
+
+Words are counted as a reader sees them: without blocks of code, comments, targets of links, descriptions of pictures,
+and the lines of tables. A command or a name in the text counts with all its words.
+"""
+
+import re
+
+from tests.docs.shell import ROOT
+
+#: Maximum number of words of the README and of docs, including the generated pages.
+MAX_WORDS = 40_000
+MAX_README_LINES = 110
+MAX_ARCHITECTURE_WORDS = 1_300
+_UNREAD = re.compile(r"(?ms)<!--.*?-->|^ *```.*?^ *```$|!\[[^]]*\]|(?<=\])\([^)]*\)")
+
+
+def words_of(markdown: str) -> int:
+    """Return the number of words of a page."""
+    return sum(any(map(str.isalnum, word)) for word in _UNREAD.sub("", markdown).split())
+
+
+def test_documentation_is_short() -> None:
+    pages = [ROOT / "README.md", *(ROOT / "docs").rglob("*.md")]
+    assert sum(words_of(page.read_text("utf-8")) for page in pages) <= MAX_WORDS
+
+
+def test_readme_fits_on_two_screens() -> None:
+    assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MAX_README_LINES
+
+
+def test_architecture_is_read_in_ten_minutes() -> None:
+    assert words_of((ROOT / "docs" / "develop" / "architecture.md").read_text("utf-8")) <= MAX_ARCHITECTURE_WORDS
+
+
+def test_code_and_links_are_no_words() -> None:
+    assert words_of("Two [words](page.md#anchor) | - |\n\n```bash\nno words here\n```\n") == 2
