@@ -34,7 +34,7 @@ _PAGES = {
     Group.COMPUTE_ENGINE: "node-groups/README.md#node-groups-for-workloads",
     Group.WEBHOOK: "webhook.md",
 }
-_OWN_PAGES = frozenset({Group.NODE_GROUPS, Group.PARTITIONS})
+_OWN_PAGES = frozenset({Group.NODE_GROUPS, Group.PARTITIONS, Group.PODS_WITH_IPUS})
 _FLAGS = """
 ## Flags of `tpu-provisioner run`
 
@@ -90,12 +90,19 @@ def _other(title: str, command: str, options: Sequence[Option]) -> Iterator[str]
     yield from _rows([option for option in options if option.variable not in _OF_ALL])
 
 
+def _partitions() -> Iterator[str]:
+    yield from _other("Settings of IPU partitions", "partitions", partitions.OPTIONS)
+    group, above = Group.PODS_WITH_IPUS, {option.variable for option in partitions.OPTIONS}
+    yield f"\n## {group.title}\n\n{group.about}\n\n{_TABLE}"
+    yield from _rows([option for option in webhook.OPTIONS if option.group is group and option.variable not in above])
+
+
 def page_of(product: str) -> str:
     """Return the page of a product. Raises KeyError if the product has no page."""
     pages = {
         "slices": _slices(),
         "nodegroups": _other("Settings of node groups", "nodegroups", nodegroups.OPTIONS),
-        "partitions": _other("Settings of IPU partitions", "partitions", partitions.OPTIONS),
+        "partitions": _partitions(),
     }
     return "".join(pages[product])
 

@@ -35,8 +35,12 @@ class Group(Enum):
         "The webhook server",
         "Read only by `tpu-provisioner webhook`, which also reads LOG_LEVEL, POD_NAMESPACE and POD_NAME.",
     )
-    NODE_GROUPS = "The controller of node groups", ""
-    PARTITIONS = "The controller of IPU partitions", ""
+    NODE_GROUPS = "The controller of node groups", "Read only by `tpu-provisioner nodegroups`."
+    PARTITIONS = "The controller of IPU partitions", "Read only by `tpu-provisioner partitions`."
+    PODS_WITH_IPUS = (
+        "The webhook server",
+        "Read by `tpu-provisioner webhook`, with SERVED_NAMESPACES and LARGEST_PARTITION as above.",
+    )
 
     def __init__(self, title: str, about: str) -> None:
         self.title = title

@@ -10,6 +10,7 @@ from provisioner.settings import forms, partitions
 from provisioner.settings.option import Group, options_of, read
 
 _option = Group.WEBHOOK.option
+_of_ipus = Group.PODS_WITH_IPUS.option
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -49,35 +50,35 @@ class WebhookSettings:
         "With the component webhook-placement: namespaces whose slices get assigned node pools. labelled: those "
         "with the label tpu-provisioner/placement=assign; all: also those without the label.")
     always_hint_time: str = _option("ALWAYS_HINT_TIME", str, "", "Accepted, but without effect.")
-    ipu_injection: str = _option(
+    ipu_injection: str = _of_ipus(
         "IPU_INJECTION", forms.choice("off", "compatible", "least-privilege"), "off",
         "What pods with the annotation graphcore.ai/ipus get. compatible: privileges, network and configuration as "
         "from Graphcore's plugin; least-privilege: variables that name the partition; off: nothing.")
-    ipu_namespaces: tuple[str, ...] = Group.WEBHOOK.served_namespaces(
+    ipu_namespaces: tuple[str, ...] = Group.PODS_WITH_IPUS.served_namespaces(
         "Comma-separated namespaces whose pods get partitions of IPUs. Empty: all. As for the controller of "
         "partitions.")
-    ipu_largest_partition: int = _option(
+    ipu_largest_partition: int = _of_ipus(
         "LARGEST_PARTITION", forms.power_of_two(partitions.LARGEST_SIZE), "64",
         "Pods that ask for more IPUs are rejected. A power of two. As for the controller of partitions.")
-    ipu_init_image: str = _option(
+    ipu_init_image: str = _of_ipus(
         "IPU_INIT_IMAGE", forms.matching(forms.IMAGE, "the name of an image"), "",
         "The image of the init container: this program's. Required unless IPU_INJECTION is off.")
-    ipu_api_url: str = _option(
+    ipu_api_url: str = _of_ipus(
         "IPU_API_URL", forms.matching(forms.HTTP_URL, "an http or https URL without a path"), "",
         "Where the init container reaches the REST API of the controller of partitions. Empty: its Service "
         "tpu-provisioner-partitions in POD_NAMESPACE.")
-    ipu_api_ca_config_map: str = _option(
+    ipu_api_ca_config_map: str = _of_ipus(
         "IPU_API_CA_CONFIG_MAP", forms.matching(forms.OBJECT_NAME, "the name of a ConfigMap"), "",
         "The ConfigMap, in each namespace with such pods, whose key ca.crt verifies an https IPU_API_URL. Empty: the "
         "authorities of the init container's image.")
-    ipu_rdma_resource: str = _option(
+    ipu_rdma_resource: str = _of_ipus(
         "IPU_RDMA_RESOURCE", forms.matching(forms.RESOURCE, "the name of an extended resource"), "",
         "With least-privilege: the resource of a device plugin, such as rdma/hca, that each container requests, with "
         "the capability IPC_LOCK. Empty: neither.")
-    ipu_vipu_timeout_seconds: int = _option(
+    ipu_vipu_timeout_seconds: int = _of_ipus(
         "IPU_VIPU_TIMEOUT_SECONDS", forms.whole_number(1, 86_400), "120",
         "With least-privilege: how long programs wait for their partition (IPUOF_VIPU_API_TIMEOUT).")
-    ipu_controller_account: str = _option(
+    ipu_controller_account: str = _of_ipus(
         "IPU_CONTROLLER_ACCOUNT", forms.matching(forms.NAMESPACE, "the name of a ServiceAccount"),
         "tpu-provisioner-partitions",
         "The ServiceAccount, in POD_NAMESPACE, of the controller of partitions, which alone may change its fields.")
