@@ -135,7 +135,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Events of slices",
-                "Events that slices have now, by reason; docs/reliability.md says when each is sent.",
+                "Events that slices have now, by reason; docs/events.md has each reason.",
                 ((_Q.gauge("notices", "reason"), "{{reason}}"),),
                 stacked=True,
             ),
@@ -284,7 +284,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
             ),
             Panel(
                 "Alerts by kind",
-                "Alerts that the administrator must look at; docs/reliability.md says what each kind means.",
+                "Alerts that the administrator must look at; docs/runbooks has each kind.",
                 ((_Q.gauge("alerts", "kind"), "{{kind}}"),),
                 stacked=True,
             ),
