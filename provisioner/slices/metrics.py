@@ -20,7 +20,6 @@ from typing import NamedTuple
 
 from prometheus_client.metrics_core import CounterMetricFamily
 
-from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import CapacityKind, FailureKind, NodePool, PoolName
 from provisioner.model.choices import capacity_key
@@ -28,6 +27,7 @@ from provisioner.runtime.metrics import LoopMetrics, Registry, RequestMetrics, S
 from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import SliceId
+from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
@@ -374,9 +374,8 @@ def values_of(
     yield Shown("limit", "The limits that are set.", {key: each.most for key, each in limits.items()}, scopes)
     text = "How much of each limit is used; scope `*`: by the one that uses most."
     yield Shown("limit_used", text, {key: each.used for key, each in limits.items()}, scopes)
-    limited = Counter(
-        cause for wait in plan.waits.values() if wait.reason == constants.LIMIT_REACHED for cause in wait.causes
-    )
+    refused = (wait for wait in plan.waits.values() if wait.kind in (WaitKind.PAUSE, WaitKind.LIMIT))
+    limited = Counter(cause for wait in refused for cause in wait.causes)
     waiting = {each.name: 0 for each in plan.limits} | limited
     yield Shown("limit_waiting_slices", "Slices that wait because of a limit.", waiting, ("limit",))
     text = "Node pool operations in progress in the cluster, as far as known."

@@ -3,7 +3,7 @@
 RayJobs and RayServices create RayClusters, and end them. KubeRay labels replicas and their hosts with numbers since
 release 1.6, or in 1.5 with the feature gate RayMultiHostIndexing. A replica that is recreated after the loss of a host
 has another name and the number that became free, so it is the same slice. Pods without these labels are not served
-(`planning.plan.notices_of_workloads`).
+(`slices.messages.notices`).
 """
 
 from __future__ import annotations

@@ -10,6 +10,7 @@ from datetime import timedelta
 
 from provisioner import constants
 from provisioner.model.workloads import Workloads
+from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
@@ -150,12 +151,13 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
         yield f"its create {'is' if is_sent else 'is not'} sent, and the record why it waits is {wait}"
     if wait is None:
         return
-    if each.reason != (wait.brief or wait.message):
-        yield f"the record says {wait.message!r}, the reason is {each.reason!r}"
+    note, message = waits.note(wait, plan.decided), waits.message(wait, plan.decided)
+    if each.reason != note:
+        yield f"the record says {note!r}, the reason is {each.reason!r}"
     told = [notice.message for notice in each.notices if notice.reason in _WAITS]
-    false = [message for message in told if not message.startswith(wait.message.rstrip("."))]
+    false = [text for text in told if not text.startswith(message.rstrip("."))]
     if false:
-        yield f"the record says {wait.message!r}, the Events say {false}"
+        yield f"the record says {message!r}, the Events say {false}"
     if (wait.of == 0) != (wait.position == 0) or wait.position > wait.of or len(wait.ahead) >= max(1, wait.position):
         yield f"its place is {wait.position} of {wait.of}, ahead are {wait.ahead}"
     place = (wait.position, wait.of) if wait.kind is WaitKind.LIMIT and wait.of else None

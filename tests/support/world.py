@@ -22,10 +22,10 @@ from provisioner.model.capacity import (
 from provisioner.model.fit import misfit, view_of_node
 from provisioner.model.workloads import Pod, Workload, Workloads, WorkloadUid
 from provisioner.settings import Settings
+from provisioner.slices.messages.notices import notices_of_workloads
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, LookUp, Memory
-from provisioner.slices.planning.notices import notices_of_workloads
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Create, Delete, DeleteReason, Notice, Plan
 from provisioner.slices.planning.round import Round, Snapshot, begin_round

@@ -23,13 +23,13 @@ from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.slices import read_wishes
+from provisioner.slices.messages.notices import too_large
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.paths import path_of
 from provisioner.slices.offline.placement import missing_placement
 from provisioner.slices.offline.reading import MOMENT, Reading, Subject, read_document, read_train_jobs, title
 from provisioner.slices.planning.memory.state import Memory
-from provisioner.slices.planning.notices import too_large
 from provisioner.slices.planning.pipeline import decide
 from provisioner.slices.planning.plan import Notice, Plan
 from provisioner.slices.planning.round import Snapshot

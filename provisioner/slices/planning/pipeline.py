@@ -22,12 +22,12 @@ from functools import partial
 
 from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
+from provisioner.slices.messages import notices, waits
 from provisioner.slices.planning import assignment, pool_states, remember, request_status, scale_in, split, stuck, wake
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, Unit, in_line, place_of, unit_of
 from provisioner.slices.planning.contention.operations import Slots, find_slots
 from provisioner.slices.planning.contention.usage import LimitUse
-from provisioner.slices.planning.contention.waits import OTHER_OPERATIONS
 from provisioner.slices.planning.create import gangs
 from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
 from provisioner.slices.planning.create.launches import Launches
@@ -38,10 +38,9 @@ from provisioner.slices.planning.delete.unneeded import Due, Unneeded, find_unne
 from provisioner.slices.planning.match import Matching, match
 from provisioner.slices.planning.memory import answers
 from provisioner.slices.planning.memory.state import LookUp, Memory
-from provisioner.slices.planning.notices import held_for_others, not_marked, notices_of_workloads, underused
-from provisioner.slices.planning.plan import Delete, Notice, Plan
+from provisioner.slices.planning.plan import Delete, DeleteWait, Notice, Plan
 from provisioner.slices.planning.round import Round, Snapshot, begin_round
-from provisioner.slices.planning.stuck import Stuck
+from provisioner.slices.planning.stuck import Stuck, StuckKind
 from provisioner.slices.supplier import PoolRules
 
 
@@ -180,7 +179,7 @@ def _start(learned: _Learned, requests: _Requests, retired: _Retired) -> _Starte
     # Pools that refused slices wait for are deleted first, then the pools that have been idle for longest.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in requests.evicted, unneeded.since[call.name]))
     at_once = slots.for_deletes(len(launches.creates))
-    late = {call.name: unneeded.due[call.name]._replace(waits_for=OTHER_OPERATIONS) for call in urgent[at_once:]}
+    late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[at_once:]}
     return _Started(
         slots=slots,
         limits=limits,
@@ -192,7 +191,8 @@ def _start(learned: _Learned, requests: _Requests, retired: _Retired) -> _Starte
 
 def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retired, started: _Started) -> Plan:
     ctx, matching, launches = learned.round, requests.matching, requests.launches
-    phases = pool_states.find_phases(ctx, matching, launches.wanted, started.due)
+    wanted = tuple(waits.with_notes(launches.wanted, launches.waits, ctx))
+    phases = pool_states.find_phases(ctx, matching, wanted, started.due)
     splits = split.find_splits(ctx, matching)
     statuses, expiries = request_status.statuses(ctx, matching, launches.waits)
     partial_gangs = learned.progress.partial.keys()
@@ -209,7 +209,11 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
                 turns=learned.turns,
                 progress=learned.progress,
                 operations=started.slots.learned,
-                refusals={each.slice_id: each.refusal for each in retired.stuck if each.refusal},
+                refusals={
+                    each.slice_id: notices.refusal(each, ctx)
+                    for each in retired.stuck
+                    if each.kind is StuckKind.REFUSED
+                },
             ),
         ),
         creates=tuple(launches.creates),
@@ -220,11 +224,15 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
         assignments=(*assignment.assignments(ctx, matching, partial_gangs), *assignment.label_job_nodes(ctx)),
         costs=scale_in.deletion_costs(ctx),
         waits=launches.waits,
-        notices=(*launches.notices, *_notices(learned, matching, retired, splits)),
+        notices=(
+            *(each for served in launches.served for each in notices.of_create(*served, ctx)),
+            *waits.notices(launches.waits, launches.joined, ctx),
+            *_notices(learned, matching, retired, splits),
+        ),
         statuses=statuses,
         alerts=(
-            *failing.alerts_of_pools(ctx, learned.hanging, retired.unneeded.since.keys()),
-            *retired.unneeded.alerts,
+            *notices.alerts_of_pools(ctx, learned.hanging, retired.unneeded.since.keys()),
+            *notices.alerts_of_vanished(ctx, retired.unneeded.vanished),
         ),
         transitions=phases.transitions,
         pools=split.with_splits(phases.states, splits),
@@ -248,13 +256,13 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
 
 def _notices(learned: _Learned, matching: Matching, retired: _Retired, splits: split.Splits) -> Iterator[Notice]:
     ctx = learned.round
-    yield from held_for_others(ctx, matching.claimed, learned.progress.partial)
-    yield from (found.notice for found in retired.stuck)
-    yield from stuck.find_leaderless(ctx, matching)
-    yield from stuck.find_maintained(ctx, matching)
-    yield from stuck.find_ending(ctx, matching)
-    yield from split.notices(ctx, matching, splits)
-    yield from notices_of_workloads(ctx)
-    yield from not_marked(ctx)
+    yield from notices.held_for_others(ctx, matching.claimed, learned.progress.partial)
+    yield from (notices.of_stuck(found, ctx) for found in retired.stuck)
+    yield from notices.leaderless(ctx, matching)
+    yield from notices.maintained(ctx, matching)
+    yield from notices.ending(ctx, matching)
+    yield from notices.of_splits(ctx, matching, splits)
+    yield from notices.notices_of_workloads(ctx)
+    yield from notices.not_marked(ctx)
     for slice_ in filter(None, map(ctx.slices.get, matching.held)):
-        yield from underused(slice_)
+        yield from notices.underused(slice_)

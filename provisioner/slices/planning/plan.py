@@ -51,6 +51,15 @@ class DeleteReason(Enum):
     NOT_NEEDED = "not_needed"
 
 
+class DeleteWait(Enum):
+    """Cause for which a delete waits in addition to its delay."""
+
+    #: The supplier takes no more operations now.
+    OPERATIONS = "operations"
+    #: The workloads of many pools vanished at once.
+    BRAKE = "brake"
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
     """A pool to request from the supplier."""
@@ -179,8 +188,8 @@ class PoolState:
     next_at: datetime | None = None
     #: Reason of the delete; None if the pool is needed.
     delete_reason: DeleteReason | None = None
-    #: Cause for which the delete waits in addition to its delay; empty if there is no cause.
-    delete_waits_for: str = ""
+    #: Cause for which the delete waits in addition to its delay; None if there is no cause.
+    delete_waits_for: DeleteWait | None = None
     #: Whether the pool may look idle although it is needed: workload not watched, or machine type unknown.
     undecided: bool = False
     #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
@@ -253,7 +262,7 @@ def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: 
 
 
 def wanted_pool(
-    slice_: Slice, name: PoolName, phase: Phase, now: datetime, *, note: str = "", next_at: datetime | None = None
+    slice_: Slice, name: PoolName, phase: Phase, now: datetime, *, next_at: datetime | None = None
 ) -> PoolState:
     """Return the entry of the read model for a pool that a slice wants and that does not exist."""
     shape, nodes = slice_.shape, slice_.nodes
@@ -271,6 +280,5 @@ def wanted_pool(
         chips=shape.machine_type.chips * nodes if shape is not None else 0,
         nodes=nodes,
         ready_nodes=0,
-        note=note,
         next_at=next_at,
     )

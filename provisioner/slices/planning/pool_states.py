@@ -107,7 +107,7 @@ def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matchin
         note=_note(supply, known.delete),
         next_at=due.at if due is not None else None,
         delete_reason=due.reason if due is not None else None,
-        delete_waits_for=due.waits_for if due is not None else "",
+        delete_waits_for=due.waits_for if due is not None else None,
         undecided=supply.undecided,
         holders=matching.holders.get(supply.name, frozenset()),
         claimant=matching.claimed.get(supply.name),

@@ -23,6 +23,7 @@ from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.wording import clock
 from provisioner.model.workloads import Ask, Condition, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.match import Matching
@@ -87,8 +88,8 @@ class _Facts:
 
     def wait(self, slices: Iterable[Slice]) -> str:
         """Return why the first slice that waits has no pool, in a text that other workloads do not change."""
-        waits = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
-        return "" if waits is None else waits.lasting or waits.message
+        wait = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
+        return "" if wait is None else waits.message(wait, self.round_, lasting=True)
 
 
 def statuses(
@@ -129,7 +130,8 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
         yield from _of_booking(facts, workload, ask)
         return
     round_, place, blocked = facts.round_, facts.place, facts.blocked
-    failed = (blocked[each.id].message for each in slices if each.id in blocked and blocked[each.id].failed)
+    failing = (blocked[each.id] for each in slices if each.id in blocked and blocked[each.id].failed)
+    failed = (waits.message(wait, round_) for wait in failing)
     reasons = ((each, round_.policy.why_not(workload, each.requirements)) for each in slices)
     unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
     problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, round_.settings)
@@ -186,8 +188,8 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
     """Return the number of ready slices, with the reason why the others wait or the time at which they are expected."""
     round_, place = facts.round_, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
-    if waits := facts.wait(slices):
-        return f"{words}. {waits}"
+    if wait := facts.wait(slices):
+        return f"{words}. {wait}"
     coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
     phases = filter(None, (round_.memory.pool(name).phase for name in coming))
     usual = round_.memory.usual_creation or _USUAL
@@ -211,12 +213,12 @@ def _of_buffer(
 ) -> tuple[tuple[_Typed, ...], dict[str, Any]]:
     known = bool(workload.groups) and not workload.problem
     missing = "the PodTemplate or the object of scalableRef does not exist"
-    ready, waits = facts.ready(slices), facts.wait(slices)
+    ready, wait = facts.ready(slices), facts.wait(slices)
     reason = "BufferEmpty" if not slices else "FitsExistingCapacity" if ready == len(slices) else "RequiresNewCapacity"
     read = Condition(known, "TemplateRead", "the slices of the buffer are known")
     if not known:
         read = Condition(known, "NoTemplate", workload.problem or missing)
-    message = f"{ready} of {len(slices)} slices are ready{f'. {waits}' if waits else ''}"
+    message = f"{ready} of {len(slices)} slices are ready{f'. {wait}' if wait else ''}"
     conditions = (
         (constants.READY_FOR_PROVISIONING, read),
         (constants.PROVISIONING_BUFFER, Condition(ready == len(slices) > 0, reason, message)),

@@ -8,17 +8,14 @@ fit them. Slices of one host cannot be split.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from typing import NamedTuple
 
-from provisioner import constants
 from provisioner.model.capacity import PoolName
-from provisioner.model.placement import EXCLUSIVE
-from provisioner.model.wording import first_of
-from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.plan import Notice, PoolState, notice
+from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.planning.round import Round
 
 
@@ -62,43 +59,9 @@ def find_splits(round_: Round, matching: Matching) -> Splits:
     return Splits(slices=split, pools=shared, affected=affected)
 
 
-def notices(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
-    """Yield one notice for each slice that does not have one node pool to itself."""
-    for slice_id in sorted(splits.affected):
-        slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
-        shared = any(name in splits.pools for name in pools)
-        message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # A fixed key: the pools in the message change with each pod, which must not cause another notice.
-        yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
-
-
 def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState, ...]:
     """Return the states of all pools, with `split` set for pools that no slice has to itself."""
     names = frozenset(splits.pools).union(*splits.slices.values())
     if not names:
         return tuple(states)
     return tuple(replace(state, split=True) if state.name in names else state for state in states)
-
-
-def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
-    if len(pools) == 1:
-        return f"The pods of {slice_.title} share node pool {pools[0]} with pods of other slices"
-    others = ", which pods of other slices use as well" if shared else ""
-    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{others}"
-
-
-def _remedy(slice_: Slice, *, is_split: bool) -> str:
-    workload = slice_.workload
-    restart = f"restart the {workload.owner_kind}"
-    annotation = EXCLUSIVE.get(workload.kind, "")
-    exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
-    if slice_.mark or (exclusive and is_split):
-        cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"
-        return f"{cause} did not apply to some of these pods, which are older or were bound by hand: {restart}"
-    policy = (
-        f"install the placement policy and label namespace {workload.namespace} with "
-        f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, then {restart}"
-    )
-    if exclusive or not annotation:
-        return policy
-    return f"add the annotation {annotation}: {constants.NODE_POOL}, or {policy}"

@@ -15,6 +15,7 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
 from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
@@ -109,9 +110,9 @@ def _capacity_view(
     )
 
 
-def _is_rejected(pool: PoolState, waits: Mapping[SliceId, WaitsFor]) -> bool:
+def _is_rejected(pool: PoolState, waiting: Mapping[SliceId, WaitsFor]) -> bool:
     """Whether a pool is not created unless the workload of its slice or a setting is changed."""
-    wait = waits.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
+    wait = waiting.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
     return wait is not None and wait.final
 
 
@@ -162,8 +163,10 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
-    waits, idle = plan.waits, _idle(pools)
-    slice_views = [round_.slice_view(each, states.get(each.id), waits.get(each.id), idle) for each in slices.values()]
+    idle = _idle(pools)
+    slice_views = [
+        round_.slice_view(each, states.get(each.id), plan.waits.get(each.id), idle) for each in slices.values()
+    ]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips
@@ -276,8 +279,8 @@ class _Round(reasons.Known):
             since=since,
             since_start=since_start,
             reason=_shortened(reason),
-            cause=wait.cause if wait is not None else "",
-            next_step=wait.next_step if wait is not None else "",
+            cause=waits.cause(wait) if wait is not None else "",
+            next_step=waits.next_step(wait) if wait is not None else "",
             next_try_at=state.next_at if state is not None and not created else None,
             leader=leader.name if leader is not None and leader.kind.has_pods else "",
             unschedulable_since=leader.unschedulable_since if leader is not None else None,

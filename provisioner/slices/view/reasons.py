@@ -12,9 +12,11 @@ from provisioner.model.fit import misfit
 from provisioner.model.workloads import Workload, WorkloadKind, WorkloadName, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.messages.waits import OTHER_OPERATIONS
 from provisioner.slices.planning.delete.failing import unready
+from provisioner.slices.planning.delete.unneeded import BRAKE_PAUSE
 from provisioner.slices.planning.memory.state import CallState, Memory, Phase
-from provisioner.slices.planning.plan import DeleteReason, PoolState
+from provisioner.slices.planning.plan import DeleteReason, DeleteWait, PoolState
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Supply
 from provisioner.slices.view.types import RUNS, NoticeView, id_of_slice
@@ -31,6 +33,14 @@ WHY_DELETED = {
     DeleteReason.SLICE_ELSEWHERE: "the pods of its slice run on other nodes",
     DeleteReason.GIVEN_BACK: "its workload starts with all slices or none, and not all of them could be created",
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
+}
+#: Cause for which a delete waits in addition to its delay, as users read it.
+WHY_LATE = {
+    DeleteWait.OPERATIONS: OTHER_OPERATIONS,
+    DeleteWait.BRAKE: (
+        "its turn: the workloads of many node pools vanished at once, so one node pool every "
+        f"{BRAKE_PAUSE.total_seconds():.0f} s is deleted"
+    ),
 }
 #: Reason for which a slice that waits does not use an idle pool, as users read it.
 WHY_UNUSED = {
@@ -276,7 +286,7 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _held_up(state: PoolState, known: Known) -> str:
-    words = f" Its delete waits for {state.delete_waits_for}." if state.delete_waits_for else ""
+    words = f" Its delete waits for {WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
     call = known.memory.pool(state.name).delete
     if call is None or not call.reason:
         return words

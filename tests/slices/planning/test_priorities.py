@@ -62,7 +62,7 @@ def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave()
         world.finish(each)
         world.live(6, seconds=10)
     assert "kept for pods of higher priority" in next(
-        wait.message for each, wait in world.plans[-1].waits.items() if "small" in each.workload_uid
+        state.note for state in world.plans[-1].pools if "small" in state.named.name and state.phase.before_create
     ) or world.bound(large)
     world.live(8, seconds=10)
     assert (world.bound(large), sum(map(world.bound, small[8:]))) == (1, 0)

@@ -12,14 +12,13 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
 from provisioner.settings.forms import OTHERS
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.contention import waits
 from provisioner.slices.planning.contention.line import Unit
 from provisioner.slices.planning.contention.usage import (
     ALL,
@@ -31,7 +30,7 @@ from provisioner.slices.planning.contention.usage import (
     charge_of,
     users_of,
 )
-from provisioner.slices.planning.contention.waits import Limit, WaitsFor
+from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsFor
 from provisioner.slices.planning.round import Round, Supply
 
 HOUR = timedelta(hours=1)
@@ -63,7 +62,7 @@ class Budget:
     def of(cls, round_: Round) -> Budget:
         """Count the pools of a round, before any slice counts on a pool without pods."""
         paused_since = round_.snapshot.paused_since
-        paused = waits.of_pause(paused_since) if paused_since or round_.settings.pause_creation else None
+        paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or round_.settings.pause_creation else None
         requests = any(not slice_.workload.kind.has_pods for slice_ in round_.slices.values())
         budget = cls(settings=round_.settings, now=round_.now, requests=requests, paused=paused)
         budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - HOUR)
@@ -93,10 +92,14 @@ class Budget:
             kept = sum(chips for by, chips in self.kept[limit.scope].items() if by > unit.priority) if self.kept else 0
             excess = self.used[limit.scope] + kept + limit.asked - limit.most
             if excess > 0:
-                used, going = self.used[limit.scope], self.going[limit.scope]
-                refused = waits.of_limit(limit, slices=len(slices), used=used, going=going, kept=kept)
                 ends = limit.scope == CREATES_PER_HOUR and excess <= len(self.created)
-                return replace(refused, until=self.created[excess - 1] + HOUR) if ends else refused
+                used, going = self.used[limit.scope], self.going[limit.scope]
+                return WaitsFor(
+                    kind=WaitKind.LIMIT,
+                    limit=limit._replace(slices=len(slices), used=used, going=going, kept=kept),
+                    until=self.created[excess - 1] + HOUR if ends else None,
+                    final=limit.asked > limit.most,
+                )
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:

@@ -20,9 +20,8 @@ from datetime import datetime, timedelta
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.contention import waits
 from provisioner.slices.planning.contention.line import Unit, granted, in_line, unit_of
-from provisioner.slices.planning.contention.waits import WaitsFor
+from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.create.options import problem_of_all
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import Gang, Hold, Stamps
@@ -106,7 +105,8 @@ def take_turns(round_: Round) -> GangTurns:
                 stamps = granted(stamps, accelerator, [every[uid]], now)
         else:
             blocking = min(accelerators[uid] & taken)
-            waiting[uid] = waits.of_hold(blocking, holds.get(blocking), ids[blocking], place[blocking, uid], now)
+            held = _held(blocking, holds.get(blocking))
+            waiting[uid] = held.in_line(place[blocking, uid], ids[blocking])
         if worst[uid] == 1:
             # No workload passes one that is first in all its lines; otherwise it might never find all of them free.
             taken |= accelerators[uid]
@@ -121,6 +121,11 @@ def take_turns(round_: Round) -> GangTurns:
         releasing=frozenset(queued & waiting.keys()) | unsatisfiable,
         wake_at=tuple(hold.until for hold in holds.values() if hold.until is not None),
     )
+
+
+def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
+    until = hold.until if hold is not None else None
+    return WaitsFor(kind=WaitKind.HOLD, accelerator=accelerator, hold=hold, until=until)
 
 
 def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
@@ -179,7 +184,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
             wake_at += [since + limit] if in_time else []
         else:
             gangs[uid], hold = Gang(queues=True), Hold(workload=uid, since=now, released=True)
-            released[uid] = waits.of_hold(min(_accelerators(slices)), hold, (), 0, now)
+            released[uid] = _held(min(_accelerators(slices)), hold)
             wake_at.append(now)
     return GangProgress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},

@@ -18,7 +18,6 @@ from provisioner.model.choices import CapacityKey, capacity_key
 from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning import notices
 from provisioner.slices.planning.contention import waits
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, Unit, granted, in_line, place_of
@@ -34,10 +33,10 @@ from provisioner.slices.planning.create.options import (
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import BackoffKey, Phase, Stamps, Tallies, TurnResource
-from provisioner.slices.planning.plan import Create, Notice, PoolState, notice, wanted_pool
+from provisioner.slices.planning.plan import Create, PoolState, wanted_pool
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.seats import burst_ends, join
-from provisioner.slices.planning.spec.capacity import wants_one_zone
+from provisioner.slices.planning.spec.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
@@ -45,6 +44,8 @@ from provisioner.slices.supplier import UnmeetableError
 _RELABELLED = timedelta(minutes=1)
 #: A slice that waits for operations for longer gets an Event: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
+#: Causes that usually last for seconds.
+_BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
 
 
 class _Candidate(NamedTuple):
@@ -82,7 +83,8 @@ class Launches:
     joined: dict[SliceId, tuple[Slice, ...]] = field(default_factory=dict)
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
-    notices: list[Notice] = field(default_factory=list)
+    #: Slices of the creates, each with its request and its choices of capacity.
+    served: list[tuple[Slice, NodePoolRequest, Choices]] = field(default_factory=list)
     #: Entries of the read model for pools that do not exist yet.
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
@@ -139,15 +141,13 @@ class Launches:
         for each in self.candidates:
             scopes = {limit.scope for limit in self.budget.limits_of([each.slice_])} if each.slice_.spare else set()
             if self.limited & scopes:
-                self._wait(each.slice_, waits.of_buffer(each.name))
+                self._wait(each.slice_, WaitsFor(kind=WaitKind.BUFFER, warning=False))
             else:
                 self._serve(each, places, slots)
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
             self._report(self.round_.slices[slice_id], wait)
-            for other in self.joined[slice_id]:
-                self.waits[other.id] = wait
-                self.notices += [] if wait.silent else [self._notice_of(other, wait)]
+            self.waits |= dict.fromkeys((other.id for other in self.joined[slice_id]), wait)
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
@@ -158,7 +158,7 @@ class Launches:
         for slice_ in self.matching.unserved:
             if slice_.workload.uid in allowed:
                 slices[slice_.workload.uid].append(slice_)
-        memory, supplier_name = self.round_.memory, self.round_.rules.supplier_name
+        memory = self.round_.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
         # A create counts as tried until its pool is up, because its operation may end with the same rejection.
         calls = (*memory.creates.values(), *memory.coming_up.values())
@@ -168,16 +168,16 @@ class Launches:
             problem, first = problem_of_all(self.round_, unserved, self.matching.zones), None
             # If a limit never allows all of them, its own message is the reason.
             if refusal is not None and (refusal.final or not problem):
-                wait = replace(refusal, key="together")
+                wait = refusal
                 self._note_refused(refusal, unserved)
             elif problem:
-                wait = waits.of_gang(f"no choice of capacity is available for {problem}")
+                wait = WaitsFor(kind=WaitKind.TOGETHER, problem=problem)
             elif rejected and (first := self._first_tried(uid, unserved, rejected, tried)) is not None:
-                cause = f"because {supplier_name} rejected its node pool before"
-                wait = waits.of_gang(f"{cause}, slice {first.group_name} is tried first")
+                wait = WaitsFor(kind=WaitKind.TOGETHER, first=first)
             else:
                 continue
-            found |= {each.id: wait for each in unserved if each is not first}
+            together = replace(wait, together=unserved[0].workload)
+            found |= {each.id: together for each in unserved if each is not first}
         return found
 
     def _first_tried(
@@ -200,10 +200,10 @@ class Launches:
         """Find the pools that a slice could have; None if it waits, which is recorded."""
         slice_ = self._within_limits(slice_)
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
-        found = self._options_or_wait(slice_, name, refusals)
+        found = self._options_or_wait(slice_, refusals)
         until = burst_ends((slice_, *self.joined[slice_.id]), self.round_.now)
         if not isinstance(found, WaitsFor) and until is not None and until > self.round_.now:
-            found = waits.of_burst(name, until)
+            found = WaitsFor(kind=WaitKind.BURST, until=until, warning=False, silent=True)
         if isinstance(found, WaitsFor):
             self._wait(slice_, found)
             return None
@@ -218,41 +218,35 @@ class Launches:
     def _refusal(self, slice_: Slice) -> WaitsFor | None:
         return self.budget.refusal([slice_], self.units[slice_.id])
 
-    def _options_or_wait(
-        self, slice_: Slice, name: PoolName, refusals: Mapping[SliceId, WaitsFor]
-    ) -> LaunchOptions | WaitsFor:
+    def _options_or_wait(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> LaunchOptions | WaitsFor:
         """Return the pools that a slice could have, or the first cause, in the order of `WaitKind`, why it has none."""
         uid, volumes = slice_.workload.uid, slice_.requirements.volumes
         if volumes is not None and volumes.problem:
-            return waits.of_volumes(name, volumes.problem)
+            return WaitsFor(kind=WaitKind.VOLUME, problem=volumes.problem)
         try:
             options = options_of(self.round_, slice_, self.zones.get(uid))
         except UnmeetableError as error:
             asked = slice_.requirements
             if MACHINE_CONFIGS in self.round_.snapshot.unknown and slice_.shape is None and not asked.problem:
-                return waits.of_catalogue(name, str(error))
-            message = f"No TPU node pool is created: {error}"
-            reason = constants.INVALID_REQUEST
-            return WaitsFor(kind=WaitKind.REQUEST, message=message, reason=reason, failed=True, final=True)
+                return WaitsFor(kind=WaitKind.CATALOGUE, problem=str(error))
+            return WaitsFor(kind=WaitKind.REQUEST, problem=str(error), failed=True, final=True)
         refusal, gang = self._refusal(slice_), refusals.get(slice_.id)
         if refusal is not None and refusal.kind is WaitKind.PAUSE:
-            return _not_created(name, refusal)
-        if (failures := self._too_many_failures(slice_, name)) is not None:
+            return refusal
+        if (failures := self._too_many_failures(slice_)) is not None:
             return failures
         if (turn := self.gangs.waiting.get(uid)) is not None:
-            return turn.after(f"Node pool {name} waits: ")
+            return turn
         if options.offers and gang is not None:
-            return gang.after(
-                f"Node pool {name} is not created, because the slices of {slice_.workload} start together: "
-            )
+            return gang
         if refusal is not None:
             self._note_refused(refusal, [slice_])
-            return _not_created(name, refusal)
+            return refusal
         if not options.offers:
-            return waits.of_choices(name, options.blockers, self.round_.now, self.round_.rules.supplier_name)
+            return waits.of_choices(options.blockers, self.round_.now)
         until = self.units[slice_.id].since + _RELABELLED
         if (other := self.marked.get((slice_.workload.namespace, slice_.mark))) is not None and self.round_.now < until:
-            return waits.of_relabelling(name, other, until)
+            return WaitsFor(kind=WaitKind.LABELS, other=other, until=until, warning=False, silent=True)
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
@@ -271,21 +265,19 @@ class Launches:
             if again is None:
                 return
             each = again
-        slice_, name = each.slice_, each.name
-        refusal = self._refusal(slice_)
-        wait = _not_created(name, refusal) if refusal is not None else self._too_many_failures(slice_, name)
+        slice_ = each.slice_
+        wait = self._refusal(slice_) or self._too_many_failures(slice_)
         offer, blockers = self._in_turn(each, places)
         if wait is not None:
             self._wait(slice_, wait)
         elif offer is None:
-            self._wait(slice_, waits.of_choices(name, blockers, self.round_.now, self.round_.rules.supplier_name))
+            self._wait(slice_, waits.of_choices(blockers, self.round_.now))
         elif len(self.creates) >= slots:
             self.waits_for_operations = True
             silent = self.round_.now - each.unit.since < _PATIENCE
-            limit, supplier_name = self.round_.memory.operations.limit, self.round_.rules.supplier_name
-            self._wait(slice_, waits.of_operations(name, limit, supplier_name, silent=silent))
+            self._wait(slice_, WaitsFor(kind=WaitKind.OPERATIONS, warning=False, silent=silent))
         else:
-            self._create(each, offer, offer.stamped(name, each.attempt))
+            self._create(each, offer, offer.stamped(each.name, each.attempt))
 
     def _in_turn(
         self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
@@ -305,7 +297,7 @@ class Launches:
         return None, blockers
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
-        self.waits[slice_.id] = wait
+        self.waits[slice_.id] = replace(wait, pool=self._names_of[slice_.id][1])
         self.limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
@@ -315,7 +307,7 @@ class Launches:
         gangs = self.gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
-            if (wait.scope is not None and not wait.final) or wait.kind is WaitKind.OPERATIONS:
+            if (wait.scope is not None and not wait.final) or wait.kind in _BRIEF:
                 unit = self.units[slice_id]
                 # Slices that start together share one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
@@ -330,30 +322,23 @@ class Launches:
                     self.waits[slice_id] = self.waits[slice_id].in_line(place, ids, using)
 
     def _report(self, slice_: Slice, wait: WaitsFor) -> None:
-        _, name = self._names_of[slice_.id]
-        phase = Phase.WANTED if wait.kind is WaitKind.OPERATIONS else Phase.BLOCKED
-        note = wait.brief or wait.message
-        self.wanted.append(wanted_pool(slice_, name, phase, self.round_.now, note=note, next_at=wait.until))
-        self.notices += [] if wait.silent else [self._notice_of(slice_, wait, name)]
+        phase = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED
+        self.wanted.append(wanted_pool(slice_, wait.pool, phase, self.round_.now, next_at=wait.until))
 
-    def _notice_of(self, slice_: Slice, wait: WaitsFor, name: str = "") -> Notice:
-        key = wait.key or " ".join(wait.causes)
-        key = f"{key} {name}" if key else ""
-        return notice(slice_, wait.reason, wait.event_message, key=key, warning=wait.warning)
-
-    def _too_many_failures(self, slice_: Slice, name: PoolName) -> WaitsFor | None:
-        now, own = self.round_.now, self.round_.memory.slice(slice_.id).backoff
+    def _too_many_failures(self, slice_: Slice) -> WaitsFor | None:
         until = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
-        return waits.of_failures(name, own, until, now) if until is not None and until > now else None
+        waits_on = until is not None and until > self.round_.now
+        own = self.round_.memory.slice(slice_.id).backoff
+        return WaitsFor(kind=WaitKind.FAILURES, own=own, until=until, failed=True) if waits_on else None
 
     def _create(self, each: _Candidate, offer: Specification, request: NodePoolRequest) -> None:
-        slice_, capacity, choices = each.slice_, offer.blueprint.capacity, each.options.choices
+        slice_, capacity = each.slice_, offer.blueprint.capacity
         if slice_.leader is None:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
         self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now))
-        self.notices += notices.of_create(slice_, request, choices, self.round_)
+        self.served.append((slice_, request, each.options.choices))
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
         self.budget.take(slice_)
@@ -391,7 +376,3 @@ def _in_flight(round_: Round) -> Counter[CapacityKey]:
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     making = (pool for pool in round_.supply.values() if not pool.listed or pool.pool.status is PoolStatus.PROVISIONING)
     return Counter(capacity_key(requests.get(pool.name, pool.pool)) for pool in making)
-
-
-def _not_created(name: PoolName, refusal: WaitsFor) -> WaitsFor:
-    return refusal.after(f"Node pool {name} is not created: ")

@@ -9,20 +9,16 @@ from datetime import datetime, timedelta
 from provisioner import constants
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus
 from provisioner.model.choices import capacity_key
-from provisioner.model.wording import clock
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import unexplained
 from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallState, Memory
-from provisioner.slices.planning.plan import Alert
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
-from provisioner.slices.planning.stuck import Stuck, how_it_hangs, is_one_unit, unschedulable
+from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, unschedulable
 
 #: Maximum time that a group of machines needs to fail after capacity_wait_seconds have passed.
 _TO_FAIL = timedelta(minutes=10)
-#: A delete that has been postponed for this long is reported as an alert.
-_HELD_UP = timedelta(minutes=10)
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
@@ -35,7 +31,7 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
     }
-    lost |= {each.pool: each.slice_id for each in stuck if each.refusal}
+    lost |= {each.pool: each.slice_id for each in stuck if each.kind is StuckKind.REFUSED}
     if not settings.replace_stuck_slices:
         return lost
     going = sum(
@@ -52,25 +48,6 @@ def find_hanging(round_: Round) -> frozenset[PoolName]:
     longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in round_.supply.items() if pool.passing is not None)
     return frozenset(name for name, (status, since) in passing if round_.now - since >= longest[status])
-
-
-def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
-    """Report the pools whose delete has been postponed for too long, and those that hang in a status."""
-    deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
-    messages = {
-        name: f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: {call.reason}"
-        for name, call in deletes.items()
-        if name in unneeded
-        and call.postponed_since is not None
-        and call.postponed_since <= now - _HELD_UP
-        # A workload that is not watched may live without limit: its pool is kept rightly, which needs no alert.
-        and not (call.needed and supply[name].undecided)
-    }
-    # In the order of the pools, because the order of a set of names is different in each process.
-    for name in (name for name in supply if name in hanging):
-        where = f"look at it and at its operations in {round_.rules.supplier_name}"
-        messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
-    return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())
 
 
 def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:

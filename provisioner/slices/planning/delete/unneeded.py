@@ -19,7 +19,7 @@ from provisioner.model.workloads import GroupKey, ObjectRef, Workload, WorkloadK
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory.state import CallState
-from provisioner.slices.planning.plan import Alert, Delete, DeleteReason
+from provisioner.slices.planning.plan import Delete, DeleteReason, DeleteWait
 from provisioner.slices.planning.round import Round, Supply
 
 #: Maximum difference between the clocks of one cluster, unless one of them is wrong.
@@ -31,11 +31,7 @@ _Selected = tuple[str, str]
 #: Deletes are slowed down if the workloads of more pools than this, and of more than half of all pools, have vanished.
 _VANISHED_AT_ONCE = 3
 #: Interval between such deletes.
-_PAUSE = timedelta(seconds=60)
-_HELD_BACK = (
-    "its turn: the workloads of many node pools vanished at once, so one node pool every "
-    f"{_PAUSE.total_seconds():.0f} s is deleted"
-)
+BRAKE_PAUSE = timedelta(seconds=60)
 
 
 class Due(NamedTuple):
@@ -43,8 +39,8 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
-    #: Cause of a wait in addition to the delay; empty if there is no cause.
-    waits_for: str = ""
+    #: Cause of a wait in addition to the delay; None if there is no cause.
+    waits_for: DeleteWait | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +55,8 @@ class Unneeded:
     #: Nodes that the provisioner cordoned and whose pool is kept after all.
     uncordons: tuple[str, ...]
     due_at: tuple[datetime, ...]
-    alerts: tuple[Alert, ...] = ()
+    #: Number of pools whose workloads vanished at once, so that few of them are deleted at a time; 0 if none did.
+    vanished: int = 0
     braked_delete_at: datetime | None
 
 
@@ -247,35 +244,30 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     few = max(_VANISHED_AT_ONCE, len(supply) // 2)
     if len(vanished) <= few:
         return found
-    next_at = now if last_at is None else max(now, last_at + _PAUSE)
+    next_at = now if last_at is None else max(now, last_at + BRAKE_PAUSE)
     # Pools whose deletes failed come last; otherwise one of them could block all others.
     failures = {name: call.failures for name, call in round_.memory.deletes.items()}
     queue = sorted(
         (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
     )
     let_go = queue[:1] if next_at <= now else []
-    next_at = now + _PAUSE if let_go else next_at
+    next_at = now + BRAKE_PAUSE if let_go else next_at
     # After this number of further deletes the brake ends, and the other pools are deleted immediately.
     steps = len(vanished) - len(let_go) - few
     at = {
-        each.name: next_at + min(place, steps - 1) * _PAUSE if steps else now
+        each.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now
         for place, each in enumerate(queue[len(let_go) :])
     }
-    message = (
-        f"The workloads of {len(vanished)} of {len(supply)} node pools are gone, but the provisioner did not see them "
-        "being deleted. Check the API server (a restored etcd?). The provisioner confirms each pool by a read of its "
-        f"workload, and deletes one pool every {_PAUSE.total_seconds():.0f} s."
-    )
     held_back = (vanished & found.due.keys()) - {each.name for each in let_go}
     return replace(
         found,
         deletes=tuple(delete for delete in found.deletes if delete.name not in vanished or delete in let_go),
         due={
-            name: each._replace(at=at.get(name, each.at), waits_for=_HELD_BACK) if name in held_back else each
+            name: each._replace(at=at.get(name, each.at), waits_for=DeleteWait.BRAKE) if name in held_back else each
             for name, each in found.due.items()
         },
         due_at=(*found.due_at, *((next_at,) if queue else ())),
-        alerts=(Alert(kind="mass_disappearance", message=message),),
+        vanished=len(vanished),
         braked_delete_at=now if let_go else last_at,
     )
 

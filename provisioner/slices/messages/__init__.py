@@ -1,0 +1,1 @@
+"""Texts that users read about decisions. Pure; decisions do not import them."""

@@ -1,0 +1,354 @@
+"""Notices for the owners of workloads, and alerts for the administrator, each with what to do."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from datetime import datetime, timedelta
+
+from provisioner import constants
+from provisioner.model import bounds
+from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, expected_pool
+from provisioner.model.choices import choice_of
+from provisioner.model.fit import may_be_there, trusted
+from provisioner.model.placement import EXCLUSIVE
+from provisioner.model.wording import clock, first_of
+from provisioner.model.workloads import Workload, WorkloadUid, workload_ref
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.delete.unneeded import BRAKE_PAUSE
+from provisioner.slices.planning.match import Matching
+from provisioner.slices.planning.plan import Alert, Notice, notice
+from provisioner.slices.planning.round import Round, Supply
+from provisioner.slices.planning.spec.capacity import Choices, wants_all_or_nothing
+from provisioner.slices.planning.spec.specification import labels_left_out
+from provisioner.slices.planning.split import Splits
+from provisioner.slices.planning.stuck import STUCK_SECONDS, Stuck, StuckKind, lacking_labels, unschedulable
+from provisioner.slices.supplier import PoolRules
+
+#: A delete that has been postponed for this long is reported as an alert.
+_HELD_UP = timedelta(minutes=10)
+
+
+def underused(slice_: Slice) -> tuple[Notice, ...]:
+    """Return the notice that the pods of a slice do not request all of its chips, with a smaller machine if any."""
+    shape = slice_.shape
+    if not slice_.served or shape is None:
+        return ()
+    machine, used = shape.machine_type, slice_.parallelism * shape.chips_per_pod
+    unused = slice_.nodes * machine.chips - used
+    if unused <= 0:
+        return ()
+    if shape.multi_host:
+        message = (
+            f"{slice_.title} has {slice_.pods_field} {slice_.parallelism}, its slice of topology {shape.topology} has "
+            f"{slice_.nodes} hosts: {slice_.nodes - slice_.parallelism} of them are paid for but not used"
+        )
+    else:
+        smaller = [
+            f"; {each.name} (topology {each.single_host_topology}) has {each.chips}"
+            for each in sorted(shape.accelerator.machine_types, key=lambda each: each.chips)
+            if shape.chips_per_pod <= each.chips < machine.chips and each.single_host_topology
+        ]
+        message = (
+            f"{slice_.title} requests {used} of the {used + unused} chips of its {machine.name}: {unused} of them are "
+            f"paid for but not used{smaller[0] if smaller else ''}"
+        )
+    return (notice(slice_, constants.UNDERUSED, message),)
+
+
+def too_large(workload: Workload) -> str:
+    """Return the message that no pools are created for a workload because of its `problem`."""
+    return f"No TPU node pools are created for this {workload.owner_kind}: {workload.problem}"
+
+
+def notices_of_workloads(round_: Round) -> Iterator[Notice]:
+    """Report workloads that get no node pools at all, or never start, with the reason."""
+    by_uid, policy = round_.workloads.by_uid, round_.policy
+    served = [each for each in by_uid.values() if not each.managed_by and each.keeps_pools(while_suspended=True)]
+    for each in served:
+        # Suspended workloads are reported as well: their owners can act before the workloads are resumed.
+        if each.problem and any(policy.serves(each, group.template) for group in each.groups if group.template.chips):
+            yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
+    for each in served:
+        if each.lives and policy.leaves_to_slices(each):
+            marks = (*each.labels.items(), *each.annotations.items())
+            value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
+            message = (
+                f"No TPU node pools are created for this {each.kind.value}: "
+                f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this "
+                "provisioner does not create yet; remove it to get node pools, or let the Go provisioner (1.0 or "
+                f"later, with ENABLE_SLICE_CONTROLLER) serve this {each.kind.value}"
+            )
+            yield _of_workload(each, constants.SLICES_NOT_SERVED, message)
+    waiting = (
+        pod for pod in round_.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid
+    )
+    for uid in dict.fromkeys(filter(None, map(round_.workloads.uid_of, waiting))):
+        message = (
+            f"No TPU node pools are created for this {by_uid[uid].kind.value}: its pods lack the label "
+            f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate "
+            "RayMultiHostIndexing"
+        )
+        yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
+    for found in round_.found.values():
+        if any(_waits_for_its_followers(each) for each in found.slices.values()):
+            message = (
+                f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "
+                "holds followers back until their leader is scheduled, and the scheduler holds the leader back until "
+                "all pods of its gang exist; remove the annotation, or the gang"
+            )
+            yield _of_workload(found.workload, constants.NEVER_STARTS, message)
+
+
+def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
+    return Notice(objects=(workload_ref(workload),), reason=reason, message=message)
+
+
+def _waits_for_its_followers(slice_: Slice) -> bool:
+    placed = (slice_.workload.annotations, slice_.requirements.annotations)
+    gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
+    return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
+
+
+def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, round_: Round) -> list[Notice]:
+    """Return the notices about a create."""
+    skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
+    reported = (
+        (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else ""),
+        (constants.INVALID_REQUEST, labels_left_out(slice_, round_.settings, round_.rules)),
+        (constants.INVALID_REQUEST, skipped),
+    )
+    notices = [notice(slice_, reason, message) for reason, message in reported if message]
+    return [*underused(slice_), *notices, *_unknown_selectors(slice_, request, round_.rules)]
+
+
+def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Notice, ...]:
+    """Report selectors of the pod if it is unknown whether the new nodes will have these labels."""
+    asked = slice_.requirements
+    if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
+        return ()
+    found = trusted(asked, rules.expected_node(expected_pool(request)))
+    if not found:
+        return ()
+    message = (
+        f"Node pool {request.name} is created, but it is not known whether its nodes will have the labels that the pod "
+        "selects: "
+        f"{', '.join(map(bounds.cut, found))}. If {rules.supplier_name} does not set such a label, the pods stay "
+        f"unschedulable; check the labels of a TPU node of this cluster, or remove the selector"
+    )
+    return (notice(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)
+
+
+def not_marked(round_: Round) -> Iterator[Notice]:
+    """Report workloads that should start together, and do not because admission did not mark their pods."""
+    waiting = {
+        slice_.workload.uid: slice_.workload
+        for slice_ in round_.slices.values()
+        if slice_.pending
+        and slice_.workload.kind.has_pods
+        and not slice_.mark
+        and slice_.siblings > 1
+        and wants_all_or_nothing(slice_, round_.settings)
+    }
+    for workload in waiting.values():
+        message = (
+            f"The slices of this {workload.kind.value} do not start together, because admission did not mark its pods: "
+            f"install the placement policy, and label namespace {workload.namespace} "
+            f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}"
+        )
+        yield _of_workload(workload, constants.NOT_MARKED, message)
+
+
+def held_for_others(
+    round_: Round, claimed: Mapping[PoolName, SliceId], partial: Mapping[WorkloadUid, tuple[int, int]]
+) -> Iterator[Notice]:
+    """Report ready pools that are held until all slices of their workload are ready."""
+    for name, slice_id in claimed.items():
+        slice_ = round_.slices[slice_id]
+        if slice_.pending and slice_id.workload_uid in partial and round_.supply[name].ready:
+            ready, wanted = partial[slice_id.workload_uid]
+            message = (
+                f"Node pool {name} is ready and is held until all slices of the {slice_.workload.kind} are ready: "
+                f"{ready} of {wanted} are ready"
+            )
+            yield notice(slice_, constants.HELD_FOR_OTHERS, message, key=name, warning=False)
+
+
+def of_splits(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
+    """Yield one notice for each slice that does not have one node pool to itself."""
+    for slice_id in sorted(splits.affected):
+        slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
+        shared = any(name in splits.pools for name in pools)
+        message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
+        # A fixed key: the pools in the message change with each pod, which must not cause another notice.
+        yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
+
+
+def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
+    if len(pools) == 1:
+        return f"The pods of {slice_.title} share node pool {pools[0]} with pods of other slices"
+    others = ", which pods of other slices use as well" if shared else ""
+    return f"The pods of {slice_.title} are on {len(pools)} node pools: {first_of(pools)}{others}"
+
+
+def _remedy(slice_: Slice, *, is_split: bool) -> str:
+    workload = slice_.workload
+    restart = f"restart the {workload.owner_kind}"
+    annotation = EXCLUSIVE.get(workload.kind, "")
+    exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
+    if slice_.mark or (exclusive and is_split):
+        cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"
+        return f"{cause} did not apply to some of these pods, which are older or were bound by hand: {restart}"
+    policy = (
+        f"install the placement policy and label namespace {workload.namespace} with "
+        f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, then {restart}"
+    )
+    if exclusive or not annotation:
+        return policy
+    return f"add the annotation {annotation}: {constants.NODE_POOL}, or {policy}"
+
+
+def of_stuck(found: Stuck, round_: Round) -> Notice:
+    """Return the notice about a slice that is stuck."""
+    slice_, pool = round_.slices[found.slice_id], round_.supply[found.pool]
+    key, message = _key_and_message(found, slice_, pool, round_)
+    return notice(slice_, constants.STUCK, message, key=key)
+
+
+def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, round_: Round) -> tuple[str, str]:
+    kind, field, name = slice_.workload.owner_kind, slice_.pods_field, pool.name
+    match found.kind:
+        case StuckKind.HANGS:
+            how = how_it_hangs(pool, round_.now)
+            waits = (
+                f"{slice_.title} waits for node pool {name}, or uses it, which {how}; the administrator has an alert"
+            )
+            return f"hangs {name}", waits
+        case StuckKind.REFUSED:
+            return name, f"{refusal(found, round_)}; the node pool is deleted, and another one is tried later"
+        case StuckKind.UNSCHEDULABLE:
+            return name, refusal(found, round_)
+        case StuckKind.TOO_MANY_PODS:
+            return f"small {name}", (
+                f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "
+                f"{slice_.requirements.node_selector.get(constants.TPU_TOPOLOGY)} has {slice_.nodes} hosts with one "
+                f"pod each; set {field} back to {slice_.nodes}"
+            )
+        case StuckKind.OUTGROWN:
+            return f"small {name}", (
+                f"{slice_.title} now has {field} {slice_.parallelism}, for {slice_.nodes} nodes, and its node pool "
+                f"{name} has {pool.pool.hosts}; for a {kind} that runs, no node pool is created or resized: set "
+                f"{field} back, or suspend the {kind} and resume it when its pods have ended, for a node pool of "
+                f"{slice_.nodes} nodes"
+            )
+        case StuckKind.UNREADY:
+            return f"unready {name}", (
+                f"{slice_.title} waits for node pool {name}, which has status {pool.pool.status.value}: only "
+                f"{pool.ready_nodes} of {pool.pool.hosts} nodes are ready with all their chips; nodes missing: "
+                f"{max(0, pool.pool.hosts - len(pool.nodes))}"
+            )
+
+
+def refusal(found: Stuck, round_: Round) -> str:
+    """Return that pods are unschedulable on a ready pool; the back-off of a refused slice has this text as well."""
+    slice_, first = round_.slices[found.slice_id], min(found.pods, key=lambda pod: pod.name)
+    message = (
+        f"{len(found.pods)} pod(s) of {slice_.title} are unschedulable although node pool {found.pool} is "
+        f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
+    )
+    lacking = lacking_labels(slice_, round_.supply[found.pool])
+    if lacking:
+        message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
+    return message
+
+
+def leaderless(round_: Round, matching: Matching) -> Iterator[Notice]:
+    """Report pods that wait for a pool that is not created, because the leader of their slice does not wait."""
+    limit = round_.now - timedelta(seconds=STUCK_SECONDS)
+    have_pools = {*matching.claimed.values()}
+    have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(round_.supply)}
+    for slice_ in round_.slices.values():
+        if slice_.pending or not slice_.served or slice_.id in have_pools:
+            continue
+        waiting = [pod for pod in unschedulable(slice_) if pod.unschedulable_since and pod.unschedulable_since <= limit]
+        if waiting:
+            first, leader = min(waiting, key=lambda pod: pod.name), slice_.leader
+            where = f"is on node {leader.node_name}, of no node pool of it" if leader is not None else "has ended"
+            message = (
+                f"{len(waiting)} pod(s) of {slice_.title} are unschedulable, and no node pool is created for them: its "
+                f"leader pod {where}; the scheduler's message for {first.name}: {first.unschedulable_message}; restart "
+                f"the whole {slice_.title} for a node pool"
+            )
+            yield notice(slice_, constants.STUCK, message, key="leaderless")
+
+
+def maintained(round_: Round, matching: Matching) -> Iterator[Notice]:
+    """Notify the owners of slices whose hosts are taken down for maintenance."""
+    for name, slice_id in _users(matching):
+        node = round_.supply[name].maintenance if name in round_.supply else None
+        if node is None or node.maintenance_at is None or slice_id not in round_.slices:
+            continue
+        now = node.maintenance_at <= round_.now
+        when = "is under way" if now else f"begins at {node.maintenance_at:%Y-%m-%d %H:%M} UTC"
+        message = f"Maintenance of the host of node {node.name} {when}; the pods on node pool {name} end with it"
+        yield notice(round_.slices[slice_id], constants.HOST_MAINTENANCE, message, key=f"{name} {when}")
+
+
+def ending(round_: Round, matching: Matching) -> Iterator[Notice]:
+    """Notify the owners of slices whose reservation ends soon, or before the deadline of their Job."""
+    for name, slice_id in _users(matching):
+        each, slice_ = round_.supply.get(name), round_.slices.get(slice_id)
+        if each is None or slice_ is None or slice_.leader is None or (end := each.pool.ends_at) is None:
+            continue
+        deadline = slice_.leader.created_at.timestamp() + slice_.deadline_seconds
+        early = slice_.deadline_seconds > 0 and deadline > end.timestamp()
+        if early or each.ends_soon:
+            when = f"{end:%Y-%m-%d %H:%M} UTC{', before activeDeadlineSeconds have passed' if early else ''}"
+            message = f"The {choice_of(each.pool)} ends at {when}; the pods on node pool {name} end with it"
+            key = f"{name} {when} {each.ends_soon}"
+            yield notice(slice_, constants.RESERVATION_ENDS, message, key=key)
+
+
+def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
+    """Yield the pools that slices count on or hold, each with its slice."""
+    yield from matching.claimed.items()
+    yield from ((name, slice_id) for slice_id, names in matching.held.items() for name in names)
+
+
+def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
+    """Report the pools whose delete has been postponed for too long, and those that hang in a status."""
+    deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
+    messages = {
+        name: f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: {call.reason}"
+        for name, call in deletes.items()
+        if name in unneeded
+        and call.postponed_since is not None
+        and call.postponed_since <= now - _HELD_UP
+        # A workload that is not watched may live without limit: its pool is kept rightly, which needs no alert.
+        and not (call.needed and supply[name].undecided)
+    }
+    # In the order of the pools, because the order of a set of names is different in each process.
+    for name in (name for name in supply if name in hanging):
+        where = f"look at it and at its operations in {round_.rules.supplier_name}"
+        messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
+    return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())
+
+
+def alerts_of_vanished(round_: Round, vanished: int) -> Iterator[Alert]:
+    """Report that the workloads of many pools vanished at once; `vanished` is the number of these pools."""
+    if vanished:
+        message = (
+            f"The workloads of {vanished} of {len(round_.supply)} node pools are gone, but the provisioner did not see "
+            "them being deleted. Check the API server (a restored etcd?). The provisioner confirms each pool by a read "
+            f"of its workload, and deletes one pool every {BRAKE_PAUSE.total_seconds():.0f} s."
+        )
+        yield Alert(kind="mass_disappearance", message=message)
+
+
+def how_it_hangs(pool: Supply, now: datetime) -> str:
+    """Return the status that a pool should not keep, its start, and its reason if known; empty for other statuses."""
+    if pool.passing is None:
+        return ""
+    status, since = pool.passing
+    what = "a status that this release does not know" if status is PoolStatus.UNKNOWN else f"status {status.value}"
+    reason = f" ({pool.pool.failure.message})" if pool.pool.failure is not None else ""
+    return f"has had {what} since {clock(since, now)}{reason}"

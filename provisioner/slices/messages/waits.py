@@ -1,0 +1,233 @@
+"""Texts of the causes for which slices wait: for Events, statuses, the page and explain, with what to do about each."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import replace
+from datetime import datetime
+
+from provisioner import constants
+from provisioner.model.capacity import FailureKind
+from provisioner.model.wording import clock
+from provisioner.model.workloads import WorkloadName
+from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR
+from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, WaitKind, WaitsFor, distinct
+from provisioner.slices.planning.plan import Notice, PoolState, notice
+from provisioner.slices.planning.round import Round
+
+#: Cause for which creates and deletes wait while the supplier takes no more operations.
+OTHER_OPERATIONS = "other node pool operations of this cluster to end"
+#: Maximum number of characters of each failure in an Event that names several choices.
+_MAX_FAILURE_CHARACTERS = 200
+#: Cause in a few words, by kind; those of limits and of failed choices are more exact.
+_CAUSES: Mapping[WaitKind, str] = {
+    WaitKind.VOLUME: "the request",
+    WaitKind.CATALOGUE: "the request",
+    WaitKind.REQUEST: "the request",
+    WaitKind.PAUSE: "pause of creation",
+    WaitKind.FAILURES: "failed creates",
+    WaitKind.HOLD: "slices that start together",
+    WaitKind.TOGETHER: "slices that start together",
+    WaitKind.LIMIT: "a limit",
+    WaitKind.CHOICES: "the request",
+    WaitKind.LABELS: "other operations",
+    WaitKind.BURST: "other operations",
+    WaitKind.BUFFER: "a limit",
+    WaitKind.OPERATIONS: "other operations",
+}
+#: Reason of the Event, by kind; CREATION_WAITING for the others.
+_EVENTS: Mapping[WaitKind, str] = {
+    WaitKind.REQUEST: constants.INVALID_REQUEST,
+    WaitKind.PAUSE: constants.LIMIT_REACHED,
+    WaitKind.LIMIT: constants.LIMIT_REACHED,
+}
+#: Kinds whose text identifies their Events.
+_BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
+_MORE_CHOICES = "To wait less, allow more capacity types or zones."
+#: What to do apart from waiting, by the failure of a capacity. The messages of other failures contain it.
+_NEXT_STEPS: Mapping[FailureKind, str] = {
+    FailureKind.STOCKOUT: _MORE_CHOICES,
+    FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
+}
+
+
+def cause(wait: WaitsFor) -> str:
+    """Return the cause in a few words, such as "stockout", under which slices are counted."""
+    if wait.scope is not None:
+        return f"limit of {wait.scope.counted}"
+    return " and ".join(wait.causes).replace("_", " ") or _CAUSES[wait.kind]
+
+
+def next_step(wait: WaitsFor) -> str:
+    """Return a sentence with what to do apart from waiting; empty if waiting is all, or if the message contains it."""
+    if wait.limit is not None:
+        raises = f"raise {wait.limit.setting}"
+        if wait.final:
+            return f"Request fewer chips, or ask the administrator to {raises}."
+        return f"The administrator can {raises}; pods with a higher PriorityClass come first."
+    if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
+        return _MORE_CHOICES
+    kinds = (each.last.failure.kind for each in wait.blockers if not each.rejected)
+    return " ".join(dict.fromkeys(filter(None, map(_NEXT_STEPS.get, kinds))))
+
+
+def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
+    """Return the message; with `lasting`, without places and amounts that other workloads change, for statuses."""
+    text = _sentence(wait, ctx, lasting=lasting)
+    if wait.kind is WaitKind.LIMIT and wait.position and not lasting:
+        text = f"{text.rstrip('.')}; place {wait.position} of {wait.of}."
+    if wait.together is not None:
+        return f"Node pool {wait.pool} is not created, because the slices of {wait.together} start together: {text}"
+    return f"Node pool {wait.pool} is not created: {text}" if wait.kind in (WaitKind.PAUSE, WaitKind.LIMIT) else text
+
+
+def note(wait: WaitsFor, ctx: Round) -> str:
+    """Return a shorter form of the message for the read model, which shows the failure of each choice next to it."""
+    if len(failed := distinct(wait.blockers)) > 1:
+        kinds = " and ".join(dict.fromkeys(map(_kind, failed)))
+        return f"None of {len(wait.blockers)} choices of capacity is available: {kinds}."
+    return message(wait, ctx)
+
+
+def with_notes(wanted: Iterable[PoolState], found: Mapping[SliceId, WaitsFor], ctx: Round) -> Iterator[PoolState]:
+    """Yield the entries of the pools that do not exist, with the reason why each is not created."""
+    for state in wanted:
+        wait = found.get(state.slice_id) if state.slice_id is not None else None
+        yield state if wait is None else replace(state, note=note(wait, ctx))
+
+
+def notices(
+    found: Mapping[SliceId, WaitsFor], joined: Mapping[SliceId, Collection[Slice]], ctx: Round
+) -> Iterator[Notice]:
+    """Yield a notice for each slice that waits; `joined` has the slices that share the pool of another slice."""
+    for slice_id, wait in found.items():
+        if slice_id not in joined or wait.silent:
+            continue
+        rejected = wait.kind is WaitKind.CHOICES and wait.final
+        event = constants.CREATION_FAILED if rejected else _EVENTS.get(wait.kind, constants.CREATION_WAITING)
+        text, step = message(wait, ctx), next_step(wait)
+        text = f"{text.rstrip('.')}. {step}" if step else text
+        key = _key(wait)
+        # The pool of the others changes with each slice that joins them, which must not cause another Event.
+        for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
+            yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
+
+
+def _key(wait: WaitsFor) -> str:
+    """Return the identity of the Event apart from the pool; empty if it is the text."""
+    if wait.together is not None:
+        return WaitKind.TOGETHER.value
+    own = "" if wait.kind in _BY_TEXT else wait.kind.value
+    return wait.problem if wait.kind is WaitKind.VOLUME else " ".join(wait.causes) or own
+
+
+def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
+    waiting, supplier = f"Node pool {wait.pool} waits", ctx.rules.supplier_name
+    match wait.kind:
+        case WaitKind.VOLUME:
+            return f"{waiting}: {wait.problem}."
+        case WaitKind.REQUEST:
+            return f"No TPU node pool is created: {wait.problem}"
+        case WaitKind.CATALOGUE:
+            why = "the provisioner cannot list the MachineConfigs of the cluster, which may have it"
+            return f"{waiting}: {wait.problem}; {why}."
+        case WaitKind.PAUSE:
+            return _of_pause(ctx.snapshot.paused_since)
+        case WaitKind.FAILURES:
+            return f"{waiting}: {_of_failures(wait, ctx.now)}"
+        case WaitKind.HOLD:
+            return f"{waiting}: {_of_hold(wait, ctx.now)}"
+        case WaitKind.TOGETHER if wait.first is not None:
+            return f"because {supplier} rejected its node pool before, slice {wait.first.group_name} is tried first"
+        case WaitKind.TOGETHER:
+            return f"no choice of capacity is available for {wait.problem}"
+        case WaitKind.BUFFER:
+            return f"Node pool {wait.pool} is not created: workloads wait for the same limit, and come first"
+        case WaitKind.CHOICES:
+            return _of_choices(wait, ctx, lasting=lasting)
+        case WaitKind.OPERATIONS:
+            limit = None if lasting else ctx.memory.operations.limit
+            learned = f"; {supplier} rejected more than {limit} of them at once" if limit is not None else ""
+            return f"{waiting} for {OTHER_OPERATIONS}{learned}"
+        case WaitKind.LABELS:
+            return f"{waiting} some seconds until node pool {wait.other} is no longer assigned to the slice"
+        case WaitKind.BURST:
+            return f"{waiting} some seconds for further pods that can share it"
+    return _of_limit(wait.limit, lasting=lasting) if wait.limit is not None else wait.problem
+
+
+def _of_pause(since: datetime | None) -> str:
+    cause, end = "PAUSE_CREATION is set", "unsets it"
+    if since is not None:
+        cause = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap {constants.PAUSE_CONFIGMAP_NAME}"
+        end = "deletes it"
+    return f"{cause}: no node pools are created until the administrator {end}."
+
+
+def _of_failures(wait: WaitsFor, now: datetime) -> str:
+    due = f"; next try {clock(wait.until, now)}" if wait.until is not None else ""
+    last = f"; the last attempt failed: {wait.own.failure.message}" if wait.own is not None else ""
+    return f"too many creates of this workload or of its namespace have failed{due}{last}"
+
+
+def _of_hold(wait: WaitsFor, now: datetime) -> str:
+    accelerator, hold = wait.accelerator, wait.hold
+    if hold is None:
+        return f"an earlier workload in the line waits for several accelerators, {accelerator} among them"
+    if hold.released:
+        end = clock(hold.until, now) if hold.until is not None else "after the pools have been deleted"
+        return f"slices of {accelerator} were released because not all of them were available; next try {end}"
+    return f"another workload that starts together holds slices of {accelerator}"
+
+
+def _of_limit(limit: Limit, *, lasting: bool) -> str:
+    _, scope, most, asked, slices, used, going, kept = limit
+    never = asked > most
+    title, unit, in_use = f"Limit of {scope.counted}", "chips", used - going
+    if scope == CREATES_PER_HOUR:
+        unit, words = "node pools", f"{used} of {most} were created"
+    elif isinstance(scope.name, WorkloadName):
+        unit, words = "node pools", f"{scope.name.name} uses {in_use} of {most}"
+    else:
+        words = f"at most {most} chips" if never else f"{in_use} of {most} chips in use"
+    if lasting and not never:
+        return f"{title}: at most {most} {unit} ({limit.setting})."
+    words += f", {going} more in node pools that failed or are being deleted" if going and not never else ""
+    words += f", {kept} kept for pods of higher priority" if kept else ""
+    needs = f"this slice needs {asked}" if slices == 1 else f"these slices need {asked}"
+    words += f"; {needs}" if unit == "chips" else ""
+    return f"{title}: {words}{', so waiting will not help' if never else ''}."
+
+
+def _of_choices(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
+    now, supplier_name = ctx.now, ctx.rules.supplier_name
+    found = distinct(wait.blockers)
+    found = [each._replace(position=0) for each in found] if lasting else found
+    if len(found) > 1:
+        words = "; ".join(
+            f"{each.choice} ({_when(each, now)}): {each.last.failure.message[:_MAX_FAILURE_CHARACTERS].rstrip(' .')}"
+            for each in found
+        )
+        return f"No choice of capacity is available for node pool {wait.pool} yet. {words}."
+    (each,) = found
+    if each.rejected:
+        return (
+            f"{supplier_name} rejects node pool {wait.pool}: {each.last.failure.message} Next try "
+            f"{clock(each.last.until, now)}, or when the workload or the provisioner's settings change."
+        )
+    return f"Node pool {wait.pool} waits ({_when(each, now)}): {each.last.failure.message}"
+
+
+def _when(each: ChoiceBlocker, now: datetime) -> str:
+    if each.rejected:
+        return f"rejected, next try {clock(each.last.until, now)}"
+    words = f"{_kind(each)} since {clock(each.last.since, now)}"
+    if each.probed:
+        place = f", place {each.position} of {each.of} in the line" if each.position else ""
+        return f"{words}, other node pools try first{place}"
+    return f"{words}, next try {clock(each.last.until, now)}"
+
+
+def _kind(each: ChoiceBlocker) -> str:
+    return each.last.failure.kind.value.replace("_", " ")
