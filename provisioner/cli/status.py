@@ -17,8 +17,9 @@ from provisioner.cli.output import ExitCode, aligned_with_words, drop_the_rest, 
 from provisioner.model.wording import clock
 from provisioner.settings.forms import cost_in_words
 from provisioner.slices.board import Document
+from provisioner.slices.messages.states import RUNS
 from provisioner.slices.view.explain import for_how_long
-from provisioner.slices.view.types import RUNS, PoolView, SliceView, State, View
+from provisioner.slices.view.types import PoolView, SliceView, State, View
 
 #: States that need attention come first, then all in the order of a slice's life.
 _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))

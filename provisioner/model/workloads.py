@@ -64,6 +64,11 @@ class WorkloadName(NamedTuple):
         kind, name = owner_of_name(self.kind, self.name)
         return f"{kind} {self.namespace}/{name}"
 
+    @property
+    def id(self) -> str:
+        """Name that users see and can type, such as JobSet/research/train."""
+        return self.text.replace(" ", "/")
+
 
 def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
     """Return Kubernetes' kind and name of a workload. For pods with a controller, both are in the workload's name.

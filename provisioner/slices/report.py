@@ -18,12 +18,12 @@ from provisioner.model.choices import choice_of
 from provisioner.model.workloads import ObjectRef, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
+from provisioner.slices.messages.states import WHY_DELETED
 from provisioner.slices.metrics import TIMED_PHASES, Meter, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import Alert, Create, Delete, Notice, Plan, PoolState, Transition
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.view.reasons import WHY_DELETED
 from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)

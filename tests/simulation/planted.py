@@ -26,7 +26,8 @@ from provisioner.slices.demand import SliceId
 from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
-from provisioner.slices.planning import assignment, request_status, stuck
+from provisioner.slices.messages import statuses
+from provisioner.slices.planning import assignment, stuck
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.contention import limits, operations, usage
@@ -571,7 +572,7 @@ BUGS: tuple[Bug, ...] = (
     ),
     Bug(name="pods-of-requests-buy-again", at=(demand_asks, "awaiting_request"), mutate=always({}), search_from=26),
     Bug(name="requests-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(REQUEST), search_from=13),
-    Bug(name="requests-are-served-in-part", at=(request_status, "_is_free"), mutate=always(True), search_from=13),
+    Bug(name="requests-are-served-in-part", at=(statuses, "_is_free"), mutate=always(True), search_from=13),
     Bug(name="buffers-are-filled-twice", at=(matching, "match"), mutate=_never_full, search_from=74),
     Bug(name="buffers-keep-their-pools", at=(unneeded, "find_unneeded"), mutate=_keeping(BUFFER), search_from=103),
     Bug(name="buffers-come-first", at=(room, "_longest_idle"), mutate=_warm_at_any_price, search_from=505),

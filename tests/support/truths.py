@@ -11,10 +11,11 @@ from datetime import timedelta
 from provisioner import constants
 from provisioner.model.workloads import Workloads
 from provisioner.slices.messages import waits
+from provisioner.slices.messages.states import RUNS
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.view.types import RUNS, Host, PoolView, SliceView, State, View, id_of_slice
+from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
 
 #: A waiting slice has one of these reasons, or gets one soon.
 _WAITS = frozenset(
@@ -133,7 +134,7 @@ def _is_one_unit(each: SliceView, plan: Plan) -> bool:
     """Return whether a served slice is a multi-host slice."""
     chips = math.prod(map(int, each.topology.split("x"))) if each.topology else 0
     served = (slice_ for slice_ in plan.decided.slices.values() if slice_.served)
-    return each.hosts > 0 and chips > each.chips // each.hosts and each.id in set(map(id_of_slice, served))
+    return each.hosts > 0 and chips > each.chips // each.hosts and each.id in {slice_.shown_id for slice_ in served}
 
 
 def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:

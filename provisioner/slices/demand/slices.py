@@ -276,6 +276,11 @@ class Slice:
         return f"{self.workload.kind.group_title} {self.group_name}"
 
     @property
+    def shown_id(self) -> str:
+        """Name that users see and can type: kind/namespace/name/group."""
+        return f"{self.workload.full_name.id}/{self.group_name}"
+
+    @property
     def pods_field(self) -> str:
         """The field of the workload's specification with the number of pods."""
         return self.workload.kind.size_field

@@ -1,1 +1,4 @@
-"""Texts that users read about decisions. Pure; decisions do not import them."""
+"""Puts decisions into words: texts of waits and states, notices, alerts and statuses. Pure.
+
+In the planner, only `pipeline` imports these modules, for its last stage: decisions contain kinds and facts.
+"""

@@ -22,8 +22,8 @@ from functools import partial
 
 from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
-from provisioner.slices.messages import notices, waits
-from provisioner.slices.planning import assignment, pool_states, remember, request_status, scale_in, split, stuck, wake
+from provisioner.slices.messages import notices, statuses, waits
+from provisioner.slices.planning import assignment, pool_states, remember, scale_in, split, stuck, wake
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, Unit, in_line, place_of, unit_of
 from provisioner.slices.planning.contention.operations import Slots, find_slots
@@ -194,7 +194,7 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
     wanted = tuple(waits.with_notes(launches.wanted, launches.waits, ctx))
     phases = pool_states.find_phases(ctx, matching, wanted, started.due)
     splits = split.find_splits(ctx, matching)
-    statuses, expiries = request_status.statuses(ctx, matching, launches.waits)
+    writes, expiries = statuses.statuses(ctx, matching, launches.waits)
     partial_gangs = learned.progress.partial.keys()
     return Plan(
         memory=remember.next_memory(
@@ -229,7 +229,7 @@ def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retir
             *waits.notices(launches.waits, launches.joined, ctx),
             *_notices(learned, matching, retired, splits),
         ),
-        statuses=statuses,
+        statuses=writes,
         alerts=(
             *notices.alerts_of_pools(ctx, learned.hanging, retired.unneeded.since.keys()),
             *notices.alerts_of_vanished(ctx, retired.unneeded.vanished),

@@ -15,6 +15,7 @@ from provisioner.settings import Settings
 from provisioner.settings.forms import Prices
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.messages import states as texts
 from provisioner.slices.messages import waits
 from provisioner.slices.planning.contention.usage import ALL, CREATES_PER_HOUR, LimitScope, ScopeKind
 from provisioner.slices.planning.contention.waits import WaitsFor
@@ -22,7 +23,6 @@ from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
 from provisioner.slices.planning.round import Snapshot, Supply
-from provisioner.slices.view import reasons
 from provisioner.slices.view.types import (
     AlertView,
     BackoffView,
@@ -35,10 +35,8 @@ from provisioner.slices.view.types import (
     State,
     View,
     WorkloadView,
-    id_of_slice,
     state_of,
     state_of_use,
-    workload_id,
     workload_of_pool,
 )
 
@@ -83,7 +81,7 @@ def _queue(
         limit=str(scope),
         place=wait.position,
         length=wait.of,
-        ahead=tuple(id_of_slice(slices[each]) for each in wait.ahead if each in slices),
+        ahead=tuple(slices[each].shown_id for each in wait.ahead if each in slices),
         users=tuple(f"{name}: {chips} chips" for name, chips in wait.users),
         other_users=wait.other_users,
         idle_chips=idle_chips,
@@ -117,7 +115,7 @@ def _is_rejected(pool: PoolState, waiting: Mapping[SliceId, WaitsFor]) -> bool:
 
 
 def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
-    names = {slice_id: id_of_slice(each) for slice_id, each in slices.items()}
+    names = {slice_id: each.shown_id for slice_id, each in slices.items()}
     every = [(wait.slice_id, key, wait) for key, wait in memory.backoffs.items()]
     every += [(slice_id, "", wait) for slice_id, wait in memory.slice_backoffs.items()]
     for slice_id, key, wait in every:
@@ -172,7 +170,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         chips[each.workload] += each.chips
     with_slices = {each.workload.uid for each in slices.values()}
     workloads = [
-        _workload_view(each, chips[workload_id(each.full_name)], notices, has_slices=uid in with_slices)
+        _workload_view(each, chips[each.full_name.id], notices, has_slices=uid in with_slices)
         for uid, each in snapshot.workloads.items()
         if uid in with_slices or uid in notices or any(group.template.chips for group in each.groups)
     ]
@@ -232,7 +230,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class _Round(reasons.Known):
+class _Round(texts.Known):
     """Data that the views of all slices and pools of a round share."""
 
     notices: _Notices
@@ -256,12 +254,12 @@ class _Round(reasons.Known):
         created = state is not None and not state.phase.before_create
         wait = wait if state is not None and not created else None
         if slice_.id in self.split:
-            shown, reason = State.SPLIT, reasons.of_split(notices)
+            shown, reason = State.SPLIT, texts.of_split(self._events_of(slice_))
         elif state is not None:
             shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
-            reason = reasons.of_slice(slice_, state, notices, self)
+            reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         else:
-            shown, reason = State.NONE, reasons.of_slice_without_pool(slice_, self.policy)
+            shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy)
         since = state.since if state is not None else None
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
@@ -272,8 +270,8 @@ class _Round(reasons.Known):
                 # The slice may have waited before, with another name for its next pool.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
-            id=id_of_slice(slice_),
-            workload=workload_id(slice_.workload.full_name),
+            id=slice_.shown_id,
+            workload=slice_.workload.full_name.id,
             group=slice_.group_name,
             state=shown,
             since=since,
@@ -305,20 +303,20 @@ class _Round(reasons.Known):
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
-        goes = state.delete_reason is not None and not reasons.is_kept(state, self.memory)
+        goes = state.delete_reason is not None and not texts.is_kept(state, self.memory)
         split = next((each for each in users if each.id in self.split), None)
         if state_of(state) is State.SPLIT:
-            reason = reasons.of_split(self._told_of(split))
+            reason = texts.of_split(self._events_of(split))
         else:
-            reason = reasons.of_pool(state, owner, self._told_of(owner), self)
+            reason = texts.of_pool(state, owner, self._events_of(owner), self)
         return PoolView(
             name=state.name,
             state=state_of(state),
             since=state.since,
             since_start=state.since_start,
             reason=_shortened(reason),
-            slice=id_of_slice(owner) if owner is not None else "",
-            other_slices=tuple(id_of_slice(each) for each in users[1:]),
+            slice=owner.shown_id if owner is not None else "",
+            other_slices=tuple(each.shown_id for each in users[1:]),
             workload=workload_of_pool(state),
             namespace=state.named.namespace,
             zone=choice.zone,
@@ -332,12 +330,19 @@ class _Round(reasons.Known):
             unready_nodes=tuple(unready[:_UNREADY_NODES]),
             cost_per_hour=cost,
             delete_at=state.next_at if goes else None,
-            delete_reason=reasons.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",
+            delete_reason=texts.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",
         )
 
     def _told_of(self, slice_: Slice | None) -> tuple[NoticeView, ...]:
         leader = slice_.leader if slice_ is not None else None
         return self.notices.get(leader.uid, ()) if leader is not None else ()
+
+    def _events_of(self, slice_: Slice | None) -> dict[str, str]:
+        """Return the first message of each reason of an Event."""
+        events: dict[str, str] = {}
+        for each in self._told_of(slice_):
+            events.setdefault(each.reason, each.message)
+        return events
 
 
 def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
@@ -350,7 +355,7 @@ def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
 
 def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_slices: bool) -> WorkloadView:
     return WorkloadView(
-        id=workload_id(workload.full_name),
+        id=workload.full_name.id,
         kind=workload.owner_kind,
         namespace=workload.namespace,
         name=workload.owner_name,
@@ -358,7 +363,7 @@ def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_sli
         created_at=workload.created_at,
         state=_workload_state(workload),
         chips=chips,
-        reason=reasons.of_workload(workload, has_slices=has_slices),
+        reason=texts.of_workload(workload, has_slices=has_slices),
         notices=notices.get(workload.uid, ()),
     )
 

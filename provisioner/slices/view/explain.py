@@ -12,9 +12,9 @@ from provisioner import constants
 from provisioner.model.wording import clock
 from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import cost_in_words
+from provisioner.slices.messages.states import RUNS
 from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import (
-    RUNS,
     BackoffView,
     Entry,
     Host,

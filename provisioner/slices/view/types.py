@@ -1,14 +1,11 @@
-"""Types of the read model, whose JSON form the API returns, and the names that users see and can type."""
+"""Types of the read model, whose JSON form the API returns, and the ids of pools' slices and workloads."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum
-from typing import Final
 
-from provisioner.model.workloads import WorkloadName, owner_of_name
-from provisioner.slices.demand import Slice
 from provisioner.slices.planning.contention.usage import LimitUse
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.planning.plan import PoolState
@@ -48,10 +45,6 @@ class Host(StrEnum):
     CHIPS_MISSING = "c"
     READY = "r"
     RUNNING = "R"
-
-
-#: Reason of a slice or pool that runs and needs no attention.
-RUNS: Final = "Pods run on it."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -283,20 +276,9 @@ def state_of_use(pool: PoolState) -> State:
     return State.DRAINING if pool.draining else STATES[pool.phase]
 
 
-def workload_id(name: WorkloadName) -> str:
-    """Return kind/namespace/name."""
-    kind, rest = owner_of_name(name.kind, name.name)
-    return f"{kind}/{name.namespace}/{rest}"
-
-
-def id_of_slice(slice_: Slice) -> str:
-    """Return kind/namespace/name/group."""
-    return f"{workload_id(slice_.workload.full_name)}/{slice_.group_name}"
-
-
 def workload_of_pool(state: PoolState) -> str:
     """Return the id of the workload that a pool is for, or was created for; empty if unknown."""
-    return workload_id(state.named) if state.named.name else ""
+    return state.named.id if state.named.name else ""
 
 
 def slice_of_pool(state: PoolState) -> str:

@@ -17,6 +17,7 @@ from provisioner.model.capacity import CapacityKind, NodePool, PoolStatus, Taint
 from provisioner.model.workloads import Toleration, Workload, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId
+from provisioner.slices.messages.states import WHY_UNUSED
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import CREATES, in_line, unit_of
@@ -25,7 +26,6 @@ from provisioner.slices.planning.memory.state import Claim, PoolMemory, SliceMem
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Round, Supply, begin_round
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
-from provisioner.slices.view.reasons import WHY_UNUSED
 from tests.slices.planning.test_asks import Asking
 from tests.support.board import view_of
 from tests.support.clock import NOW

@@ -99,7 +99,7 @@ class WaitsFor:
     kind: WaitKind
     #: Pool that would be created; empty until the record is kept for a slice.
     pool: PoolName = PoolName("")
-    #: Workload whose slices start together, so that the cause of one of them delays the others; None if it is alone.
+    #: Workload whose slices start together, so that the cause of one slice delays all; None otherwise.
     together: Workload | None = None
     #: Problem of the request, of a volume, or of slices that start together; empty for other causes.
     problem: str = ""

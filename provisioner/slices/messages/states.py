@@ -1,10 +1,11 @@
-"""Gives the reasons why a slice waits and why a node pool is kept or deleted, in one sentence each."""
+"""Texts of the page and explain: why a slice waits or runs, and why a node pool is kept or deleted."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from typing import Final
 
 from provisioner import constants
 from provisioner.model.capacity import CapacityKind, PoolName, PoolStatus
@@ -19,8 +20,9 @@ from provisioner.slices.planning.memory.state import CallState, Memory, Phase
 from provisioner.slices.planning.plan import DeleteReason, DeleteWait, PoolState
 from provisioner.slices.planning.refusals import Refusal
 from provisioner.slices.planning.round import Supply
-from provisioner.slices.view.types import RUNS, NoticeView, id_of_slice
 
+#: Reason of a slice or pool that runs and needs no attention.
+RUNS: Final = "Pods run on it."
 #: Reason of a delete, as users read it.
 WHY_DELETED = {
     DeleteReason.WORKLOAD_GONE: "its workload is gone",
@@ -35,7 +37,7 @@ WHY_DELETED = {
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
 #: Cause for which a delete waits in addition to its delay, as users read it.
-WHY_LATE = {
+_WHY_LATE = {
     DeleteWait.OPERATIONS: OTHER_OPERATIONS,
     DeleteWait.BRAKE: (
         "its turn: the workloads of many node pools vanished at once, so one node pool every "
@@ -94,20 +96,20 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
     return "It has no pods that ask for TPUs."
 
 
-def of_slice(slice_: Slice, state: PoolState, notices: Iterable[NoticeView], known: Known) -> str:
-    """Return why a slice waits, or the state of its pods and its pool."""
+def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
+    """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by Event reason."""
     supply = known.supply.get(state.name)
     if supply is None:
         return state.note or "The create of its node pool is about to be sent."
-    words = _of_use(slice_, state, notices) or _of_phase(state, supply, known)
+    words = _of_use(slice_, state, events) or _of_phase(state, supply, known)
     return _with_lost_chips(words, slice_, state, known)
 
 
-def of_split(notices: Iterable[NoticeView]) -> str:
+def of_split(events: Mapping[str, str]) -> str:
     """Return where the pods of a slice are that does not have one node pool to itself."""
-    told = next((each.message for each in notices if each.reason == constants.SLICE_SPLIT), "")
     # A slice without a leader pod has its notice on the workload.
-    return told or "Pods of this slice, or of one that shares the node pool, are on several node pools."
+    unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
+    return events.get(constants.SLICE_SPLIT, unknown)
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
@@ -127,7 +129,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
     return words
 
 
-def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> str:
+def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
     """Return how a slice uses its pool if its pods explain more than the pool's phase; otherwise empty."""
     leader, workload = slice_.leader, slice_.workload
     if slice_.id not in state.holders and leader is not None and leader.node_name:
@@ -136,8 +138,7 @@ def _of_use(slice_: Slice, state: PoolState, notices: Iterable[NoticeView]) -> s
         )
     if state.phase in (Phase.FAILED, Phase.DELETING, Phase.CREATING):
         return ""
-    told = next((each.message for each in notices if each.reason in _UNBOUND), "")
-    if told:
+    if told := next((message for event, message in events.items() if event in _UNBOUND), ""):
         return told
     if state.phase is Phase.IN_USE:
         return _of_unbound_pods(slice_, state)
@@ -219,13 +220,13 @@ def _without_pods(slice_: Slice) -> str:
     )
 
 
-def of_pool(state: PoolState, owner: Slice | None, notices: Iterable[NoticeView], known: Known) -> str:
+def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
     """Return why an existing pool is kept or deleted; `owner` is the slice that has it, None if none has."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)
     else:
-        words = of_slice(owner, state, notices, known) if owner is not None else _of_phase(state, supply, known)
+        words = of_slice(owner, state, events, known) if owner is not None else _of_phase(state, supply, known)
     goes = state.delete_reason is not None and not is_kept(state, known.memory)
     return f"{words}{_held_up(state, known)}" if goes else words
 
@@ -261,7 +262,7 @@ def _unused(state: PoolState, supply: Supply, known: Known) -> str:
     if refusal is Refusal.MISFIT:
         misfits = (misfit(slice_.requirements, view) for view in (supply.view, *supply.offered))
         why = next(filter(None, misfits), "too few of its nodes accept pods")
-    return f" Slice {id_of_slice(slice_)} waits, and does not use it: {why}."
+    return f" Slice {slice_.shown_id} waits, and does not use it: {why}."
 
 
 def _unseen(supply: Supply) -> str:
@@ -286,7 +287,7 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _held_up(state: PoolState, known: Known) -> str:
-    words = f" Its delete waits for {WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
+    words = f" Its delete waits for {_WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
     call = known.memory.pool(state.name).delete
     if call is None or not call.reason:
         return words
