@@ -37,7 +37,7 @@ WHY_DELETED = {
     DeleteReason.NOT_NEEDED: "its workload does not need it any more",
 }
 #: Cause for which a delete waits in addition to its delay, as users read it.
-_WHY_LATE = {
+WHY_LATE = {
     DeleteWait.OPERATIONS: OTHER_OPERATIONS,
     DeleteWait.BRAKE: (
         "its turn: the workloads of many node pools vanished at once, so one node pool every "
@@ -287,7 +287,7 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _held_up(state: PoolState, known: Known) -> str:
-    words = f" Its delete waits for {_WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
+    words = f" Its delete waits for {WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
     call = known.memory.pool(state.name).delete
     if call is None or not call.reason:
         return words

@@ -16,6 +16,8 @@ from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, W
 from provisioner.slices.planning.plan import Notice, PoolState, notice
 from provisioner.slices.planning.round import Round
 
+#: Start of the message about a request that cannot be served.
+NO_POOL = "No TPU node pool is created: "
 #: Cause for which creates and deletes wait while the supplier takes no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in an Event that names several choices.
@@ -128,7 +130,7 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
         case WaitKind.VOLUME:
             return f"{waiting}: {wait.problem}."
         case WaitKind.REQUEST:
-            return f"No TPU node pool is created: {wait.problem}"
+            return f"{NO_POOL}{wait.problem}"
         case WaitKind.CATALOGUE:
             why = "the provisioner cannot list the MachineConfigs of the cluster, which may have it"
             return f"{waiting}: {wait.problem}; {why}."
@@ -142,6 +144,8 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
             return f"because {supplier} rejected its node pool before, slice {wait.first.group_name} is tried first"
         case WaitKind.TOGETHER:
             return f"no choice of capacity is available for {wait.problem}"
+        case WaitKind.LIMIT:
+            return _of_limit(wait.limit, lasting=lasting) if wait.limit is not None else ""
         case WaitKind.BUFFER:
             return f"Node pool {wait.pool} is not created: workloads wait for the same limit, and come first"
         case WaitKind.CHOICES:
@@ -154,7 +158,6 @@ def _sentence(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
             return f"{waiting} some seconds until node pool {wait.other} is no longer assigned to the slice"
         case WaitKind.BURST:
             return f"{waiting} some seconds for further pods that can share it"
-    return _of_limit(wait.limit, lasting=lasting) if wait.limit is not None else wait.problem
 
 
 def _of_pause(since: datetime | None) -> str:

@@ -24,6 +24,7 @@ from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.slices import read_wishes
 from provisioner.slices.messages.notices import too_large
+from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
 from provisioner.slices.offline.paths import path_of
@@ -50,8 +51,6 @@ CHANNEL = "REGULAR"
 _HASH_DIGITS = 10
 #: Start of the message about ignored pods that request chips.
 NOT_SERVED = "is not served: "
-#: Start of the Event about a problem of a slice.
-_NO_POOL = "No TPU node pool is created: "
 
 
 class Option(NamedTuple):
@@ -294,7 +293,7 @@ class _Verdicts:
         impossible = found.pop(told, False)
         self._say(slice_, first.message, reason=first.reason, impossible=impossible)
         for problem, each in found.items():
-            self._say(slice_, f"{_NO_POOL}{problem}", reason=first.reason, impossible=each)
+            self._say(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=each)
 
     def _say(
         self,

@@ -10,9 +10,10 @@ from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.settings import Settings
 from provisioner.settings.forms import parse_prices
-from provisioner.slices.messages import states
+from provisioner.slices.messages import states, waits
+from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.memory.state import Phase
-from provisioner.slices.planning.plan import DeleteReason
+from provisioner.slices.planning.plan import DeleteReason, DeleteWait
 from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
@@ -112,6 +113,8 @@ def test_pool_has_a_cost_only_with_prices() -> None:
     assert view_of(running(make_jobset("train"))).pools[0].cost_per_hour is None
 
 
-def test_every_phase_has_a_state_and_every_delete_reason_a_text() -> None:
+def test_every_phase_has_a_state_and_every_delete_reason_and_wait_a_text() -> None:
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(states.WHY_DELETED[each] for each in DeleteReason)
+    assert all(states.WHY_LATE[each] for each in DeleteWait)
+    assert all(waits.cause(WaitsFor(kind=each)) for each in WaitKind)

@@ -146,7 +146,8 @@ class Launches:
                 self._serve(each, places, slots)
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
-            self._report(self.round_.slices[slice_id], wait)
+            phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self.round_.slices[slice_id]
+            self.wanted.append(wanted_pool(slice_, wait.pool, phase, self.round_.now, next_at=wait.until))
             self.waits |= dict.fromkeys((other.id for other in self.joined[slice_id]), wait)
         self.contended |= {CREATES} if self.waits else set()
 
@@ -320,10 +321,6 @@ class Launches:
             for place, unit in enumerate(order, start=1):
                 for slice_id in units[unit]:
                     self.waits[slice_id] = self.waits[slice_id].in_line(place, ids, using)
-
-    def _report(self, slice_: Slice, wait: WaitsFor) -> None:
-        phase = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED
-        self.wanted.append(wanted_pool(slice_, wait.pool, phase, self.round_.now, next_at=wait.until))
 
     def _too_many_failures(self, slice_: Slice) -> WaitsFor | None:
         until = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
