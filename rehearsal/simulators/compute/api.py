@@ -1,8 +1,7 @@
 """Compute Engine's REST methods over the model: maps paths to calls, and calls to responses.
 
 Transport-free: `Api.handle` takes a parsed request and returns a JSON body or raises an ApiError. Checks before a call
-has any effect, in this order: project and zone or region, rate limits per minute, permissions, policies of the
-organisation, the request ID.
+has any effect, in this order: project and zone or region, permissions, the request ID.
 
 IAM permissions of each call are those that the references of the methods name. The creator of a group needs the
 permissions to create its machines, which depend on the disks, images, networks, metadata, tags and service accounts of
@@ -18,9 +17,7 @@ from __future__ import annotations
 import functools
 import json
 import re
-from collections import deque
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
 from typing import Any, Protocol, TypeVar
 
 from rehearsal.simulators.compute import errors, names, schema, wire
@@ -32,7 +29,6 @@ from rehearsal.simulators.compute.records import (
     INSTANCES,
     OPERATIONS,
     POLICIES,
-    RESERVATIONS,
     TEMPLATES,
     Group,
     Operation,
@@ -50,7 +46,7 @@ _PLACES = {
     _AGGREGATED: rf"{_PROJECT}/aggregated",
 }
 _CRUD = (("GET", "", "list"), ("POST", "", "insert"), ("GET", "/NAME", "get"), ("DELETE", "/NAME", "delete"))
-_OPERATION_CALLS = (("GET", "", "list"), ("GET", "/NAME", "get"), ("POST", "/NAME/wait", "wait"))
+_READS = (("GET", "", "list"), ("GET", "/NAME", "get"))
 _ALL = (
     (POLICIES, POLICIES, (REGIONS,), _CRUD),
     (TEMPLATES, TEMPLATES, (GLOBAL, REGIONS), _CRUD),
@@ -58,22 +54,13 @@ _ALL = (
         GROUPS,
         GROUPS,
         (ZONES,),
-        (
-            *_CRUD,
-            ("POST", "/NAME/listManagedInstances", "listManagedInstances"),
-        ),
+        (*_CRUD, ("POST", "/NAME/listManagedInstances", "listManagedInstances")),
     ),
     (GROUPS, GROUPS, (_AGGREGATED,), (("GET", "", "aggregatedList"),)),
-    (
-        INSTANCES,
-        INSTANCES,
-        (ZONES,),
-        (("GET", "", "list"), ("GET", "/NAME", "get"), ("POST", "/NAME/setMetadata", "setMetadata")),
-    ),
-    (RESERVATIONS, RESERVATIONS, (ZONES,), (("GET", "", "list"), ("GET", "/NAME", "get"))),
-    (OPERATIONS, "zoneOperations", (ZONES,), _OPERATION_CALLS),
-    (OPERATIONS, "regionOperations", (REGIONS,), _OPERATION_CALLS),
-    (OPERATIONS, "globalOperations", (GLOBAL,), _OPERATION_CALLS),
+    (INSTANCES, INSTANCES, (ZONES,), (*_READS, ("POST", "/NAME/setMetadata", "setMetadata"))),
+    (OPERATIONS, "zoneOperations", (ZONES,), _READS),
+    (OPERATIONS, "regionOperations", (REGIONS,), _READS),
+    (OPERATIONS, "globalOperations", (GLOBAL,), _READS),
 )
 _ROUTES = tuple(
     (
@@ -90,12 +77,10 @@ _LIST_KINDS = {
     "instanceTemplates.list": "instanceTemplateList",
     "instanceGroupManagers.list": "instanceGroupManagerList",
     "instances.list": "instanceList",
-    "reservations.list": "reservationList",
 }
 
 
-_MINUTE = timedelta(minutes=1)
-_RIGHTS = {"insert": "create", "wait": "get", "listManagedInstances": "get", "aggregatedList": "list"}
+_RIGHTS = {"insert": "create", "listManagedInstances": "get", "aggregatedList": "list"}
 #: Permissions in addition to compute.COLLECTION.VERB of each method. If several are missing, the error names the first.
 _MORE = {
     "instanceGroupManagers.insert": (
@@ -188,25 +173,6 @@ def check_permissions(method: str, path: str, settings: ComputeSettings) -> None
             raise errors.forbidden(permission, path)
 
 
-class RateLimits:
-    """Counts the calls of each project in the last minute. Not thread-safe: the API holds the lock."""
-
-    def __init__(self) -> None:
-        self._taken: dict[tuple[str, bool], deque[datetime]] = {}
-
-    def check(self, project: str, *, changes: bool, now: datetime, settings: ComputeSettings) -> None:
-        """Count a call. Raises ApiError if it exceeds the limit."""
-        limit = settings.changes_per_minute if changes else settings.reads_per_minute
-        taken = self._taken.setdefault((project, changes), deque())
-        while taken and taken[0] <= now - _MINUTE:
-            taken.popleft()
-        if limit is not None and len(taken) >= limit:
-            group = "Mutation" if changes else "Read"
-            raise errors.rate_limited(settings.rate_limit_code, group, google.project_number(project))
-        if limit is not None:
-            taken.append(now)
-
-
 def route(http_method: str, path: str) -> Route:
     """Return the call that a request makes. Raises ApiError if the call does not exist."""
     for expected, pattern, method in _ROUTES:
@@ -239,13 +205,11 @@ class Api:
 
     def __init__(self, world: World) -> None:
         self._world = world
-        self._limits = RateLimits()
         self._bodies: dict[str, Callable[[Any], dict[str, Any]]] = {
             POLICIES: wire.policy_body,
             TEMPLATES: wire.template_body,
             GROUPS: lambda group: wire.group_body(group, world.now()),
             INSTANCES: wire.machine_body,
-            RESERVATIONS: wire.reservation_body,
             OPERATIONS: wire.operation_body,
         }
 
@@ -277,12 +241,7 @@ class Api:
             raise errors.invalid("zone", scope.location, "Unknown zone.")
         if scope.kind == REGIONS and not names.is_region(scope.location):
             raise errors.invalid("region", scope.location, "Unknown region.")
-        changes = method.partition(".")[2] in _CHANGES
-        self._limits.check(scope.project, changes=changes, now=self._world.now(), settings=settings)
         check_permissions(method, _subject(found, scope, name, request), settings)
-        if changes and method in settings.violated_constraints:
-            text = errors.constraint_violated(settings.violated_constraints[method], scope.project)
-            raise errors.condition_not_met(text)
 
     def _change(self, found: Route, scope: Scope, name: str, request: Request) -> dict[str, Any]:
         content = (found.method, request.path, json.dumps(request.body, sort_keys=True))
@@ -300,10 +259,6 @@ class Api:
         if verb == "delete":
             return self._world.delete(collection, scope, name, asked)
         return self._world.set_metadata(scope, name, schema.read(body, schema.METADATA), asked)
-
-    def operation(self, scope: Scope, name: str) -> dict[str, Any]:
-        """Return the body of an operation."""
-        return wire.operation_body(self._world.get(OPERATIONS, scope, name))
 
     def _page(self, found: Route, scope: Scope, collection: str, request: Request) -> dict[str, Any]:
         path = f"{scope.path}/{collection}"

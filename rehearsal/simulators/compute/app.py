@@ -48,7 +48,7 @@ class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
             # Imported only if needed, because the import of the certificate library takes 0.1 s.
             from rehearsal.simulators.compute.guests.crew import Crew  # noqa: PLC0415
 
-            self._crew = Crew(settings=lambda: self.settings, faults=self.world.faults, clock=self._clock)
+            self._crew = Crew(settings=lambda: self.settings, clock=self._clock)
             self.world.attach(self._crew)
             self._crew.start()
         self._run()
@@ -130,13 +130,6 @@ class ComputeService(BaseService[World]):
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
         """Return the body of the response."""
         return self._api.handle(found, request)
-
-    def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:
-        """Return the current state of an operation while a call waits for it; None if the wait is over."""
-        is_wait = found.method.endswith("Operations.wait")
-        if not is_wait or body.get("status") == "DONE" or waited_seconds >= self._world.settings.wait_seconds:
-            return None
-        return self._api.operation(api.scope_of(found), found.parts["name"])
 
     def broken(self, fault: BaseFault) -> errors.ApiError:
         """Return the error that a fault causes."""

@@ -1,4 +1,4 @@
-"""Decides which groups get VMs: stockouts, reservations and their counts, quotas of chips, organisation policies.
+"""Decides which groups get VMs: stockouts, reservations and their counts, quotas of chips.
 
 Codes: "View or cancel bulk creation" names ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and QUOTA_EXCEEDED for groups in
 bulk mode. Errors of single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard
@@ -9,14 +9,14 @@ than that of a stockout is on record.
 from __future__ import annotations
 
 import zlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rehearsal.simulators.compute import errors, names
+from rehearsal.simulators.compute import errors
 from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import CAPACITY_FAULTS, Fault, FaultKind, Target
 from rehearsal.simulators.compute.names import Scope
-from rehearsal.simulators.compute.records import RESERVATIONS, Group, Machine, Reservation
+from rehearsal.simulators.compute.records import Group, Machine
 from rehearsal.simulators.compute.settings import ComputeSettings
 from rehearsal.simulators.http import google
 from rehearsal.simulators.http.faults import FaultBook
@@ -45,10 +45,6 @@ class Market:
         if find_machine(terms.machine_type) is None:
             path = group.scope.resource("machineTypes", terms.machine_type)
             return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", http_code=404)
-        constraint = self._settings().violated_constraints.get("instances.insert")
-        if constraint is not None:
-            text = errors.constraint_violated(constraint, group.scope.project)
-            return Failure(code="CONDITION_NOT_MET", message=text, http_code=412)
         fault = self._faults.take(
             CAPACITY_FAULTS,
             Target(
@@ -70,28 +66,26 @@ class Market:
     def _reservation_refusal(self, group: Group, count: int) -> Failure | None:
         terms = group.template.terms
         project, name = terms.reservation.split("/")
-        found = find_reservation(self._settings(), Scope(project, names.ZONES, group.scope.location), name)
+        zone, known = group.scope.location, self._settings().reservations
+        found: Mapping[str, Any] | None = known.get(f"{project}/{zone}/{name}") or known.get(f"{zone}/{name}")
         if found is None:
-            path = f"projects/{project}/zones/{group.scope.location}/reservations/{name}"
+            path = f"projects/{project}/zones/{zone}/reservations/{name}"
             return Failure(code="RESOURCE_NOT_FOUND", message=f"The resource '{path}' was not found", http_code=404)
         if found["machine_type"] != terms.machine_type:
             text = f"Specified reservation '{name}' does not match the machine type {terms.machine_type}."
             return Failure(code="INVALID_USAGE", message=text)
         if found.get("status", "READY") != "READY":
             return Failure(code="RESOURCE_NOT_READY", message=google.NOT_READY_TEXT)
-        if self.in_use(group.scope.location, terms.reservation) + count > int(found["count"]):
+        in_use = sum(
+            machine.holds_capacity
+            and machine.scope.location == zone
+            and machine.template.terms.reservation == terms.reservation
+            for machine in self._machines()
+        )
+        if in_use + count > int(found["count"]):
             text = google.full_reservation_text(name)
             return stockout(group.scope, terms.machine_type, salt=group.name, message=text)
         return None
-
-    def in_use(self, zone: str, reservation: str) -> int:
-        """Return the number of VMs in a reservation, which is given as PROJECT/NAME."""
-        return sum(
-            machine.holds_capacity
-            and machine.scope.location == zone
-            and machine.template.terms.reservation == reservation
-            for machine in self._machines()
-        )
 
     def _quota_refusal(self, group: Group, count: int) -> Failure | None:
         metric, terms = _metric(group), group.template.terms
@@ -121,33 +115,6 @@ class Market:
             for machine in self._machines()
         )
         return stockout(group.scope, terms.machine_type, salt=group.name) if taken + count > room else None
-
-    def reservation(self, scope: Scope, name: str) -> Reservation:
-        """Return a reservation in its current state."""
-        found = find_reservation(self._settings(), scope, name)
-        if found is None:
-            raise errors.not_found(scope.resource(RESERVATIONS, name))
-        return Reservation(
-            scope=scope,
-            name=name,
-            machine_type=str(found["machine_type"]),
-            count=int(found["count"]),
-            in_use=self.in_use(scope.location, f"{scope.project}/{name}"),
-            status=str(found.get("status", "READY")),
-        )
-
-    def reservations(self, scope: Scope) -> list[Reservation]:
-        """Return the reservations of a zone."""
-        places = {f"{scope.project}/{scope.location}", scope.location}
-        keys = (key.rpartition("/") for key in self._settings().reservations)
-        return [self.reservation(scope, name) for name in sorted({name for place, _, name in keys if place in places})]
-
-
-def find_reservation(settings: ComputeSettings, scope: Scope, name: str) -> dict[str, Any] | None:
-    """Return a reservation in the settings; None if it does not exist."""
-    places = settings.reservations
-    found = places.get(f"{scope.project}/{scope.location}/{name}") or places.get(f"{scope.location}/{name}")
-    return dict(found) if found is not None else None
 
 
 def stockout(scope: Scope, machine_type: str, *, salt: str, message: str | None = None) -> Failure:

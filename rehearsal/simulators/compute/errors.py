@@ -1,24 +1,22 @@
 """Errors of calls and of operations, in the formats of Compute Engine.
 
-A rejected call is an `ApiError`: HTTP status, `error.errors[]` with a reason, and details if Google adds some. A later
-error, of an operation or of the attempt to create a VM, is a `Failure`: a code in capitals. Reasons and texts are those
-of public reports: alreadyExists (409), notFound (404), invalid and required (400), forbidden (403), resourceNotReady
-and resourceInUseByAnotherResource (400, terraform-provider-google 6277, terraform-google-vm 45), conditionNotMet (412:
-for fingerprints by the reference of Metadata, for organisation policies by fortigate-terraform-deploy 34),
-quotaExceeded (403), rateLimitExceeded (403, terraform-provider-google 8360).
+A rejected call is an `ApiError`: HTTP status, and `error.errors[]` with a reason. A later error, of an operation or of
+the attempt to create a VM, is a `Failure`: a code in capitals. Reasons and texts are those of public reports:
+alreadyExists (409), notFound (404), invalid and required (400), forbidden (403), resourceNotReady and
+resourceInUseByAnotherResource (400, terraform-provider-google 6277, terraform-google-vm 45), conditionNotMet (412, for
+fingerprints by the reference of Metadata), quotaExceeded (403).
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
 
 from rehearsal.simulators.http import google
 from rehearsal.simulators.http.exchange import RefusalError
 
-_ERROR_INFO = "type.googleapis.com/google.rpc.ErrorInfo"
 _REASONS = {
     400: "badRequest",
     401: "authError",
@@ -33,13 +31,11 @@ _REASONS = {
 
 @dataclass(eq=False)
 class ApiError(RefusalError):
-    """An error response. `details` has the format of google.rpc; only errors with details have a canonical status."""
+    """An error response."""
 
     http_code: int
     reason: str
     message: str
-    domain: str = field(default="global", kw_only=True)
-    details: tuple[Mapping[str, Any], ...] = field(default=(), kw_only=True)
 
     def __str__(self) -> str:
         return f"{self.http_code} {self.reason}: {self.message}"
@@ -51,10 +47,7 @@ class ApiError(RefusalError):
 
     def body(self, *, request_id: str) -> dict[str, Any]:  # noqa: ARG002 - Compute Engine does not tell it
         """Return the JSON body."""
-        status = google.status_of_http(self.http_code)
-        return google.error_body(
-            self.http_code, self.message, self.reason, status=status, details=self.details, domain=self.domain
-        )
+        return google.error_body(self.http_code, self.message, self.reason)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,13 +127,8 @@ def forbidden(permission: str, path: str) -> ApiError:
 
 
 def condition_not_met(message: str) -> ApiError:
-    """Return the error for an outdated fingerprint, or for a call that an organisation policy forbids."""
+    """Return the error for an outdated fingerprint."""
     return ApiError(412, "conditionNotMet", message)
-
-
-def constraint_violated(constraint: str, project: str) -> str:
-    """Return the message for a call that an organisation policy forbids."""
-    return f"Constraint {constraint} violated for project projects/{project}."
 
 
 def quota_exceeded(metric: str, limit: float, where: str) -> ApiError:
@@ -151,19 +139,3 @@ def quota_exceeded(metric: str, limit: float, where: str) -> ApiError:
 def quota_text(metric: str, limit: float, where: str) -> str:
     """Return the message for a quota that is used up."""
     return f"Quota '{metric}' exceeded.  Limit: {limit:.1f} {where}."
-
-
-def rate_limited(code: int, group: str, number: str) -> ApiError:
-    """Return the error for a call beyond the rate limit; `number` is the project's number."""
-    metric = f"{group} requests"
-    text = (
-        f"Quota exceeded for quota metric '{metric}' and limit '{metric} per minute' of service "
-        f"'compute.googleapis.com' for consumer 'project_number:{number}'."
-    )
-    info = {
-        "@type": _ERROR_INFO,
-        "reason": "RATE_LIMIT_EXCEEDED",
-        "domain": "googleapis.com",
-        "metadata": {"service": "compute.googleapis.com", "consumer": f"projects/{number}", "quota_limit": metric},
-    }
-    return ApiError(code, "rateLimitExceeded", text, domain="usageLimits", details=(info,))

@@ -1,4 +1,4 @@
-"""Failures of Compute Engine on demand, for selected calls, operations and machines."""
+"""Failures of Compute Engine on demand, for selected calls, operations and groups."""
 
 from __future__ import annotations
 
@@ -24,14 +24,8 @@ class FaultKind(StrEnum):
     STOCKOUT = "stockout"
     #: Creates of VMs fail with QUOTA_EXCEEDED; groups retry them.
     QUOTA_EXCEEDED = "quota_exceeded"
-    #: The kubelet of a VM that joins or has joined reports nothing until the fault is cleared.
-    KUBELET_SILENT = "kubelet_silent"
-    #: The device plugin of a VM finds no chips until the fault is cleared.
-    CHIPS_MISSING = "chips_missing"
     #: An operation ends with the given error code and message, without effect.
     OPERATION_ERROR = "operation_error"
-    #: An operation remains RUNNING, without effect, until the fault is cleared.
-    OPERATION_NEVER_ENDS = "operation_never_ends"
     #: A call gets the given HTTP status, or no response if the code is 0.
     HTTP_ERROR = faults.HTTP_ERROR
     #: A call is answered only after `seconds`.
@@ -39,14 +33,13 @@ class FaultKind(StrEnum):
 
 
 CAPACITY_FAULTS = (FaultKind.STOCKOUT, FaultKind.QUOTA_EXCEEDED)
-OPERATION_FAULTS = (FaultKind.OPERATION_ERROR, FaultKind.OPERATION_NEVER_ENDS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """Attributes of a call, operation or machine that a fault can match; None or empty if unknown.
+    """Attributes of a call, operation or group that a fault can match; None or empty if unknown.
 
-    `name` is the name of the resource of a call, of the group that needs VMs, or of the VM of a guest.
+    `name` is the name of the resource of a call, or of the group that needs VMs.
     """
 
     method: str | None = None

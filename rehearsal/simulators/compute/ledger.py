@@ -17,7 +17,7 @@ from datetime import datetime, timedelta
 
 from rehearsal.simulators.compute import errors, names
 from rehearsal.simulators.compute.errors import Failure
-from rehearsal.simulators.compute.faults import OPERATION_FAULTS, Fault, FaultKind, Target
+from rehearsal.simulators.compute.faults import Fault, FaultKind, Target
 from rehearsal.simulators.compute.names import Scope
 from rehearsal.simulators.compute.records import Machine, Operation, OperationStatus, Place, Resource
 from rehearsal.simulators.compute.settings import ComputeSettings
@@ -47,13 +47,6 @@ class _Known:
     content: object
 
 
-@dataclass(kw_only=True, eq=False)
-class _Plan:
-    operation: Operation
-    effect: Callable[[datetime], Failure | None]
-    undo: Callable[[], None]
-
-
 class Ledger:
     """All operations within their retention period, oldest first."""
 
@@ -71,7 +64,6 @@ class Ledger:
         self._rng = rng
         self._operations: dict[str, Operation] = {}
         self._known: dict[tuple[str, str], _Known] = {}
-        self._held: list[_Plan] = []
 
     def all(self) -> list[Operation]:
         """Return all operations."""
@@ -160,12 +152,8 @@ class Ledger:
 
     def _decide(self, operation: Operation, subject: Subject) -> None:
         target = Target(method=operation.method, name=subject.name, location=subject.scope.location)
-        fault = self._faults.take(OPERATION_FAULTS, target)
-        if fault is None:
-            return
-        if fault.kind is FaultKind.OPERATION_NEVER_ENDS:
-            operation.held_by = fault.fault_id
-        else:
+        fault = self._faults.take((FaultKind.OPERATION_ERROR,), target)
+        if fault is not None:
             http_code = fault.code if fault.code >= 400 else 500
             operation.fate = Failure(code=fault.error_code, message=fault.message or _INTERNAL, http_code=http_code)
             operation.fate_seconds = fault.after_seconds
@@ -181,37 +169,22 @@ class Ledger:
         """End an operation after some time with its effect; if a fault or the effect returns an error, call `undo`."""
         if operation.fate is not None and operation.fate_seconds is not None:
             seconds = operation.fate_seconds
-        plan = _Plan(operation=operation, effect=effect, undo=undo)
-        self._timeline.at(operation.inserted + timedelta(seconds=seconds), lambda when: self._due(plan, when))
 
-    def _due(self, plan: _Plan, when: datetime) -> None:
-        operation = plan.operation
-        operation.due = True
-        if operation.held_by is not None:
-            self._held.append(plan)
-            return
-        failure = operation.fate or plan.effect(when)
-        if failure is not None:
-            plan.undo()
-        operation.started = operation.started or when
-        operation.status, operation.ended, operation.failure = OperationStatus.DONE, when, failure
-        self._forget_later(operation, when)
+        def finish(when: datetime) -> None:
+            failure = operation.fate or effect(when)
+            if failure is not None:
+                undo()
+            operation.started = operation.started or when
+            operation.status, operation.ended, operation.failure = OperationStatus.DONE, when, failure
+            self._forget_later(operation, when)
+
+        self._timeline.at(operation.inserted + timedelta(seconds=seconds), finish)
 
     def _forget_later(self, operation: Operation, ended: datetime) -> None:
         def forget(_when: datetime) -> None:
             del self._operations[operation.name]
 
         self._timeline.at(ended + timedelta(seconds=self._settings().operations_kept_seconds), forget)
-
-    def release(self, now: datetime) -> None:
-        """Resume operations whose fault is no longer active."""
-        in_force = {fault.fault_id for fault in self._faults.all()}
-        for operation in self._operations.values():
-            if operation.held_by is not None and operation.held_by not in in_force:
-                operation.held_by = None
-        plans, self._held = self._held, []
-        for plan in plans:
-            self._due(plan, now)
 
 
 def _start(operation: Operation, when: datetime) -> None:

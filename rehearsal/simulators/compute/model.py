@@ -175,13 +175,11 @@ class World(BaseWorld[ComputeSettings, Fault]):
     # -- calls of clients ----------------------------------------------------------------------------------------
 
     def get(self, collection: str, scope: Scope, name: str) -> Any:
-        """Return a resource, a VM, a reservation or an operation of a scope. Raises ApiError."""
+        """Return a resource, a VM or an operation of a scope. Raises ApiError."""
         with self.moment():
             match collection:
                 case "instances":
                     return self._machine(scope, name)
-                case "reservations":
-                    return self._market.reservation(scope, name)
                 case "operations":
                     return self._ledger.find(scope, name)
             return self._store.get(self._store.shelves[collection], scope.resource(collection, name))
@@ -192,8 +190,6 @@ class World(BaseWorld[ComputeSettings, Fault]):
             match collection:
                 case "instances":
                     return [machine for machine in self._store.machines() if machine.scope == scope]
-                case "reservations":
-                    return self._market.reservations(scope)
                 case "operations":
                     return self._ledger.in_scope(scope)
             return self._store.listed(self._store.shelves[collection], scope)
@@ -257,7 +253,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
                 seconds=self._settings.stopping_seconds if found.machines else 0.0,
                 then=lambda when: self._life.end(found, when),
             )
-            if operation.fate is None and operation.held_by is None:
+            if operation.fate is None:
                 self._life.remove(found, [*found.members], now)
             return operation
 
@@ -307,11 +303,6 @@ class World(BaseWorld[ComputeSettings, Fault]):
             return self._ledger.repeated(project, request_id, content)
 
     # -- access for rehearsals -----------------------------------------------------------------------------------
-
-    def release(self) -> None:
-        """Resume operations that were held up by faults which are no longer active."""
-        with self.moment() as now:
-            self._ledger.release(now)
 
     def lose(self, name: str, loss: Loss) -> bool:
         """Take away the VMs with that name; return False if there was no VM to take away."""

@@ -17,7 +17,6 @@ POLICIES = "resourcePolicies"
 TEMPLATES = "instanceTemplates"
 GROUPS = "instanceGroupManagers"
 INSTANCES = "instances"
-RESERVATIONS = "reservations"
 OPERATIONS = "operations"
 
 
@@ -46,7 +45,6 @@ class Action(StrEnum):
     NONE = "NONE"
     CREATING = "CREATING"
     RECREATING = "RECREATING"
-    RESTARTING = "RESTARTING"
     DELETING = "DELETING"
 
 
@@ -81,9 +79,6 @@ class Operation:
     #: Error that a fault determines for the operation; None if there is no such fault.
     fate: Failure | None = None
     fate_seconds: float | None = None
-    #: ID of the fault that prevents the end of the operation; None if there is no such fault.
-    held_by: str | None = None
-    due: bool = False
 
     @property
     def is_done(self) -> bool:
@@ -155,18 +150,6 @@ class Terms:
     def ends_by_itself(self) -> bool:
         """Whether VMs are available only for a limited time."""
         return self.model == FLEX_START
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Reservation:
-    """Snapshot of a reservation; `in_use` counts its VMs."""
-
-    scope: Scope
-    name: str
-    machine_type: str
-    count: int
-    in_use: int
-    status: str
 
 
 @dataclass(kw_only=True, eq=False)

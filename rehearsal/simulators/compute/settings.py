@@ -60,8 +60,6 @@ class ComputeSettings(GoogleSettings):
     operations_kept_seconds: float = 14 * _DAY_SECONDS
     #: Time for which a request ID is remembered: other services promise 60 minutes, Compute Engine's reference no time.
     request_id_seconds: float = 3600.0
-    #: Maximum duration of a wait for an operation (reference of zoneOperations.wait).
-    wait_seconds: float = 120.0
     #: Whether a get finds a template or group before its insert has ended. Not documented; False is harder for clients.
     visible_while_inserted: bool = True
     #: Number of VMs for which there is room outside reservations, by ZONE/MACHINE_TYPE; unlimited if not listed.
@@ -71,31 +69,12 @@ class ComputeSettings(GoogleSettings):
     reservations: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
     #: Limits by metric, one of QUOTAS: templates in a project; groups, policies and chips in each region.
     quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
-    #: Maximum number of reads per minute and project; None if unlimited.
-    reads_per_minute: int | None = None
-    #: Maximum number of changes per minute and project; None if unlimited.
-    changes_per_minute: int | None = None
-    #: HTTP status of a rate limit. 403 is the harder one for clients: it looks like a missing permission.
-    rate_limit_code: int = 403
-    #: Organisation policies that reject calls, by method, such as {"instanceTemplates.insert":
-    #: "constraints/compute.x"}; "instances.insert" is the creation of VMs by groups.
-    violated_constraints: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def problems(self) -> list[str]:
         """Return the mistakes in the settings."""
         problems = [f"quotas: {name!r} is not one of {', '.join(QUOTAS)}" for name in self.quotas if name not in QUOTAS]
-        problems += [
-            f"{name}: {limit} is less than 1; null disables it"
-            for name, limit in (
-                ("reads_per_minute", self.reads_per_minute),
-                ("changes_per_minute", self.changes_per_minute),
-            )
-            if limit is not None and limit < 1
-        ]
         if not self.heartbeat_seconds:
             problems.append("heartbeat_seconds: 0 is not a time to wait")
-        if self.rate_limit_code not in (403, 429):
-            problems.append(f"rate_limit_code: {self.rate_limit_code} is neither 403 nor 429")
         for name, reservation in self.reservations.items():
             if _RESERVATION.fullmatch(name) is None:
                 problems.append(f"reservations: {name!r} is neither ZONE/NAME nor PROJECT/ZONE/NAME")

@@ -12,7 +12,6 @@ from rehearsal.simulators.compute.names import REGIONS, ZONES, Scope
 from rehearsal.simulators.compute.records import (
     INSTANCES,
     OPERATIONS,
-    RESERVATIONS,
     Group,
     Machine,
     MachineStatus,
@@ -20,7 +19,6 @@ from rehearsal.simulators.compute.records import (
     Operation,
     OperationStatus,
     Policy,
-    Reservation,
     Resource,
     Template,
 )
@@ -216,25 +214,6 @@ def machine_body(machine: Machine) -> dict[str, Any]:
         "fingerprint": names.fingerprint([machine.status, machine.revision, machine.boots], 0),
         **started,
         **stopped,
-    }
-
-
-def reservation_body(reservation: Reservation) -> dict[str, Any]:
-    """Return a Reservation."""
-    path = reservation.scope.resource(RESERVATIONS, reservation.name)
-    return {
-        "kind": "compute#reservation",
-        "id": str(google.number_of(path)),
-        "selfLink": link(path),
-        "name": reservation.name,
-        "status": reservation.status,
-        "specificReservationRequired": True,
-        "specificReservation": {
-            "count": str(reservation.count),
-            "inUseCount": str(reservation.in_use),
-            "instanceProperties": {"machineType": reservation.machine_type},
-        },
-        **_located(reservation.scope),
     }
 
 

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import re
 import zlib
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -114,18 +114,7 @@ def status_of_http(code: int) -> str:
     return _OF_HTTP.get(code, "UNKNOWN")
 
 
-def error_body(
-    code: int,
-    message: str,
-    reason: str,
-    *,
-    status: str,
-    details: Sequence[Mapping[str, Any]],
-    domain: str = "global",
-) -> dict[str, Any]:
-    """Return the JSON body of an error. It contains the canonical status only if it has details."""
-    entry = {"message": message, "domain": domain, "reason": reason}
-    error: dict[str, Any] = {"code": code, "message": message, "errors": [entry]}
-    if details:
-        error |= {"status": status, "details": [dict(item) for item in details]}
-    return {"error": error}
+def error_body(code: int, message: str, reason: str, **more: Any) -> dict[str, Any]:
+    """Return the JSON body of an error; `more` are further fields, such as `status` and `details`."""
+    entry = {"message": message, "domain": "global", "reason": reason}
+    return {"error": {"code": code, "message": message, "errors": [entry], **more}}

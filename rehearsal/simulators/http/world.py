@@ -7,7 +7,6 @@ import itertools
 import random
 import threading
 import time
-from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime, timedelta
@@ -55,7 +54,7 @@ class Timeline:
         return self._heap[0][0] if self._heap else None
 
 
-class BaseWorld(ABC, Generic[Settings, Fault]):
+class BaseWorld(Generic[Settings, Fault]):
     """State of a simulated service. It changes only by calls and with its clock, and has no sockets.
 
     Every method first runs the callbacks that are due, so its caller sees the current state; `advance` only does that.
@@ -102,6 +101,5 @@ class BaseWorld(ABC, Generic[Settings, Fault]):
         with self.moment():
             return self.timeline.next_due
 
-    @abstractmethod
     def release(self) -> None:
-        """Resume operations that were held up by faults which are no longer active."""
+        """Resume operations that were held up by faults which are no longer active. By default, no fault does that."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import heapq
 import itertools
 import threading
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 from typing import Any
@@ -19,7 +19,6 @@ from urllib.parse import urlencode
 
 import structlog
 
-from rehearsal.simulators.compute.faults import Fault, FaultKind, Target
 from rehearsal.simulators.compute.guests import kubelet, startup
 from rehearsal.simulators.compute.guests.client import (
     MERGE,
@@ -34,7 +33,6 @@ from rehearsal.simulators.compute.guests.kubelet import LEASES, NODES, Readiness
 from rehearsal.simulators.compute.guests.startup import Invitation
 from rehearsal.simulators.compute.records import MachineStatus, MachineView
 from rehearsal.simulators.compute.settings import ComputeSettings
-from rehearsal.simulators.http.faults import FaultBook
 from rehearsal.simulators.http.world import Clock
 
 _log = structlog.get_logger(__name__)
@@ -67,12 +65,12 @@ class Kubelet:
     _renewed_at: datetime | None = None
     _look_seconds: float = field(default=_FIRST_LOOK_SECONDS)
 
-    def turn(self, now: datetime, *, chips_work: bool) -> float:
+    def turn(self, now: datetime) -> float:
         """Do the work that is due; return the seconds until more is due. Raises ServerError."""
         if self._state is None:
             self._state = self._register(now)
             return 0.0
-        self._state = state = self._seen(self._state, now, chips_work=chips_work)
+        self._state = state = self._seen(self._state, now)
         if state != self._reported or _is_older(self._reported_at, now, _REPORT_SECONDS):
             self._report(state, now)
         heartbeat_seconds = self.settings().heartbeat_seconds
@@ -102,8 +100,8 @@ class Kubelet:
         self._uid = made["metadata"]["uid"]
         return state
 
-    def _seen(self, before: Readiness, now: datetime, *, chips_work: bool) -> Readiness:
-        chips = self.machine.chips if chips_work and self.machine.chips and self._has_device_plugin() else 0
+    def _seen(self, before: Readiness, now: datetime) -> Readiness:
+        chips = self.machine.chips if self.machine.chips and self._has_device_plugin() else 0
         return replace(kubelet.ready(before, now), chips=chips, seen_chips=max(chips, before.seen_chips))
 
     def _has_device_plugin(self) -> bool:
@@ -152,7 +150,6 @@ class Guest:
     """Software of one VM. `membership` represents its disk; the other fields represent its memory."""
 
     settings: Callable[[], ComputeSettings]
-    faults: FaultBook[Fault]
     connect: Connect
     membership: Membership | None = None
     _join: Join = field(init=False)
@@ -161,7 +158,6 @@ class Guest:
     _due: datetime | None = None
     _failures: int = 0
     _told: str = ""
-    _held: dict[FaultKind, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self._join = Join(connect=self.connect)
@@ -205,8 +201,6 @@ class Guest:
             if self.membership is None:
                 return _CERTIFICATE_LOOK_SECONDS
             _log.info("guest.joined", machine=machine.name)
-        if self._is_struck(FaultKind.KUBELET_SILENT, machine):
-            return self.settings().heartbeat_seconds
         if self._kubelet is None:
             self._kubelet = Kubelet(
                 machine=machine,
@@ -214,24 +208,11 @@ class Guest:
                 client=self.connect(self.membership.access),
                 settings=self.settings,
             )
-        chips_work = not self._is_struck(FaultKind.CHIPS_MISSING, machine)
-        return self._kubelet.turn(now, chips_work=chips_work)
-
-    def _is_struck(self, kind: FaultKind, machine: MachineView) -> bool:
-        """Return whether a fault of this kind affects the VM; once it does, it does so until it is cleared."""
-        in_force: Collection[str] = {fault.fault_id for fault in self.faults.all()}
-        if self._held.get(kind) in in_force:
-            return True
-        fault = self.faults.take((kind,), _target(machine))
-        if fault is None:
-            self._held.pop(kind, None)
-            return False
-        self._held[kind] = fault.fault_id
-        return True
+        return self._kubelet.turn(now)
 
     def _go_down(self, machine: MachineView, now: datetime) -> None:
         stops_in_order = machine.status == MachineStatus.STOPPING and self.settings().graceful_shutdown
-        if self._kubelet is not None and stops_in_order and not self._is_struck(FaultKind.KUBELET_SILENT, machine):
+        if self._kubelet is not None and stops_in_order:
             try:
                 self._kubelet.shut_down(now)
             except ServerError as error:
@@ -244,10 +225,6 @@ class Guest:
         if self._kubelet is not None:
             self._kubelet.client.close()
             self._kubelet = None
-
-
-def _target(machine: MachineView) -> Target:
-    return Target(name=machine.name, location=machine.scope.location, machine_type=machine.machine_type)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
@@ -268,12 +245,10 @@ class Crew:
         self,
         *,
         settings: Callable[[], ComputeSettings],
-        faults: FaultBook[Fault],
         clock: Clock,
         connect: Connect = HttpsClient,
     ) -> None:
         self._settings = settings
-        self._faults = faults
         self._clock = clock
         self._connect = connect
         self._news = threading.Condition()
@@ -306,7 +281,7 @@ class Crew:
             if seat is None:
                 if not machine.status:
                     return
-                guest = Guest(settings=self._settings, faults=self._faults, connect=self._connect)
+                guest = Guest(settings=self._settings, connect=self._connect)
                 seat = self._seats[key] = _Seat(guest=guest, machine=machine)
             seat.machine = machine
             if not machine.status:
@@ -315,13 +290,6 @@ class Crew:
                 seat.changed = True
             else:
                 self._plan(seat, self._clock())
-
-    def run_due(self) -> datetime | None:
-        """Run the guests that are due, and return the time of the next one."""
-        while (seat := self._take()) is not None:
-            self._give(seat)
-        with self._news:
-            return self._due[0][0] if self._due else None
 
     def _work(self) -> None:
         while True:
@@ -334,10 +302,6 @@ class Crew:
                 if seat is None or self._stopping:
                     return
             self._give(seat)
-
-    def _take(self) -> _Seat | None:
-        with self._news:
-            return self._next()
 
     def _next(self) -> _Seat | None:
         while self._due:
