@@ -15,10 +15,15 @@ from rehearsal.localcluster.binaries import Binaries, Progress, log_progress, re
 from rehearsal.localcluster.cluster import LocalCluster, start
 from rehearsal.localcluster.errors import LocalClusterError
 from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operator
-from rehearsal.localcluster.stages import DEFAULT_RUN_SECONDS, FAIL_AFTER, OWN_KUBELET, RUN_FOR
+
+#: Pod annotation: time that a pod of a Job runs before it succeeds, as a Go duration such as 1m30s. kwok.yaml reads it.
+RUN_FOR = "rehearsal.tpu-provisioner.cloud.google.com/run-for"
+#: Pod annotation: time after which a pod of a Job fails with exit code 1; overrides RUN_FOR.
+FAIL_AFTER = "rehearsal.tpu-provisioner.cloud.google.com/fail-after"
+#: Node annotation, of any value: another program reports the node's state.
+OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
 
 __all__ = [
-    "DEFAULT_RUN_SECONDS",
     "FAIL_AFTER",
     "JOBSET",
     "KUBERAY",

@@ -360,12 +360,12 @@ class LocalCluster:
         progress(f"the local cluster works after {time.monotonic() - started:.1f} s")
 
     def _api(self) -> ApiClient:
-        trust = self._credentials
+        keys = self._credentials.directory
         return ApiClient(
             self._components[recipes.KUBE_APISERVER].port,
-            authority=trust.authority,
-            certificate=trust.admin_certificate,
-            key=trust.admin_key,
+            authority=keys / "ca.crt",
+            certificate=keys / "admin.crt",
+            key=keys / "admin.key",
         )
 
     def _install_crds(self, api: ApiClient, operator: Operator) -> None:

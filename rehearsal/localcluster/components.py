@@ -20,7 +20,6 @@ from rehearsal.localcluster.binaries import Binaries
 from rehearsal.localcluster.credentials import SERVICE_NETWORK, Credentials
 from rehearsal.localcluster.operators import Operator
 from rehearsal.localcluster.ports import HOST, free_ports
-from rehearsal.localcluster.stages import kwok_configuration
 
 # Controllers that can matter to workloads, to programs that run in the cluster and to machines that join it. Leaving
 # out the others saves start time and about 100 MB. No controller here creates nodes or binds volumes.
@@ -60,6 +59,7 @@ _CLIENT_QPS = 1000
 _CLIENT_BURST = 2000
 # Variables of this process that the programs inherit. GOGC trades memory for CPU time.
 _PASSED_ON = ("PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "GOGC")
+_KWOK_CONFIGURATION = Path(__file__).with_name("kwok.yaml")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,16 +112,16 @@ def etcd(site: Site) -> Plan:
     client, peer = free_ports(2)
     url = f"https://{HOST}:{client}"
     peer_url = f"https://{HOST}:{peer}"
-    trust = site.credentials
+    trust, keys = site.credentials, site.credentials.directory
     # Another cluster's etcd may have taken the port by now; with certificates, no client talks to the wrong etcd.
     tls = [
         flag
         for prefix in ("", "peer-")
         for flag in (
-            f"--{prefix}cert-file={trust.etcd_certificate}",
-            f"--{prefix}key-file={trust.etcd_key}",
+            f"--{prefix}cert-file={keys}/etcd.crt",
+            f"--{prefix}key-file={keys}/etcd.key",
             f"--{prefix}client-cert-auth",
-            f"--{prefix}trusted-ca-file={trust.authority}",
+            f"--{prefix}trusted-ca-file={keys}/ca.crt",
         )
     ]
     return Plan(
@@ -149,21 +149,21 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
     The plugin ExtendedResourceToleration adds that toleration to pods that request the resource.
     """
     (port,) = free_ports(1)
-    trust = site.credentials
+    trust, keys = site.credentials, site.credentials.directory
     gates = site.gates(recipes.KUBE_APISERVER)
     return Plan(
         command=(
             str(site.binaries[recipes.KUBE_APISERVER]),
             f"--etcd-servers=https://{HOST}:{etcd_port}",
-            f"--etcd-cafile={trust.authority}",
-            f"--etcd-certfile={trust.etcd_certificate}",
-            f"--etcd-keyfile={trust.etcd_key}",
+            f"--etcd-cafile={keys}/ca.crt",
+            f"--etcd-certfile={keys}/etcd.crt",
+            f"--etcd-keyfile={keys}/etcd.key",
             f"--bind-address={HOST}",
             f"--advertise-address={HOST}",
             f"--secure-port={port}",
-            f"--tls-cert-file={trust.server_certificate}",
-            f"--tls-private-key-file={trust.server_key}",
-            f"--client-ca-file={trust.client_authorities}",
+            f"--tls-cert-file={keys}/server.crt",
+            f"--tls-private-key-file={keys}/server.key",
+            f"--client-ca-file={keys}/clients.crt",
             # Flags of kubeadm, and its plugin NodeRestriction below: machines join with tokens, and each writes only
             # its own Node.
             "--authorization-mode=Node,RBAC",
@@ -172,8 +172,8 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             "--allow-privileged=true",
             "--enable-admission-plugins=ExtendedResourceToleration,NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
-            f"--service-account-key-file={trust.service_account_public_key}",
-            f"--service-account-signing-key-file={trust.service_account_key}",
+            f"--service-account-key-file={keys}/service-accounts.pub",
+            f"--service-account-signing-key-file={keys}/service-accounts.key",
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
             # There is only one API server, and Endpoints must not contain its loopback address.
             "--endpoint-reconciler-type=none",
@@ -193,19 +193,19 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
 def kube_controller_manager(site: Site) -> Plan:
     """Plan the controller manager."""
     (port,) = free_ports(1)
-    trust = site.credentials
+    trust, keys = site.credentials, site.credentials.directory
     return Plan(
         command=(
             str(site.binaries[recipes.KUBE_CONTROLLER_MANAGER]),
             f"--kubeconfig={site.kubeconfig('kube-controller-manager')}",
             f"--bind-address={HOST}",
             f"--secure-port={port}",
-            f"--tls-cert-file={trust.server_certificate}",
-            f"--tls-private-key-file={trust.server_key}",
-            f"--root-ca-file={trust.authority}",
-            f"--service-account-private-key-file={trust.service_account_key}",
-            f"--cluster-signing-kubelet-client-cert-file={trust.kubelet_authority}",
-            f"--cluster-signing-kubelet-client-key-file={trust.kubelet_authority_key}",
+            f"--tls-cert-file={keys}/server.crt",
+            f"--tls-private-key-file={keys}/server.key",
+            f"--root-ca-file={keys}/ca.crt",
+            f"--service-account-private-key-file={keys}/service-accounts.key",
+            f"--cluster-signing-kubelet-client-cert-file={keys}/kubelets.crt",
+            f"--cluster-signing-kubelet-client-key-file={keys}/kubelets.key",
             # Each controller gets its own, narrow role, as on a real cluster.
             "--use-service-account-credentials=true",
             f"--controllers={','.join(_CONTROLLERS)}",
@@ -225,7 +225,7 @@ def kube_controller_manager(site: Site) -> Plan:
 def kube_scheduler(site: Site) -> Plan:
     """Plan the scheduler. Its back-off has the default values, as in users' clusters."""
     (port,) = free_ports(1)
-    trust = site.credentials
+    trust, keys = site.credentials, site.credentials.directory
     configuration = site.write_configuration(
         recipes.KUBE_SCHEDULER,
         {
@@ -246,8 +246,8 @@ def kube_scheduler(site: Site) -> Plan:
             f"--config={configuration}",
             f"--bind-address={HOST}",
             f"--secure-port={port}",
-            f"--tls-cert-file={trust.server_certificate}",
-            f"--tls-private-key-file={trust.server_key}",
+            f"--tls-cert-file={keys}/server.crt",
+            f"--tls-private-key-file={keys}/server.key",
             *site.gates(recipes.KUBE_SCHEDULER),
         ),
         ready=partial(answers, port, "/readyz", context=trust.tls_context()),
@@ -257,12 +257,11 @@ def kube_scheduler(site: Site) -> Plan:
 
 def kwok(site: Site) -> Plan:
     """Plan kwok. It listens on no port, so only a node that becomes ready proves that it works."""
-    configuration = site.write_configuration(recipes.KWOK, *kwok_configuration())
     return Plan(
         command=(
             str(site.binaries[recipes.KWOK]),
             f"--kubeconfig={site.kubeconfig('kwok')}",
-            f"--config={configuration}",
+            f"--config={_KWOK_CONFIGURATION}",
         ),
         ready=lambda: True,
     )
@@ -293,7 +292,7 @@ def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int
         {
             "apiVersion": operator.configuration,
             "kind": "Configuration",
-            "webhook": {"host": HOST, "port": webhooks, "certDir": str(site.credentials.webhook_directory)},
+            "webhook": {"host": HOST, "port": webhooks, "certDir": str(site.credentials.directory / "webhooks")},
             "metrics": {"bindAddress": "0"},
             "health": {"healthProbeBindAddress": f"{HOST}:{health}"},
             "leaderElection": {"leaderElect": False},

@@ -70,12 +70,10 @@ class Authority(authority.Authority):
         return self.issue(_name(user, groups=groups), [ExtendedKeyUsageOID.CLIENT_AUTH])
 
 
-def write(pair: KeyPair, directory: Path, name: str) -> tuple[Path, Path]:
-    """Write name.crt and name.key (readable only by the owner); return their paths."""
-    certificate, key = directory / f"{name}.crt", directory / f"{name}.key"
-    certificate.write_bytes(pair.certificate_pem)
-    write_private(key, pair.key_pem)
-    return certificate, key
+def write(pair: KeyPair, directory: Path, name: str) -> None:
+    """Write name.crt and name.key (readable only by the owner)."""
+    (directory / f"{name}.crt").write_bytes(pair.certificate_pem)
+    write_private(directory / f"{name}.key", pair.key_pem)
 
 
 def write_private(path: Path, content: bytes) -> None:
@@ -92,23 +90,16 @@ def _name(common_name: str, *, groups: Sequence[str] = ()) -> x509.Name:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Credentials:
-    """Paths of the files that create() wrote into its directory, and the key pairs of the clients."""
+    """Key pairs of the clients, and the directory into which create() wrote the other files.
+
+    - ca.crt: the authority of servers and clients; clients.crt: the authorities of all clients, also of kubelets.
+    - server, etcd, admin and kubelets, each with .crt and .key: the API server, etcd, the administrator, and the
+      authority of the kubelets of machines that join. The folder webhooks has the certificate of the operators.
+    - service-accounts.key and service-accounts.pub: sign and verify the tokens of ServiceAccounts.
+    """
 
     directory: Path
     authority_pem: bytes
-    authority: Path
-    client_authorities: Path
-    kubelet_authority: Path
-    kubelet_authority_key: Path
-    server_certificate: Path
-    server_key: Path
-    etcd_certificate: Path
-    etcd_key: Path
-    webhook_directory: Path
-    service_account_key: Path
-    service_account_public_key: Path
-    admin_certificate: Path
-    admin_key: Path
     clients: dict[str, KeyPair]
 
     @classmethod
@@ -116,18 +107,15 @@ class Credentials:
         """Create and write the certificates and keys of a new cluster."""
         directory.mkdir(mode=0o700)
         authority = Authority("tpu-provisioner local cluster", now=dt.datetime.now(dt.UTC), valid=_VALID)
-        authority_path = directory / "ca.crt"
-        authority_path.write_bytes(authority.certificate_pem)
+        (directory / "ca.crt").write_bytes(authority.certificate_pem)
         kubelets = Authority("tpu-provisioner local kubelets", now=dt.datetime.now(dt.UTC), valid=_VALID).pair()
-        kubelet_authority = write(kubelets, directory, "kubelets")
-        client_authorities = directory / "clients.crt"
-        client_authorities.write_bytes(authority.certificate_pem + kubelets.certificate_pem)
+        write(kubelets, directory, "kubelets")
+        (directory / "clients.crt").write_bytes(authority.certificate_pem + kubelets.certificate_pem)
         addresses = (HOST, "::1", _SERVICE_ADDRESS)
-        of_server = authority.server_at("kube-apiserver", names=_SERVER_NAMES, addresses=addresses)
-        server = write(of_server, directory, "server")
+        write(authority.server_at("kube-apiserver", names=_SERVER_NAMES, addresses=addresses), directory, "server")
         # Clients authenticate to etcd with this pair, and etcd proves its identity with it.
         of_etcd = authority.server_at("etcd", names=("localhost",), addresses=(HOST,), also_client=True)
-        etcd = write(of_etcd, directory, "etcd")
+        write(of_etcd, directory, "etcd")
         webhooks = directory / "webhooks"
         webhooks.mkdir()
         write(authority.server_at("webhooks", names=("localhost",), addresses=(HOST,)), webhooks, "tls")
@@ -135,25 +123,8 @@ class Credentials:
         write_private(directory / "service-accounts.key", private)
         (directory / "service-accounts.pub").write_bytes(public)
         clients = {name: authority.client(user, groups=groups) for name, (user, groups) in _CLIENTS.items()}
-        admin = write(clients[ADMIN], directory, ADMIN)
-        return cls(
-            directory=directory,
-            authority_pem=authority.certificate_pem,
-            authority=authority_path,
-            client_authorities=client_authorities,
-            kubelet_authority=kubelet_authority[0],
-            kubelet_authority_key=kubelet_authority[1],
-            server_certificate=server[0],
-            server_key=server[1],
-            etcd_certificate=etcd[0],
-            etcd_key=etcd[1],
-            webhook_directory=webhooks,
-            service_account_key=directory / "service-accounts.key",
-            service_account_public_key=directory / "service-accounts.pub",
-            admin_certificate=admin[0],
-            admin_key=admin[1],
-            clients=clients,
-        )
+        write(clients[ADMIN], directory, ADMIN)
+        return cls(directory=directory, authority_pem=authority.certificate_pem, clients=clients)
 
     def write_kubeconfig(self, path: Path, *, client: str, server_url: str) -> None:
         """Write a kubeconfig that needs no other file."""
@@ -184,12 +155,12 @@ class Credentials:
 
     def tls_context(self) -> ssl.SSLContext:
         """Return a TLS context without a client certificate that trusts the cluster's servers."""
-        return ssl.create_default_context(cafile=str(self.authority))
+        return ssl.create_default_context(cafile=str(self.directory / "ca.crt"))
 
     def etcd_context(self) -> ssl.SSLContext:
         """Return the TLS context of a client of etcd."""
         context = self.tls_context()
-        context.load_cert_chain(self.etcd_certificate, self.etcd_key)
+        context.load_cert_chain(self.directory / "etcd.crt", self.directory / "etcd.key")
         return context
 
 

@@ -273,7 +273,7 @@ class Recorder:
         self._server.daemon_threads = True
         self._server.block_on_close = False
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        context.load_cert_chain(trust.server_certificate, trust.server_key)
+        context.load_cert_chain(trust.directory / "server.crt", trust.directory / "server.key")
         # The thread of a connection does the TLS handshake.
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"https://{HOST}:{self._server.server_address[1]}"

@@ -20,14 +20,14 @@ def credentials(tmp_path: Path) -> Credentials:
 
 def test_kubelets_have_a_separate_authority_that_signs_no_server(credentials: Credentials) -> None:
     """The key of this authority is on the disk, because it signs for kubelets; the other authority's key is not."""
-    kubelets = x509.load_pem_x509_certificate(credentials.kubelet_authority.read_bytes())
-    key = serialization.load_pem_private_key(credentials.kubelet_authority_key.read_bytes(), password=None)
+    kubelets = x509.load_pem_x509_certificate((credentials.directory / "kubelets.crt").read_bytes())
+    key = serialization.load_pem_private_key((credentials.directory / "kubelets.key").read_bytes(), password=None)
     assert kubelets.public_key() == key.public_key()
-    trusted = x509.load_pem_x509_certificates(credentials.client_authorities.read_bytes())
+    trusted = x509.load_pem_x509_certificates((credentials.directory / "clients.crt").read_bytes())
     assert trusted == [x509.load_pem_x509_certificate(credentials.authority_pem), kubelets]
-    assert kubelets not in x509.load_pem_x509_certificates(credentials.authority.read_bytes())
+    assert kubelets not in x509.load_pem_x509_certificates((credentials.directory / "ca.crt").read_bytes())
     for pair in credentials.directory.rglob("*.crt"):
-        if pair != credentials.kubelet_authority:
+        if pair.name != "kubelets.crt":
             server = x509.load_pem_x509_certificate(pair.read_bytes())
             assert server.issuer != kubelets.subject
 
