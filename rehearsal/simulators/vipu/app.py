@@ -66,46 +66,6 @@ def config_of(partition: PartitionView, server: str) -> dict[str, Any]:
     }
 
 
-class Api:
-    """Handles the calls of the service's API."""
-
-    def __init__(self, world: World, address: str) -> None:
-        self._world = world
-        self._address = address
-
-    def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the response. For a create or remove, it contains the number of the change."""
-        caller = Caller(user=request.headers.get("x-user-id", ""), key=request.headers.get("x-access-key", ""))
-        name = found.parts.get("name", "")
-        match found.method:
-            case faults.LIST_ALLOCATIONS:
-                return {"allocations": [dataclasses.asdict(item) for item in self._world.allocations(caller)]}
-            case faults.LIST_IPUS:
-                return {"ipus": [list(ipu) for ipu in self._world.ipus(caller)]}
-            case faults.LIST_PARTITIONS:
-                return self._partitions(self._world.partitions(caller))
-            case faults.GET:
-                config = config_of(self._world.partition(name, caller), self._address)
-                return {"config": config}
-            case faults.REMOVE:
-                return {"change": self._world.remove(name, caller), "done": False}
-        return {"change": self._world.create(_asked_of(request.body), caller), "done": False}
-
-    def change(self, number: int) -> dict[str, Any]:
-        """Return the result of a create or remove. Raises VipuRefusalError if it failed."""
-        outcome = self._world.outcome(number)
-        if outcome.failure:
-            raise records.VipuRefusalError("Internal", outcome.failure)
-        return {"change": number, "done": outcome.done}
-
-    def _partitions(self, found: tuple[PartitionView, ...]) -> dict[str, Any]:
-        settings = self._world.settings
-        shown = [{"id": item.id, "cluster": item.cluster, "size": item.size, "state": item.state} for item in found]
-        if settings.lists_allocations:
-            shown = [{**row, "allocation": item.allocation} for row, item in zip(shown, found, strict=True)]
-        return {"partitions": shown}
-
-
 def _asked_of(body: object) -> Asked:
     sent = body if isinstance(body, dict) else {}
     known = {item.name for item in dataclasses.fields(Asked)}
@@ -121,7 +81,7 @@ class VipuService(BaseService[World]):
 
     def __init__(self, world: World, calls: CallLog, address: str) -> None:
         super().__init__(world, calls)
-        self._api = Api(world, address)
+        self._address = address
 
     def route(self, http_method: str, path: str) -> Route:
         """Return the call that a request makes. Raises VipuRefusalError if the call does not exist."""
@@ -134,15 +94,40 @@ class VipuService(BaseService[World]):
         raise records.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the response."""
-        return self._api.handle(found, request)
+        """Return the body of the response. For a create or remove, it contains the number of the change."""
+        caller = Caller(user=request.headers.get("x-user-id", ""), key=request.headers.get("x-access-key", ""))
+        name = found.parts.get("name", "")
+        match found.method:
+            case faults.LIST_ALLOCATIONS:
+                return {"allocations": [dataclasses.asdict(item) for item in self._world.allocations(caller)]}
+            case faults.LIST_IPUS:
+                return {"ipus": [list(ipu) for ipu in self._world.ipus(caller)]}
+            case faults.LIST_PARTITIONS:
+                return self._partitions(self._world.partitions(caller))
+            case faults.GET:
+                return {"config": config_of(self._world.partition(name, caller), self._address)}
+            case faults.REMOVE:
+                return {"change": self._world.remove(name, caller), "done": False}
+        return {"change": self._world.create(_asked_of(request.body), caller), "done": False}
+
+    def _partitions(self, found: tuple[PartitionView, ...]) -> dict[str, Any]:
+        shown = [{"id": item.id, "cluster": item.cluster, "size": item.size, "state": item.state} for item in found]
+        if self._world.settings.lists_allocations:
+            shown = [{**row, "allocation": item.allocation} for row, item in zip(shown, found, strict=True)]
+        return {"partitions": shown}
 
     def newer(self, found: Route, body: dict[str, Any], waited_seconds: float) -> dict[str, Any] | None:  # noqa: ARG002
-        """Return the current state of an unfinished create or remove; None if it is finished or the wait is over."""
+        """Return the current state of an unfinished create or remove; None if it is finished or the wait is over.
+
+        Raises VipuRefusalError if the change has failed.
+        """
         is_over = "change" not in body or body["done"]
         if is_over or waited_seconds >= self._world.settings.change_wait_seconds:
             return None
-        return {**body, **self._api.change(body["change"])}
+        outcome = self._world.outcome(body["change"])
+        if outcome.failure:
+            raise records.VipuRefusalError("Internal", outcome.failure)
+        return {**body, "done": outcome.done}
 
     def broken(self, fault: BaseFault) -> records.VipuRefusalError:
         """Return the error that a fault causes."""

@@ -18,9 +18,19 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from rehearsal.simulators.http.world import BaseWorld, Clock
-from rehearsal.simulators.vipu import faults, records
+from rehearsal.simulators.vipu import faults
 from rehearsal.simulators.vipu.faults import Fault, FaultKind, Target
-from rehearsal.simulators.vipu.records import ANYBODY, AllocationView, Asked, Caller, Outcome, PartitionView, Phase
+from rehearsal.simulators.vipu.records import (
+    ANYBODY,
+    AllocationView,
+    Asked,
+    Caller,
+    Outcome,
+    PartitionView,
+    Phase,
+    VipuRefusalError,
+    invalid,
+)
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
@@ -134,7 +144,9 @@ class World(BaseWorld[VipuSettings, Fault]):
             now = self._answer(Target(method=faults.REMOVE, name=partition_id))
             found = self._visible(partition_id, caller)
             if found.change:
-                raise records.busy(partition_id)
+                raise VipuRefusalError(
+                    "FailedPrecondition", f"another operation on partition '{partition_id}' is in progress"
+                )
             number = next(self._numbers)
             found.change = number
             self._unmake(found, now)
@@ -199,10 +211,10 @@ class World(BaseWorld[VipuSettings, Fault]):
     def _answer(self, target: Target) -> datetime:
         now = self.now()
         if self._down_until is not None and now < self._down_until:
-            raise records.down()
+            raise VipuRefusalError("Unavailable", "connection refused")
         fault = self.faults.take((FaultKind.REFUSED,), target)
         if fault is not None:
-            raise records.VipuRefusalError(fault.grpc_code, fault.message or "internal error")
+            raise VipuRefusalError(fault.grpc_code, fault.message or "internal error")
         return now
 
     def _usable(self, caller: Caller) -> list[_Allocation]:
@@ -210,7 +222,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             return list(self._allocations.values())
         user = self._settings.users.get(caller.user)
         if user is None or not hmac.compare_digest(str(user["key"]).encode(), caller.key.encode()):
-            raise records.unauthenticated()
+            raise VipuRefusalError("Unauthenticated", "invalid user id or access key")
         names: Any = user["allocations"]
         return [self._allocations[name] for name in names if name in self._allocations]
 
@@ -218,33 +230,36 @@ class World(BaseWorld[VipuSettings, Fault]):
         usable = self._usable(caller)
         found = self._partitions.get(partition_id)
         if found is None or found.allocation not in usable:
-            raise records.not_found(partition_id)
+            raise VipuRefusalError("NotFound", f"partition '{partition_id}' not found")
         return found
 
     def _check(self, asked: Asked) -> None:
         if _ID.fullmatch(asked.id) is None or len(asked.id) > self._settings.longest_id:
-            raise records.invalid(f"invalid partition id '{asked.id}'")
+            raise invalid(f"invalid partition id '{asked.id}'")
         if not is_power_of_two(asked.size):
-            raise records.invalid(f"partition size {asked.size} is not a power of 2")
+            raise invalid(f"partition size {asked.size} is not a power of 2")
         if asked.size > self._settings.largest_size:
-            raise records.invalid(f"partition size {asked.size} is not supported")
+            raise invalid(f"partition size {asked.size} is not supported")
         if asked.id in self._partitions:
-            raise records.already_exists(asked.id)
+            raise VipuRefusalError("AlreadyExists", f"partition '{asked.id}' already exists")
 
     def _place(self, asked: Asked, usable: list[_Allocation]) -> tuple[_Allocation, tuple[Ipu, ...]]:
         candidates = [item for item in usable if asked.allocation in ("", item.name)]
         candidates = [item for item in candidates if asked.cluster in ("", item.cluster)]
         if not candidates:
-            raise records.no_allocation(asked.allocation)
+            # A missing allocation and one for other users look the same.
+            raise VipuRefusalError("NotFound", f"allocation '{asked.allocation}' not found")
         if len(candidates) > 1 and not self._settings.picks_allocation:
-            raise records.invalid("an allocation must be specified, since there are several")
+            raise invalid("an allocation must be specified, since there are several")
         taken = {ipu for item in self._partitions.values() for ipu in item.ipus}
         for allocation in candidates:
             starts = places(allocation.ipus, taken, asked.size)
             if starts:
                 start = starts[0] if self._settings.placement == FIRST else self._rng.choice(starts)
                 return allocation, allocation.ipus[start : start + asked.size]
-        raise records.no_room(asked.size, ", ".join(item.name for item in candidates))
+        where = ", ".join(item.name for item in candidates)
+        text = f"not enough IPUs available in {where} for a partition of size {asked.size}"
+        raise VipuRefusalError("ResourceExhausted", text)
 
     def _make(self, made: _Partition, now: datetime) -> None:
         settings = self._settings

@@ -51,41 +51,6 @@ def invalid(message: str) -> VipuRefusalError:
     return VipuRefusalError("InvalidArgument", message)
 
 
-def unauthenticated() -> VipuRefusalError:
-    """Return the error for a caller with an unknown user ID or a wrong access key."""
-    return VipuRefusalError("Unauthenticated", "invalid user id or access key")
-
-
-def no_allocation(name: str) -> VipuRefusalError:
-    """Return the error for an allocation that does not exist or that is not for this user (both look the same)."""
-    return VipuRefusalError("NotFound", f"allocation '{name}' not found")
-
-
-def not_found(partition_id: str) -> VipuRefusalError:
-    """Return the error for a partition that does not exist or that this user may not see."""
-    return VipuRefusalError("NotFound", f"partition '{partition_id}' not found")
-
-
-def already_exists(partition_id: str) -> VipuRefusalError:
-    """Return the error for a partition ID that is in use."""
-    return VipuRefusalError("AlreadyExists", f"partition '{partition_id}' already exists")
-
-
-def no_room(size: int, where: str) -> VipuRefusalError:
-    """Return the error for a partition for which no allocation has enough free and aligned IPUs."""
-    return VipuRefusalError("ResourceExhausted", f"not enough IPUs available in {where} for a partition of size {size}")
-
-
-def busy(partition_id: str) -> VipuRefusalError:
-    """Return the error for a change of a partition that is being created or removed."""
-    return VipuRefusalError("FailedPrecondition", f"another operation on partition '{partition_id}' is in progress")
-
-
-def down() -> VipuRefusalError:
-    """Return the error for all calls while the server restarts."""
-    return VipuRefusalError("Unavailable", "connection refused")
-
-
 class Phase(Enum):
     """State of a partition."""
 
