@@ -14,7 +14,8 @@ from provisioner.kube.errors import ClusterError, TooManyRequests
 from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.nodegroups.api.types import Kind
-from provisioner.nodegroups.compute.records import Compute, Manager, Resource, ResourcePolicy, Template
+from provisioner.nodegroups.compute.client import ComputeClient
+from provisioner.nodegroups.compute.records import Manager, Resource, ResourcePolicy, Template
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.planning.decide import Plan
@@ -38,7 +39,7 @@ _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
 class Actor(PlanActor[actions.Call, actions.Write]):
     """Executes plans."""
 
-    compute: Compute
+    compute: ComputeClient
     writer: Writer
     gate: Gate
     executor: Executor
@@ -107,7 +108,7 @@ def would(change: actions.Call | actions.Write) -> str:
     return f"{verb}: {change.key}"
 
 
-def _exchange(compute: Compute, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
+def _exchange(compute: ComputeClient, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
     """Return the method of a call, as metrics name it, and a function that sends it."""
     scope, name = call.target.scope, call.target.name
     word, sort = _SORTS[call.target.kind]

@@ -14,7 +14,7 @@ from provisioner.controller.process import Addresses, Controller, assemble, make
 from provisioner.kube.api import KubeApi
 from provisioner.nodegroups.act import Actor, DryActor
 from provisioner.nodegroups.bootstrap.metadata import startup_script
-from provisioner.nodegroups.compute.records import Compute
+from provisioner.nodegroups.compute.client import ComputeClient
 from provisioner.nodegroups.device_plugin import manifest, version_of
 from provisioner.nodegroups.gate import Gate
 from provisioner.nodegroups.metrics import Metrics
@@ -73,7 +73,7 @@ def build(
     settings: NodeGroupSettings,
     addresses: Addresses,
     api: KubeApi,
-    compute: Compute,
+    compute: ComputeClient,
     *,
     exit_process: Callable[[int], object] = os._exit,
     lease_clock: Callable[[], float] = time.monotonic,
@@ -144,7 +144,7 @@ def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | N
     )
 
 
-def run(settings: NodeGroupSettings, addresses: Addresses, api: KubeApi, compute: Compute) -> int:
+def run(settings: NodeGroupSettings, addresses: Addresses, api: KubeApi, compute: ComputeClient) -> int:
     """Run until SIGTERM or SIGINT; return the exit code. Raises ServerError if an address cannot be served."""
     return build(settings, addresses, api, compute).run(
         api,

@@ -76,7 +76,7 @@ class AnsweringCompute:
     on_call: Callable[[str], object] = lambda _: None
 
     def __getattr__(self, method: str) -> Callable[..., Operation]:
-        """Return a method of the protocol Compute."""
+        """Return a method of the client."""
 
         def call(*_arguments: object, **_options: object) -> Operation:
             self.on_call(method)

@@ -1,4 +1,4 @@
-"""REST client of Compute Engine or of a simulator of it. Never retries and never waits for an operation.
+"""REST client of Compute Engine or of a simulator of it.
 
 It replaces Google's library, whose import takes one second and 140 MB of memory.
 """
@@ -110,7 +110,16 @@ def _said_of_template(config: InstanceConfig) -> Sequence[str]:
 
 
 class ComputeClient:
-    """Implements the protocol `Compute` over HTTP. Thread-safe."""
+    """Calls of Compute Engine for the resources of a node group. Thread-safe. Request ids are UUIDs.
+
+    - A method makes one request (or reads one list), never waits for an operation, never retries, and raises only
+      `ComputeError`.
+    - A change that is repeated with the same request id has one effect, and returns the operation of the first request.
+      Google guarantees this for at least some minutes.
+    - An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
+    - UNKNOWN_OUTCOME: the change may have taken effect, or may do so later. Any other failure changed nothing.
+    - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes without that.
+    """
 
     def __init__(
         self,
@@ -136,13 +145,13 @@ class ComputeClient:
         self._session.close()  # type: ignore[no-untyped-call]
 
     def get(self, sort: type[records.R], scope: records.Scope, name: str) -> records.R:
-        """Implement `Compute.get`."""
+        """Return a policy (regional scope), a template (global or regional) or a managed instance group (zonal)."""
         of = _SORTS[sort]
         found: records.R = self._get(scope, of.collection, name, of.fields, of.read)
         return found
 
     def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
-        """Implement `Compute.insert`."""
+        """Submit the creation of a resource. A policy can be used once READY; a group's machines are created later."""
         of, name = _SORTS[type(resource)], resource.name
         subject = f"insert of {_NOUNS[of.collection]} {name!r}"
         self._path(scope, of.collection, name, subject, Call.CREATE)
@@ -152,7 +161,7 @@ class ComputeClient:
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
     ) -> records.Operation:
-        """Implement `Compute.delete`."""
+        """Submit the deletion of a resource, or of a group and its machines. OPERATION_IN_THE_WAY if it is used."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)
@@ -160,7 +169,7 @@ class ComputeClient:
         return self._change(subject, Call.DELETE, scope, request, said=(name,))
 
     def list_managers(self, scope: records.Scope) -> tuple[records.Manager, ...]:
-        """Implement `Compute.list_managers`."""
+        """Return the managed instance groups in all zones of a project that have an ownership mark of any cluster."""
         subject = f"list of instance group managers of {scope.project!r}"
         self._path(scope, _MANAGERS, "aggregated", subject, Call.READ)
         params = {"fields": resources.MANAGERS_FIELDS, "filter": resources.MARKED}
@@ -168,7 +177,10 @@ class ComputeClient:
         return tuple(self._pages(subject, request, resources.managers_of, said=()))
 
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
-        """Implement `Compute.list_managed_instances`. A POST, although it changes nothing."""
+        """Return all machines of a group, sorted by name, with placeholders. NOT_FOUND if the group does not exist.
+
+        The request is a POST, although it changes nothing.
+        """
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
         params = {"fields": resources.MANAGED_INSTANCES_FIELDS, "maxResults": str(_PAGE_SIZE)}
@@ -177,7 +189,10 @@ class ComputeClient:
         return tuple(found[each] for each in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
-        """Implement `Compute.list_instances`: filter by the common prefix of the names, then select exact names."""
+        """Return the machines of a zone that have these names, with their metadata. Missing names are left out.
+
+        The server filters by the common prefix of the names.
+        """
         wanted = sorted({name for name in names if not records.address_problem(scope, name)})
         subject = f"list of instances {wanted[0] if wanted else next(iter(names), '')!r} and others"
         if not wanted:
@@ -196,14 +211,14 @@ class ComputeClient:
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
     ) -> records.Operation:
-        """Implement `Compute.set_metadata`."""
+        """Replace a machine's metadata. OPERATION_IN_THE_WAY if it was changed after the fingerprint was read."""
         subject = f"change of metadata of instance {name!r}"
         path = f"{self._path(scope, _INSTANCES, name, subject, Call.UPDATE)}/setMetadata"
         request = _Request("POST", path, {"requestId": request_id}, resources.metadata_body(items, fingerprint))
         return self._change(subject, Call.UPDATE, scope, request, said=(name, *items))
 
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
-        """Implement `Compute.get_operation`."""
+        """Return an operation, also a failed one. NOT_FOUND says nothing about the outcome of the operation."""
         read = partial(resources.operation_of, scope=scope)
         return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, read)
 

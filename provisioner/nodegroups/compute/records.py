@@ -1,25 +1,16 @@
-"""Resources of Compute Engine as frozen records, and the protocol `Compute` of its calls. Independent of JSON.
+"""Resources of Compute Engine as frozen records, independent of JSON.
 
 The same records are used for inserts and for reads: fields below `# --- only in inserts` are empty after a read, those
 below `# --- only in reads` in an insert. Statuses and modes are strings, so that an unknown value causes no error.
-Callers of `Compute` can rely on this:
-
-- A method makes one request (or reads one list), is thread-safe, never waits for an operation, never retries, and
-  raises only `ComputeError`.
-- A change that is repeated with the same request id has one effect, and returns the operation of the first request.
-  Google guarantees this for at least some minutes.
-- An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
-- UNKNOWN_OUTCOME: the change may have taken effect, or may do so later. Any other failure changed nothing.
-- INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes without that.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from provisioner.model.capacity import HIGH_THROUGHPUT, CallError, Failure, OperationName
 from provisioner.model.choices import ZONE
@@ -251,41 +242,3 @@ R = TypeVar("R", bound=Resource)
 
 class ComputeError(CallError):
     """The only exception that calls of Compute Engine raise."""
-
-
-class Compute(Protocol):
-    """Calls of Compute Engine for the resources of a node group. Request ids are UUIDs."""
-
-    def get(self, sort: type[R], scope: Scope, name: str) -> R:
-        """Return a policy (regional scope), a template (global or regional) or a managed instance group (zonal)."""
-        ...
-
-    def insert(self, scope: Scope, resource: Resource, *, request_id: str) -> Operation:
-        """Submit the creation of a resource. A policy can be used once READY; a group's machines are created later."""
-        ...
-
-    def delete(self, sort: type[Resource], scope: Scope, name: str, *, request_id: str) -> Operation:
-        """Submit the deletion of a resource, or of a group and its machines. OPERATION_IN_THE_WAY if it is used."""
-        ...
-
-    def list_managers(self, scope: Scope) -> tuple[Manager, ...]:
-        """Return the managed instance groups in all zones of a project that have an ownership mark of any cluster."""
-        ...
-
-    def list_managed_instances(self, scope: Scope, name: str) -> tuple[ManagedInstance, ...]:
-        """Return all machines of a group, sorted by name, with placeholders. NOT_FOUND if the group does not exist."""
-        ...
-
-    def list_instances(self, scope: Scope, names: Collection[str]) -> tuple[Instance, ...]:
-        """Return the machines of a zone that have these names, with their metadata. Missing names are left out."""
-        ...
-
-    def set_metadata(
-        self, scope: Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
-    ) -> Operation:
-        """Replace a machine's metadata. OPERATION_IN_THE_WAY if it was changed after the fingerprint was read."""
-        ...
-
-    def get_operation(self, scope: Scope, name: OperationName) -> Operation:
-        """Return an operation, also a failed one. NOT_FOUND says nothing about the outcome of the operation."""
-        ...
