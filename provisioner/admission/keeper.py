@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 import base64
-import binascii
-import datetime as dt
 import os
 import ssl
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field, replace
-from datetime import datetime
+from datetime import datetime, timedelta
 
 import structlog
 from cryptography import x509
@@ -31,7 +29,7 @@ _ATTEMPTS = 3
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
 
 
-def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) -> Keys:
+def make_keys(names: Sequence[str], *, now: datetime, valid: timedelta) -> Keys:
     """Create an authority and a serving certificate for DNS names; the authority's key is dropped."""
     authority = Authority("tpu-provisioner webhook", now=now, valid=valid)
     # A common name has at most 64 characters; verifiers read the alternative names.
@@ -43,7 +41,7 @@ def make_keys(names: Sequence[str], *, now: dt.datetime, valid: dt.timedelta) ->
     )
 
 
-def valid_until(keys: Keys, names: Sequence[str], *, now: dt.datetime) -> dt.datetime:
+def valid_until(keys: Keys, names: Sequence[str], *, now: datetime) -> datetime:
     """Return the end of the keys' validity for the names. Raises KeysError if they are not valid now."""
     try:
         certificate = x509.load_pem_x509_certificate(keys.certificate_pem.encode())
@@ -146,7 +144,8 @@ class Keeper:
         configurations, forbidden = self._configurations()
         stored = self._get(self._secret_path())
         self._looked = self.now()
-        before = rotation.read_state(_texts(stored))
+        data = fields.mapping(fields.mapping(stored).get("data"))
+        before = rotation.read_state({key: fields.base64_text(value) for key, value in data.items()})
         state = rotation.advance(
             before,
             self.now(),
@@ -242,7 +241,7 @@ def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> b
 def _webhooks(configuration: JsonObject | None) -> list[tuple[str, str]]:
     """Return name and CA bundle (PEM) of each webhook of a configuration."""
     return [
-        (fields.text(raw.get("name")), _decoded(fields.mapping(raw.get("clientConfig")).get("caBundle")))
+        (fields.text(raw.get("name")), fields.base64_text(fields.mapping(raw.get("clientConfig")).get("caBundle")))
         for raw in fields.mappings(fields.mapping(configuration).get("webhooks"))
     ]
 
@@ -250,15 +249,3 @@ def _webhooks(configuration: JsonObject | None) -> list[tuple[str, str]]:
 def _certificates(bundle: str) -> list[str]:
     end = "-----END CERTIFICATE-----"
     return [part.strip() for part in bundle.split(end) if part.strip()]
-
-
-def _texts(stored: JsonObject | None) -> dict[str, str]:
-    data = fields.mapping(fields.mapping(stored).get("data"))
-    return {key: _decoded(value) for key, value in data.items()}
-
-
-def _decoded(raw: object) -> str:
-    try:
-        return base64.b64decode(fields.text(raw), validate=True).decode()
-    except (binascii.Error, ValueError):
-        return ""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import functools
 import re
 from collections.abc import Collection, Mapping, Sequence
@@ -152,6 +153,14 @@ def text(raw: object) -> str:
 def name(raw: object) -> str:
     """Read a name. Kubernetes limits names; a longer text is cut, so that it matches no name."""
     return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
+
+
+def base64_text(raw: object) -> str:
+    """Return the text of a value of a Secret; empty if it is not the base64 of UTF-8."""
+    try:
+        return base64.b64decode(text(raw), validate=True).decode()
+    except ValueError:
+        return ""
 
 
 def mapping(raw: object) -> dict[str, Any]:

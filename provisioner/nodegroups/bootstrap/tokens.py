@@ -9,7 +9,6 @@ node. For their own group, only this controller approves certificates, for the t
 from __future__ import annotations
 
 import base64
-import binascii
 import re
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -133,7 +132,7 @@ def parse_secret(raw: object) -> Token | None:
     if not (ours and name.startswith(NAME_PREFIX) and uid and metadata.get("namespace") == NAMESPACE):
         return None
     data = fields.mapping(body.get("data"))
-    value = f"{_decoded(data.get('token-id'))}.{_decoded(data.get('token-secret'))}"
+    value = f"{fields.base64_text(data.get('token-id'))}.{fields.base64_text(data.get('token-secret'))}"
     return Token(
         name=name,
         uid=uid,
@@ -142,17 +141,8 @@ def parse_secret(raw: object) -> Token | None:
         machine=fields.name(labels.get(MACHINE)),
         machine_id=fields.name(labels.get(names.MACHINE_ID)),
         value=value if _TOKEN.fullmatch(value) else "",
-        expires_at=fields.parse_timestamp(_decoded(data.get("expiration"))),
+        expires_at=fields.parse_timestamp(fields.base64_text(data.get("expiration"))),
     )
-
-
-def _decoded(raw: object) -> str:
-    if not isinstance(raw, str):
-        return ""
-    try:
-        return base64.b64decode(raw, validate=True).decode()
-    except (binascii.Error, ValueError):
-        return ""
 
 
 SIGNER = "kubernetes.io/kube-apiserver-client-kubelet"
