@@ -28,7 +28,7 @@ from provisioner.partitions.planning.decide import decide
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import ServerView, Snapshot
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState, Reading
 from provisioner.settings.partitions import PartitionSettings, Server
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, Phase, VipuRefusalError

@@ -21,7 +21,8 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.planning import actions
 from provisioner.partitions.planning.ledger import Ledger, encode
-from provisioner.partitions.vipu.protocol import Reading, Vipu
+from provisioner.partitions.vipu.cli import VipuCommand
+from provisioner.partitions.vipu.records import Reading
 
 _READ_TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _LEDGER_TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
@@ -33,7 +34,7 @@ _POD_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=3.5)
 class Line:
     """A V-IPU server, and the threads for its calls."""
 
-    vipu: Vipu
+    vipu: VipuCommand
     #: Threads for creates and removes: a create takes minutes, and must not delay reads.
     changes: Executor
     reads: Executor
@@ -65,7 +66,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
                 send = partial(line.vipu.remove_partition, call.id)
                 return Exchange(call.name, send, line.changes, lease_seconds=0.0, check=check)
 
-    def _read(self, vipu: Vipu) -> Reading:
+    def _read(self, vipu: VipuCommand) -> Reading:
         asked_at = self.clock()
         allocations, partitions = vipu.list_allocations(), vipu.list_partitions()
         return Reading(asked_at=asked_at, at=self.clock(), allocations=allocations, partitions=partitions)

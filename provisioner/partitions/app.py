@@ -28,7 +28,7 @@ from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.report import Reporter
 from provisioner.partitions.rest.api import Rest, Sources, make_rest
-from provisioner.partitions.vipu.protocol import Vipu
+from provisioner.partitions.vipu.cli import VipuCommand
 from provisioner.runtime.clock import FollowedClock
 from provisioner.runtime.resources import file_pages
 from provisioner.settings.partitions import PartitionSettings
@@ -97,7 +97,7 @@ def build(
     settings: PartitionSettings,
     addresses: Addresses,
     api: KubeApi,
-    vipu: Mapping[str, Vipu],
+    vipu: Mapping[str, VipuCommand],
     *,
     exit_process: Callable[[int], object],
 ) -> tuple[Controller[Loop, Actor], Rest]:
@@ -163,7 +163,7 @@ def build(
     return controller, rest
 
 
-def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, Vipu]) -> Sources:
+def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand]) -> Sources:
     """Return the data that the REST API reads; every replica has it, whether it leads or not."""
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
@@ -179,7 +179,7 @@ def run(
     settings: PartitionSettings,
     addresses: Addresses,
     api: KubeApi,
-    vipu: Mapping[str, Vipu],
+    vipu: Mapping[str, VipuCommand],
     *,
     exit_process: Callable[[int], object],
 ) -> int:

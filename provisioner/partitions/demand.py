@@ -101,7 +101,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
     annotations = fields.mapping(metadata.get("annotations"))
     gates = {fields.name(gate.get("name")) for gate in fields.mappings(spec.get("schedulingGates"))}
     gated = names.SCHEDULING_GATE in gates
-    size, allowed, problem, priority = 0, None, "", spec.get("priority")
+    size, allowed, problem = 0, None, ""
     try:
         size = read_size(annotations, largest=largest_size) or 0
         allowed = _allowed_of(spec, servers)
@@ -120,7 +120,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         injected=_is_injected(annotations, spec),
         gated=gated,
         held_by_others=bool(gates - {names.SCHEDULING_GATE}),
-        priority=priority if type(priority) is int else 0,
+        priority=fields.priority(spec),
         node=fields.name(spec.get("nodeName")),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(f"pod {namespace}/{name}", metadata),

@@ -21,7 +21,7 @@ from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.planning.actions import Answer, ReadServer, SaveLedger
 from provisioner.partitions.planning.ledger import Ledger, ledger_of, of_cluster
 from provisioner.partitions.planning.round import ServerView, Snapshot
-from provisioner.partitions.vipu.protocol import Reading
+from provisioner.partitions.vipu.records import Reading
 from provisioner.runtime.clock import shifted
 from provisioner.settings.partitions import Server
 

@@ -19,7 +19,7 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import parse_pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.rest.api import Sources, make_rest_server
-from provisioner.partitions.vipu.protocol import PartitionState
+from provisioner.partitions.vipu.records import PartitionState
 from provisioner.runtime.http import Address
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.webhook.app import WebhookServer

@@ -12,7 +12,7 @@ import pytest
 
 from provisioner.cli import main
 from provisioner.partitions import app
-from provisioner.partitions.vipu.protocol import VipuError
+from provisioner.partitions.vipu.records import VipuError
 from provisioner.runtime import logs
 from tests.support.processes import is_over
 from tests.support.waiting import wait_for

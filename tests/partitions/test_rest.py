@@ -17,7 +17,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.partitions import names
 from provisioner.partitions.rest import api
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
-from provisioner.partitions.vipu.protocol import PartitionState
+from provisioner.partitions.vipu.records import PartitionState
 from tests.support.partitions import FakeVipu
 from tests.support.partitions_api import SERVER, Ground, id_of, jwt
 from tests.support.waiting import wait_for

@@ -19,7 +19,7 @@ from provisioner.partitions.demand import Pod, parse_pod
 from provisioner.partitions.metrics import Metrics
 from provisioner.partitions.observe import Known
 from provisioner.partitions.report import Reporter
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from provisioner.runtime.clock import FollowedClock
 from provisioner.settings.partitions import PartitionSettings, Server
 from tests.support.clock import FakeClock

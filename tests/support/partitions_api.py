@@ -16,7 +16,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.rest.api import Sources, make_rest_server
 from provisioner.partitions.rest.wire import ACCESS_REVIEWS, TOKEN_REVIEWS
-from provisioner.partitions.vipu.protocol import PartitionState
+from provisioner.partitions.vipu.records import PartitionState
 from provisioner.runtime.http import Address
 from tests.support.clock import NOW
 from tests.support.kube import FakeKube

@@ -12,7 +12,7 @@ from typing import ClassVar, NamedTuple
 from provisioner.model.writes import AnsweredCall, AnsweredWrite
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
-from provisioner.partitions.vipu.protocol import PartitionRequest
+from provisioner.partitions.vipu.records import PartitionRequest
 from provisioner.settings.partitions import Server
 
 #: Key of writes of the ledger.

@@ -10,7 +10,7 @@ from provisioner.model.capacity import Failure
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.queue import Candidate, Wait
-from provisioner.partitions.vipu.protocol import Partition
+from provisioner.partitions.vipu.records import Partition
 
 WAITING = "PartitionWaiting"
 CREATED = "PartitionCreated"

@@ -14,7 +14,7 @@ from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
 from provisioner.partitions.planning.standing import Phase, Standing, cannot_be_removed
-from provisioner.partitions.vipu.protocol import Partition, PartitionRequest
+from provisioner.partitions.vipu.records import Partition, PartitionRequest
 
 #: A call, a write of a pod, an Event, or a time at which to decide again.
 Step = actions.Wanted | actions.OpenGate | actions.TakeBack | Event | datetime

@@ -15,7 +15,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import IN_VAIN, Refusal, Site, failed
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import MOST_REMOVES, MOST_TRIES, OVER, Phase, Standing
-from provisioner.partitions.vipu.protocol import Allocation, Partition
+from provisioner.partitions.vipu.records import Allocation, Partition
 from provisioner.settings.partitions import PartitionSettings
 
 _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})

@@ -13,7 +13,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import Call, partition_key
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.vipu.protocol import Partition, Reading
+from provisioner.partitions.vipu.records import Partition, Reading
 from provisioner.settings.partitions import PartitionSettings, Server
 
 _T = TypeVar("_T")

@@ -10,7 +10,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import PartitionMemory, Site
 from provisioner.partitions.planning.round import Round
-from provisioner.partitions.vipu.protocol import Partition, PartitionState
+from provisioner.partitions.vipu.records import Partition, PartitionState
 
 
 class Phase(Enum):

@@ -33,7 +33,8 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.rest import wire
 from provisioner.partitions.rest.wire import Caller, PodIdentity, Refused
-from provisioner.partitions.vipu.protocol import PartitionState, Vipu, VipuError
+from provisioner.partitions.vipu.cli import VipuCommand
+from provisioner.partitions.vipu.records import PartitionState, VipuError
 from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
 from provisioner.runtime.lanes import Busy, Lane
 from provisioner.runtime.repeats import Repeats
@@ -147,7 +148,7 @@ class Servers:
     def __init__(self) -> None:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
-    async def find(self, address: str, vipu: Vipu, partition_id: str) -> tuple[str, str]:
+    async def find(self, address: str, vipu: VipuCommand, partition_id: str) -> tuple[str, str]:
         """Return a partition's state, and its configuration (empty unless active). Raises VipuError or Busy."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
@@ -165,7 +166,7 @@ class Servers:
             raise Busy from error
 
 
-def _read(vipu: Vipu, partition_id: str) -> tuple[str, str]:
+def _read(vipu: VipuCommand, partition_id: str) -> tuple[str, str]:
     partition = next((each for each in vipu.list_partitions() if each.id == partition_id), None)
     if partition is None:
         return "the V-IPU server does not have the partition yet", ""
@@ -187,7 +188,7 @@ class Sources:
     pod: Callable[[str, str], Pod | None]
     ledger: Callable[[], Ledger]
     #: Returns the V-IPU server at HOST:PORT; None if it is not in the settings.
-    vipu: Callable[[str], Vipu | None]
+    vipu: Callable[[str], VipuCommand | None]
     #: Returns why the data is unknown now, such as a watch that is not synced; empty if it is known.
     problems: Callable[[], Sequence[str]]
 

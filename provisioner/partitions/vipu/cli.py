@@ -23,7 +23,7 @@ from typing import IO, TypeVar
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.vipu import errors, tables
 from provisioner.partitions.vipu.errors import Verb
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, VipuError
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, VipuError
 
 #: Maximum duration of a read and of a remove in seconds; then the command is killed.
 _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
@@ -255,7 +255,17 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class VipuCommand:
-    """A V-IPU server, called by running a command."""
+    """A V-IPU server, called by running a command as one of its users.
+
+    - Any thread may call any method. Each method ends within a stated time, even if the server does not respond, and
+      raises only VipuError.
+    - **Idempotent by id.** A second create of an id ends in ALREADY_EXISTS and changes nothing; a remove of an unknown
+      id ends in NOT_FOUND. A call whose answer was lost may therefore be sent again.
+    - **UNKNOWN_OUTCOME**: a create or remove was lost on its way or took too long. It may have taken effect, or may
+      take effect later. Any other failure means that nothing was changed.
+    - STOCKOUT: a create found too few free IPUs in one place.
+    - **Lists are complete**, including partitions of other users. If a part cannot be read, the whole list fails.
+    """
 
     host: str
     port: int
@@ -283,7 +293,7 @@ class VipuCommand:
         return self._run(Verb.READ, "list", "partitions").parsed(tables.partitions)
 
     def create_partition(self, request: PartitionRequest) -> None:
-        """Create a partition; return when the command has ended."""
+        """Create a partition, which may become active later. Takes seconds to minutes."""
         options = ["--size", str(request.size)]
         names = [request.id]
         if request.allocation:
@@ -294,11 +304,11 @@ class VipuCommand:
         self._run(Verb.CREATE, "create", "partition", request.id, *options, names=tuple(names)).check_done()
 
     def remove_partition(self, partition_id: str) -> None:
-        """Remove a partition; return when the command has ended."""
+        """Remove a partition, even if it is in use."""
         self._run(Verb.REMOVE, "remove", "partition", partition_id, names=(partition_id,)).check_done()
 
     def ipuof_config(self, partition_id: str) -> str:
-        """Return the IPUoF configuration of a partition with one GCD."""
+        """Return the IPUoF configuration of a partition with one GCD: a JSON document for the Poplar SDK."""
         arguments = ("get", "partition", partition_id, "--gcd", "0", "--ipuof-configs")
         return self._run(Verb.GET, *arguments, names=(partition_id,)).parsed(parse_config)
 

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 
 _CELL_END = "|"
 _RULE_CHARACTERS = frozenset("-=+| ")

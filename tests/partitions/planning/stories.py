@@ -26,7 +26,7 @@ from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Entry, Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import ServerView, Snapshot
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState, Reading
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState, Reading
 from provisioner.settings.partitions import PartitionSettings, Server
 
 CLUSTER = "cluster-uid"

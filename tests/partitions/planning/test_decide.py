@@ -11,7 +11,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.model.writes import WriteFailure
 from provisioner.partitions.planning.actions import Call, CreatePartition, OpenGate, RemovePartition, SaveLedger
 from provisioner.partitions.planning.memory import Memory
-from provisioner.partitions.vipu.protocol import Allocation, PartitionState
+from provisioner.partitions.vipu.records import Allocation, PartitionState
 from provisioner.settings.partitions import Server
 from tests.partitions.planning.stories import (
     BOTH,

@@ -13,7 +13,7 @@ from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import Call, CreatePartition, RemovePartition
 from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import MOST_CHARACTERS
-from provisioner.partitions.vipu.protocol import Allocation, PartitionRequest, PartitionState
+from provisioner.partitions.vipu.records import Allocation, PartitionRequest, PartitionState
 from provisioner.settings.partitions import PartitionSettings, Server
 from tests.partitions.planning.stories import (
     BOTH,

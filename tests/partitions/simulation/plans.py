@@ -17,7 +17,7 @@ from provisioner.partitions.planning.decide import Plan
 from provisioner.partitions.planning.ledger import Entry
 from provisioner.partitions.planning.memory import Refusal, Site
 from provisioner.partitions.planning.round import ServerView, Snapshot
-from provisioner.partitions.vipu.protocol import Allocation, Partition
+from provisioner.partitions.vipu.records import Allocation, Partition
 from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own

@@ -26,7 +26,7 @@ from provisioner.partitions.planning.events import Event
 from provisioner.partitions.planning.ledger import Ledger
 from provisioner.partitions.planning.memory import Memory, fold
 from provisioner.partitions.planning.round import ServerView, Snapshot
-from provisioner.partitions.vipu.protocol import Reading
+from provisioner.partitions.vipu.records import Reading
 from provisioner.runtime.clock import shifted
 from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.simulation.kube import CLUSTER, Declined, Kube

@@ -7,7 +7,7 @@ from collections.abc import Callable
 
 from provisioner.model.capacity import Failure, FailureKind
 from provisioner.partitions.planning.actions import Call, CreatePartition, ReadServer, RemovePartition
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from provisioner.settings.partitions import Server
 from rehearsal.simulators.vipu.model import World
 from rehearsal.simulators.vipu.records import Asked, PartitionView, Phase, VipuRefusalError

@@ -17,7 +17,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind
 from provisioner.partitions.vipu.cli import Ended, Runner, VipuCommand
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionRequest, PartitionState, VipuError
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionRequest, PartitionState, VipuError
 from rehearsal.simulators.vipu import command
 from rehearsal.simulators.vipu.app import VipuSimulator
 from rehearsal.simulators.vipu.faults import CREATE, GET, LIST_ALLOCATIONS, LIST_IPUS, LIST_PARTITIONS, Fault, FaultKind

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from provisioner.partitions.vipu import tables
-from provisioner.partitions.vipu.protocol import Allocation, Partition, PartitionState
+from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import TableError
 
 #: Hypothesis records each of the many choices that a table is drawn from, which takes time.

@@ -1,20 +1,10 @@
-"""Interface of a V-IPU server. Implementations raise only VipuError.
-
-- Any thread may call any method. Each method ends within a stated time, even if the server does not respond.
-- **Idempotent by id.** A second create of an id ends in ALREADY_EXISTS and changes nothing; a remove of an unknown id
-  ends in NOT_FOUND. A call whose answer was lost may therefore be sent again.
-- **UNKNOWN_OUTCOME**: a create or remove was lost on its way or took too long. It may have taken effect, or may take
-  effect later. Any other failure means that nothing was changed.
-- STOCKOUT: a create found too few free IPUs in one place.
-- **Lists are complete**, including partitions of other users. If a part cannot be read, the whole list fails.
-"""
+"""Records of V-IPU servers."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum
-from typing import Protocol
 
 from provisioner.model.capacity import CallError
 
@@ -77,28 +67,4 @@ class PartitionRequest:
 
 
 class VipuError(CallError):
-    """The only exception of this interface."""
-
-
-class Vipu(Protocol):
-    """One V-IPU server, as one of its users sees it."""
-
-    def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations in which this user may create partitions. Changes nothing."""
-        ...
-
-    def list_partitions(self) -> tuple[Partition, ...]:
-        """Return all partitions that this user may see. Changes nothing."""
-        ...
-
-    def create_partition(self, request: PartitionRequest) -> None:
-        """Create a partition, which may become active later. Takes seconds to minutes."""
-        ...
-
-    def remove_partition(self, partition_id: str) -> None:
-        """Remove a partition, even if it is in use."""
-        ...
-
-    def ipuof_config(self, partition_id: str) -> str:
-        """Return the IPUoF configuration of a partition: a JSON document for the Poplar SDK. Changes nothing."""
-        ...
+    """The only exception that calls of V-IPU servers raise."""
