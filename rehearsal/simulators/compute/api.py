@@ -170,7 +170,7 @@ def check_permissions(method: str, path: str, settings: ComputeSettings) -> None
     """Raise ApiError if the caller lacks a permission for a call; `path` is the resource named in the error."""
     for permission in PERMISSIONS[method]:
         if permission in settings.denied_permissions:
-            raise errors.forbidden(permission, path)
+            raise errors.ApiError(403, "forbidden", f"Required '{permission}' permission for '{path}'")
 
 
 def route(http_method: str, path: str) -> Route:

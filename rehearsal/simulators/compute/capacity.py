@@ -1,4 +1,4 @@
-"""Decides which groups get VMs: stockouts, reservations and their counts, quotas of chips.
+"""Decides which groups get VMs: stockouts, quotas, reservations and their counts.
 
 Codes: "View or cancel bulk creation" names ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and QUOTA_EXCEEDED for groups in
 bulk mode. Errors of single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard
@@ -12,7 +12,6 @@ import zlib
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-from rehearsal.simulators.compute import errors
 from rehearsal.simulators.compute.errors import Failure
 from rehearsal.simulators.compute.faults import CAPACITY_FAULTS, Fault, FaultKind, Target
 from rehearsal.simulators.compute.names import Scope
@@ -56,12 +55,12 @@ class Market:
             ),
         )
         if fault is not None and fault.kind is FaultKind.QUOTA_EXCEEDED:
-            return _quota_failure(group.scope, _metric(group), 0.0)
+            return _quota_failure(group)
         if fault is not None:
             return stockout(group.scope, terms.machine_type, salt=group.name, message=fault.message)
         if terms.reservation:
             return self._reservation_refusal(group, count)
-        return self._quota_refusal(group, count) or self._room_refusal(group, count)
+        return self._room_refusal(group, count)
 
     def _reservation_refusal(self, group: Group, count: int) -> Failure | None:
         terms = group.template.terms
@@ -86,21 +85,6 @@ class Market:
             text = google.full_reservation_text(name)
             return stockout(group.scope, terms.machine_type, salt=group.name, message=text)
         return None
-
-    def _quota_refusal(self, group: Group, count: int) -> Failure | None:
-        metric, terms = _metric(group), group.template.terms
-        limit = self._settings().quotas.get(metric)
-        if limit is None or not terms.chips:
-            return None
-        used = sum(
-            machine.template.terms.chips
-            for machine in self._machines()
-            if machine.holds_capacity
-            and machine.scope.regional == group.scope.regional
-            and not machine.template.terms.reservation
-            and _metric(machine.group) == metric
-        )
-        return _quota_failure(group.scope, metric, limit) if used + count * terms.chips > limit else None
 
     def _room_refusal(self, group: Group, count: int) -> Failure | None:
         terms, zone = group.template.terms, group.scope.location
@@ -136,16 +120,13 @@ def stockout(scope: Scope, machine_type: str, *, salt: str, message: str | None 
     )
 
 
-def _metric(group: Group) -> str:
-    return "PREEMPTIBLE_TPUS" if group.template.terms.is_preemptible else "TPUS"
-
-
-def _quota_failure(scope: Scope, metric: str, limit: float) -> Failure:
+def _quota_failure(group: Group) -> Failure:
+    metric = "PREEMPTIBLE_TPUS" if group.template.terms.is_preemptible else "TPUS"
     info = {
         "metricName": f"compute.googleapis.com/{metric.lower()}",
         "limitName": metric,
-        "dimensions": {"region": scope.region},
-        "limit": limit,
+        "dimensions": {"region": group.scope.region},
+        "limit": 0.0,
     }
-    text = errors.quota_text(metric, limit, f"in region {scope.region}")
+    text = f"Quota '{metric}' exceeded.  Limit: 0.0 in region {group.scope.region}."
     return Failure(code="QUOTA_EXCEEDED", message=text, http_code=403, details=({"quotaInfo": info},))

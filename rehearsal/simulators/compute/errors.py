@@ -4,7 +4,7 @@ A rejected call is an `ApiError`: HTTP status, and `error.errors[]` with a reaso
 the attempt to create a VM, is a `Failure`: a code in capitals. Reasons and texts are those of public reports:
 alreadyExists (409), notFound (404), invalid and required (400), forbidden (403), resourceNotReady and
 resourceInUseByAnotherResource (400, terraform-provider-google 6277, terraform-google-vm 45), conditionNotMet (412, for
-fingerprints by the reference of Metadata), quotaExceeded (403).
+fingerprints by the reference of Metadata).
 """
 
 from __future__ import annotations
@@ -85,20 +85,9 @@ def not_found(path: str) -> ApiError:
     return ApiError(404, "notFound", f"The resource '{path}' was not found")
 
 
-def already_exists(path: str) -> ApiError:
-    """Return the error for a name that is in use."""
-    return ApiError(409, "alreadyExists", f"The resource '{path}' already exists")
-
-
 def not_ready(path: str) -> ApiError:
     """Return the error for the use of a resource that is being created or deleted."""
     return ApiError(400, "resourceNotReady", f"The resource '{path}' is not ready")
-
-
-def in_use(kind: str, path: str, user: str) -> ApiError:
-    """Return the error for the delete of a resource that another one uses; `kind` is such as instance_template."""
-    text = f"The {kind} resource '{path}' is already being used by '{user}'"
-    return ApiError(400, "resourceInUseByAnotherResource", text)
 
 
 def invalid(name: str, value: object, rule: str) -> ApiError:
@@ -121,21 +110,6 @@ def not_played(what: str) -> ApiError:
     return ApiError(501, "notImplemented", f"The simulator does not play {what}.")
 
 
-def forbidden(permission: str, path: str) -> ApiError:
-    """Return the error for a caller without a permission."""
-    return ApiError(403, "forbidden", f"Required '{permission}' permission for '{path}'")
-
-
 def condition_not_met(message: str) -> ApiError:
     """Return the error for an outdated fingerprint."""
     return ApiError(412, "conditionNotMet", message)
-
-
-def quota_exceeded(metric: str, limit: float, where: str) -> ApiError:
-    """Return the error for a resource beyond a quota; `where` is such as "globally" or "in region us-east5"."""
-    return ApiError(403, "quotaExceeded", quota_text(metric, limit, where))
-
-
-def quota_text(metric: str, limit: float, where: str) -> str:
-    """Return the message for a quota that is used up."""
-    return f"Quota '{metric}' exceeded.  Limit: {limit:.1f} {where}."

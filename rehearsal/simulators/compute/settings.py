@@ -11,8 +11,6 @@ from rehearsal.simulators.http.google import GoogleSettings
 
 _DAY_SECONDS = 24 * 3600.0
 _RESERVATION = re.compile(r"(?:[^/]+/)?[a-z0-9-]+/[a-z0-9-]+")
-#: Metrics of the supported quotas.
-QUOTAS = ("INSTANCE_TEMPLATES", "INSTANCE_GROUP_MANAGERS", "RESOURCE_POLICIES", "TPUS", "PREEMPTIBLE_TPUS")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +65,10 @@ class ComputeSettings(GoogleSettings):
     #: Reservations by ZONE/NAME or PROJECT/ZONE/NAME: {"machine_type": M, "count": N}, and with "status" (READY,
     #: CREATING ...) if it is not READY.
     reservations: Mapping[str, Mapping[str, object]] = dataclasses.field(default_factory=dict)
-    #: Limits by metric, one of QUOTAS: templates in a project; groups, policies and chips in each region.
-    quotas: Mapping[str, float] = dataclasses.field(default_factory=dict)
 
     def problems(self) -> list[str]:
         """Return the mistakes in the settings."""
-        problems = [f"quotas: {name!r} is not one of {', '.join(QUOTAS)}" for name in self.quotas if name not in QUOTAS]
+        problems = []
         if not self.heartbeat_seconds:
             problems.append("heartbeat_seconds: 0 is not a time to wait")
         for name, reservation in self.reservations.items():

@@ -1,4 +1,4 @@
-"""Stores policies, templates and groups: inserts and deletes as operations, checks of use by others, quotas.
+"""Stores policies, templates and groups: inserts and deletes as operations, checks of use by others.
 
 A resource is visible from its insert on. It can be neither used by other resources nor deleted before the insert has
 ended, or while it is being deleted (resourceNotReady). Not thread-safe: the model holds the lock.
@@ -28,7 +28,6 @@ from rehearsal.simulators.compute.records import (
 from rehearsal.simulators.compute.settings import ComputeSettings
 
 _Resource = TypeVar("_Resource", Policy, Template, Group)
-_QUOTAS = {POLICIES: "RESOURCE_POLICIES", TEMPLATES: "INSTANCE_TEMPLATES", GROUPS: "INSTANCE_GROUP_MANAGERS"}
 #: Names of kinds in errors about resources in use.
 _KINDS = {POLICIES: "resource_policy", TEMPLATES: "instance_template"}
 
@@ -99,8 +98,7 @@ class Store:
     ) -> Operation:
         """Begin to create a resource; `then` is called when it is created."""
         if resource.path in shelf:
-            raise errors.already_exists(resource.path)
-        self._check_quota(shelf, resource)
+            raise errors.ApiError(409, "alreadyExists", f"The resource '{resource.path}' already exists")
         operation = self._ledger.begin(asked, resource, resource.created)
         shelf[resource.path] = resource
         resource.inserting = operation
@@ -116,22 +114,12 @@ class Store:
         self._ledger.finish_later(operation, self._settings().operation_seconds, effect=effect, undo=undo)
         return operation
 
-    def _check_quota(self, shelf: dict[str, _Resource], resource: Resource) -> None:
-        metric = _QUOTAS[resource.collection]
-        limit = self._settings().quotas.get(metric)
-        if limit is None:
-            return
-        region = resource.scope.region
-        used = sum(
-            item.scope.project == resource.scope.project and item.scope.region == region for item in shelf.values()
-        )
-        if used + 1 > limit:
-            raise errors.quota_exceeded(metric, limit, f"in region {region}" if region else "globally")
-
     def _check_unused(self, resource: Resource) -> None:
         for group in self.groups.values():
             if group.template is resource or group.policy is resource:
-                raise errors.in_use(_KINDS[resource.collection], resource.path, group.path)
+                kind = _KINDS[resource.collection]
+                text = f"The {kind} resource '{resource.path}' is already being used by '{group.path}'"
+                raise errors.ApiError(400, "resourceInUseByAnotherResource", text)
 
     def delete(
         self,

@@ -1,4 +1,4 @@
-"""Tests of managed instance groups: rejected inserts, bulk mode, single VMs, reservations and quotas."""
+"""Tests of managed instance groups: rejected inserts, bulk mode, single VMs and reservations."""
 
 from __future__ import annotations
 

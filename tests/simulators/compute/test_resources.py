@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -118,29 +117,3 @@ def test_name_is_taken_from_insert_to_the_end_of_its_delete(compute: Compute) ->
     compute.pass_seconds(1)
     compute.do("POST", TEMPLATES, template())
     assert compute.get(f"{TEMPLATES}/template")["id"] != before
-
-
-@pytest.mark.parametrize(
-    ("metric", "path", "body", "where", "elsewhere"),
-    [
-        ("INSTANCE_TEMPLATES", TEMPLATES, template, "Limit: 1.0 globally", ["/proj/ /other/"]),
-        (
-            "RESOURCE_POLICIES",
-            POLICIES,
-            policy,
-            "Limit: 1.0 in region us-east5",
-            ["/proj/ /other/", "us-east5 us-east1"],
-        ),
-    ],
-)
-def test_resource_beyond_a_quota_is_rejected_with_403(
-    make_compute: Callable[..., Compute], metric: str, path: str, body: Any, where: str, elsewhere: list[str]
-) -> None:
-    """Quotas are separate for each project and, if regional, each region."""
-    compute = make_compute(quotas={metric: 1})
-    compute.do("POST", path, body("a"))
-    status, answer = compute("POST", path, body("b"))
-    assert (status, answer["error"]["errors"][0]["reason"]) == (403, "quotaExceeded")
-    assert f"Quota '{metric}' exceeded.  {where}." == answer["error"]["message"]
-    for change in elsewhere:
-        assert compute("POST", path.replace(*change.split()), body("b"))[0] == 200
