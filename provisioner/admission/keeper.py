@@ -144,7 +144,7 @@ class Keeper:
         configurations, forbidden = self._configurations()
         stored = self._get(self._secret_path())
         self._looked = self.now()
-        data = fields.mapping(fields.mapping(stored).get("data"))
+        data = fields.at(stored, "data")
         before = rotation.read_state({key: fields.base64_text(value) for key, value in data.items()})
         state = rotation.advance(
             before,

@@ -224,7 +224,7 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
 
 
 def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
-    return fields.mapping(fields.mapping(replicated_job.get("template")).get("spec"))
+    return fields.at(replicated_job, "template", "spec")
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:

@@ -377,7 +377,7 @@ def _first_pods(raw: Json) -> Iterator[Json]:
         network = fields.mapping(spec.get("network"))
         subdomain = "" if network.get("enableDNSHostnames") is False else fields.name(network.get("subdomain")) or name
         for entry, replicated in zip(fields.mappings(spec.get("replicatedJobs")), replicated_jobs_of(raw), strict=True):
-            job_spec = fields.mapping(fields.mapping(entry.get("template")).get("spec"))
+            job_spec = fields.at(entry, "template", "spec")
             marks = {key: value for key, value in replicated.marks(0).items() if value}
             # JobSet sets Indexed by default.
             indexed = (job_spec.get("completionMode") or _INDEXED) == _INDEXED
@@ -429,8 +429,8 @@ def _pod(
     """Return a pod of a template with its owner (API version, kind, name); `marks` are added to the labels."""
     api_version, kind, owner_name = owner
     reference = {"apiVersion": api_version, "kind": kind, "name": owner_name, "controller": True}
-    metadata = fields.mapping(fields.mapping(template).get("metadata"))
+    metadata = fields.at(template, "metadata")
     labels: dict[str, Any] = {**fields.mapping(metadata.get("labels")), **(marks or {})}
     found = {"annotations": metadata.get("annotations"), "labels": labels, **name, "ownerReferences": [reference]}
     place = {"subdomain": subdomain} if subdomain else {}
-    return {"metadata": found, "spec": {**fields.mapping(fields.mapping(template).get("spec")), **place}}
+    return {"metadata": found, "spec": {**fields.at(template, "spec"), **place}}

@@ -222,7 +222,7 @@ def ca_hash_of(config_map: object) -> str:
 
     They are hashes of SubjectPublicKeyInfo. kubeadm accepts any of them: while a CA is being replaced there are two.
     """
-    pem = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("ca.crt"))
+    pem = fields.text(fields.at(config_map, "data").get("ca.crt"))
     try:
         keys = [
             each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
@@ -235,7 +235,7 @@ def ca_hash_of(config_map: object) -> str:
 
 def api_server_of(config_map: object) -> str:
     """Return HOST:PORT of the API server from cluster-info, which is public for machines that join."""
-    text = fields.text(fields.mapping(fields.mapping(config_map).get("data")).get("kubeconfig"))
+    text = fields.text(fields.at(config_map, "data").get("kubeconfig"))
     try:
         kubeconfig = yaml.safe_load(text)
     except (yaml.YAMLError, ValueError, RecursionError):

@@ -44,8 +44,7 @@ _MIRROR = "kubernetes.io/config.mirror"
 
 def parse_node(raw: object) -> Node:
     """Read a node."""
-    whole = fields.mapping(raw)
-    metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid = fields.name(metadata.get("name")), fields.name(metadata.get("uid"))
     if not (name and uid):
         raise fields.MalformedObject(f"node {name or '?'} with uid {uid or '?'}: name or uid is missing")
@@ -55,8 +54,7 @@ def parse_node(raw: object) -> Node:
         for role in ("capacity", "allocatable")
     )
     labels = fields.mapping(metadata.get("labels"))
-    conditions = fields.mappings(status.get("conditions"))
-    ready = next((each for each in conditions if each.get("type") == "Ready"), {})
+    ready = fields.conditions(status).get("Ready", {})
     reported, found = (fields.parse_timestamp(ready.get(f"last{what}Time")) for what in ("Heartbeat", "Transition"))
     was_silent = reported is not None and found is not None and found - reported > _SILENCE
     return Node(
@@ -81,8 +79,7 @@ def may_be_of_a_group(node: Node) -> bool:
 
 def parse_pod(raw: object) -> Pod:
     """Read a pod, bound to a node or not."""
-    whole = fields.mapping(raw)
-    metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
     what = f"pod {namespace}/{name}"
     return Pod(
@@ -100,7 +97,7 @@ def parse_pod(raw: object) -> Pod:
 
 def tolerates_tpu_nodes(raw: object) -> bool:
     """Return whether a pod can be scheduled to nodes with the taint of TPU nodes."""
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    spec = fields.at(raw, "spec")
     return any(
         each.get("key") in (None, "", constants.TPU_RESOURCE) and each.get("effect") in (None, "", "NoSchedule")
         for each in fields.mappings(spec.get("tolerations"))
@@ -109,7 +106,7 @@ def tolerates_tpu_nodes(raw: object) -> bool:
 
 def parse_device_plugin(raw: object) -> DevicePlugin:
     """Read the DaemonSet of the device plugin."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
+    metadata = fields.at(raw, "metadata")
     _, _, uid = fields.identity("DaemonSet", metadata)
     annotations = fields.mapping(metadata.get("annotations"))
     return DevicePlugin(uid=uid, version=fields.name(annotations.get(device_plugin.VERSION)))

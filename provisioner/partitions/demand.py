@@ -95,8 +95,7 @@ def _read(key: str, value: object) -> int:
 
 def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int = LARGEST_SIZE) -> Pod:
     """Read a pod. Raises MalformedObject if namespace, name or UID is missing, or deletionTimestamp is not a time."""
-    whole = fields.mapping(raw)
-    metadata, spec, status = (fields.mapping(whole.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
     annotations = fields.mapping(metadata.get("annotations"))
     gates = {fields.name(gate.get("name")) for gate in fields.mappings(spec.get("schedulingGates"))}
@@ -155,7 +154,7 @@ def _has_begun(status: dict[str, Any]) -> bool:
         return True
     for each in fields.mappings(status.get("initContainerStatuses")):
         if each.get("name") == names.INIT_CONTAINER:
-            ended = fields.mapping(fields.mapping(each.get("state")).get("terminated"))
+            ended = fields.at(each, "state", "terminated")
             return ended.get("exitCode") == 0
     return False
 

@@ -60,9 +60,8 @@ def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
 
 
 def _parse_ledger(raw: object) -> Ledger:
-    whole = fields.mapping(raw)
-    version = fields.text(fields.mapping(whole.get("metadata")).get("resourceVersion"))
-    return ledger_of(whole.get("data"), resource_version=version)
+    version = fields.text(fields.at(raw, "metadata").get("resourceVersion"))
+    return ledger_of(fields.mapping(raw).get("data"), resource_version=version)
 
 
 @dataclass(slots=True, kw_only=True)

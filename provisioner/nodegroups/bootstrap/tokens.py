@@ -180,8 +180,7 @@ def parse_request(raw: object) -> Request | None:
 
     The certificate request itself is parsed last and only if it is short, because any bootstrap token can send others.
     """
-    body = fields.mapping(raw)
-    metadata, spec, status = (fields.mapping(body.get(part)) for part in ("metadata", "spec", "status"))
+    metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
     groups, usages, request = spec.get("groups"), spec.get("usages"), fields.text(spec.get("request"))
     if not (name and uid and isinstance(groups, list) and isinstance(usages, list)) or GROUP not in groups:
