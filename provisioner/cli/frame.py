@@ -160,7 +160,7 @@ class NotInstalledError(RemoteError):
 class Remote:
     """Location of the controller."""
 
-    #: Address of its probes, such as http://127.0.0.1:8081; empty if the kubeconfig leads to it.
+    #: Address of the controller's probes (http://127.0.0.1:8081); empty to use the kubeconfig.
     server: str = ""
     kubeconfig: str | None = None
     namespace: str = constants.DEFAULT_NAMESPACE

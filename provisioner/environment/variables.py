@@ -214,7 +214,7 @@ def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
 
 
 def slice_pods(layout: Layout | None, numbering: Numbering) -> int:
-    """Return the number of pods of a slice: from its topology, or if that is unknown, all pods."""
+    """Return the number of pods of a slice, or of the owner if the topology is unknown."""
     if layout is not None:
         return layout.pods
     return max(numbering.pods, numbering.index + 1)

@@ -214,7 +214,7 @@ class KubeApi(Api):
         except ProtocolError as error:
             if request.method != "GET":
                 raise
-            # A kept connection may lead to an API server that was replaced; then all kept connections do.
+            # If the API server was replaced, no kept connection works: close them all, and send again.
             traceback.clear_frames(error.__traceback__)
             self._pool.clear()
             return send()
@@ -311,7 +311,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Read the CA bundle once, and make the client use these bytes; None if unset or certificates are not verified."""
+    """Return the CA bundle, and make the client use these bytes; None without a bundle, HTTPS or verification."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()

@@ -252,7 +252,7 @@ class EventRecorder:
                 return
         # The name begins with the object's, as kubectl users expect. Equal text and time result in the same name.
         digest = hashlib.sha256(series.digest + series.moment.isoformat().encode()).hexdigest()[:16]
-        # Set before the call, because its response may be lost: a retry then writes the same Event.
+        # The name is set before the call: if its response is lost, a retry writes the same Event.
         name = series.name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"
         involved = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": ref.uid}
         body = {

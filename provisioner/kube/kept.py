@@ -22,7 +22,7 @@ Key = tuple[str, str]
 #: Share of the bound above which reduced records of a namespace are not read again in full. Below it, the objects are
 #: listed again; with a share of 1, a namespace at its bound would cause a list with each object that it deletes.
 _FULL = 0.9
-#: Number of outdated entries in a heap above which the heap is rebuilt.
+#: A heap is rebuilt above this number plus two entries for each record.
 _MAX_OUTDATED = 1000
 
 

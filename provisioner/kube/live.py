@@ -50,7 +50,7 @@ class PoolNode:
     """Node of a pool, with the fields that a delete needs."""
 
     name: str
-    #: Node pool by the annotation or the label; empty if neither is set.
+    #: Node pool by GKE's annotation or the label; empty if none is set.
     pool_name: PoolName
     #: Empty if the API server returns none. A node that is recreated under the same name has a different UID.
     uid: str = ""

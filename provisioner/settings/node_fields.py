@@ -1,8 +1,8 @@
 """The one table of node settings: for each, its variable, its annotation, its form, and its place in a create request.
 
 `NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
-and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`), and `request_fields` writes them. The
-fit of pods reads `NodePool.node` with `boot_disk_gb` and `huge_pages_bytes`.
+and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`), and `request_fields` writes them.
+`boot_disk_gb` and `huge_pages_bytes` read `NodePool.node` for the fit of pods.
 """
 
 from __future__ import annotations

@@ -143,7 +143,7 @@ def make_watches(
     kinds: Mapping[WorkloadKind, Kind] | None = None,
     options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
-    """Return the watches for the settings, or for some kinds; they are not started yet."""
+    """Return the watches, not started yet, for `kinds`, by default the kinds served."""
 
     def watch(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
@@ -244,7 +244,7 @@ class PoolList:
         return max(every_seconds, self.cost_seconds / _MAX_LISTING_SHARE) - self.age_seconds(now)
 
     def fetch(self) -> bool:
-        """List the pools. Returns False if that failed: the old list is kept, but must not be decided on."""
+        """List the pools; return False if that failed. No decision may then use the old list."""
         asked_at = self.clock()
         self.tried_at = asked_at
         started = self.processor_seconds()

@@ -1,4 +1,4 @@
-"""Tests of the chart of IPU partitions: the values of Graphcore's plugin, by its documents, and their effects."""
+"""Tests of the chart of IPU partitions with the documented values of Graphcore's plugin, and of their effects."""
 
 from __future__ import annotations
 

@@ -221,7 +221,7 @@ def test_placement_is_registered_by_a_component_or_on_clusters_without_the_polic
     chips = next(each["expression"] for each in policy["variables"] if each["name"] == "chips")
     conditions = {
         "NotIn": policy["matchConditions"],
-        # Other pods of namespaces for administrators' claims are not changed by the policy either.
+        # In namespaces with admin access, the policy does not change pods without chips either.
         "In": [{"name": "requests-chips", "expression": chips}],
     }
     selected = []

@@ -54,7 +54,7 @@ def some_settings(data: st.DataObject) -> WebhookSettings:
 
 
 def containers(pod: Any) -> list[Any]:
-    """Return all values in the place of containers, in order."""
+    """Return all entries of both container lists, in order."""
     spec = pod["spec"] if isinstance(pod.get("spec"), dict) else {}
     parts = [spec.get(each) for each in ("initContainers", "containers")]
     return [each for part in parts if isinstance(part, list) for each in part]

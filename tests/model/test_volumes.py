@@ -1,4 +1,4 @@
-"""Tests of the restriction of a pod's node by its PersistentVolumeClaims, as in the scheduler."""
+"""Tests of how PersistentVolumeClaims restrict the nodes of a pod, as in the scheduler."""
 
 from __future__ import annotations
 

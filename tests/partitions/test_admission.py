@@ -457,7 +457,7 @@ def test_gate_can_be_removed_only_by_the_controller() -> None:
 
 
 def test_annotations_are_also_protected_in_status_updates() -> None:
-    """With the status, the API server changes annotations and labels, but not the spec."""
+    """A status update also changes annotations and labels, but not the spec."""
 
     def update_status(before: Json, after: Json, user: str = "ada") -> Answer:
         request = Request(

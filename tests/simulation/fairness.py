@@ -42,7 +42,7 @@ _ATTEMPT_SECONDS = 60.0
 #: Creates in a burst, in addition to one per slice, and creates per second after it; below, the same for a namespace.
 _BURST, _PER_SECOND = 8, 1 / 60
 _BURST_OF_NAMESPACE, _PER_SECOND_OF_NAMESPACE = 64, 6 / 60
-#: Creates that were decided before the last response.
+#: Maximum number of creates in excess of the bound.
 _SLACK = 2
 #: Maximum time of a pool in one status before it is reported, and the time that the report takes.
 _SILENT_SECONDS = {PoolStatus.PROVISIONING: 3600.0, PoolStatus.STOPPING: 1800.0, PoolStatus.RECONCILING: 1800.0}

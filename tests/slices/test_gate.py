@@ -358,9 +358,7 @@ def test_missing_jobset_crd_prevents_the_delete(world: World) -> None:
 
 
 @pytest.mark.parametrize("used", [False, True])
-def test_pool_of_a_kind_that_has_been_absent_for_long_is_deleted_unless_pods_are_on_it(
-    used: bool, world: World
-) -> None:
+def test_pool_is_deleted_if_its_workload_kind_is_long_absent_unless_pods_are_on_it(used: bool, world: World) -> None:
     world.kube.uninstall(JOBSET.root)
     if used:
         put_pod(world)

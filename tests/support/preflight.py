@@ -85,7 +85,7 @@ class FakeGoogle:
     inspector: FakeInspector
 
     def __getattr__(self, method: str) -> Any:
-        """Return a method of the part that has it."""
+        """Return the inspector's method, or GKE's."""
         return getattr(self.inspector if hasattr(self.inspector, method) else self.gke, method)
 
 

@@ -36,7 +36,7 @@ SETTLED_SECONDS = 900.0
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
-#: Age in seconds after which an incomplete group is read every 300 s. Nodes that join or change are seen immediately.
+#: Age in seconds after which a stable group that is not ready is read every 300 s. Node changes are seen immediately.
 _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Interval in seconds between lists of machines while pods are being evicted.

@@ -255,9 +255,9 @@ def _is_over(machine: ManagedInstance, node: Node) -> bool:
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
-    """Return a step that deletes those nodes that are not ready: a node that reports has a running machine.
+    """Return a step that deletes the nodes that are not ready: the machine of a ready node runs.
 
-    `forced` deletes ready nodes as well, because a copy of a kubelet's certificate could report for a deleted machine.
+    `forced` deletes ready nodes as well: a copied kubelet certificate could be used to report for a deleted machine.
     """
     return merged(
         to_write(DeleteNode(name=node.name, uid=node.uid), node.resource_version)

@@ -32,7 +32,7 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
     own, mark = mark_for(child, round_), names.parse_mark(resource.description)
-    # The mark is the child's own if the caches did not show the group yet, as after a change of the leader.
+    # A resource that was created before the caches showed the group has the child's own mark instead.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True

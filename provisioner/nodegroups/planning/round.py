@@ -74,7 +74,7 @@ class Pod:
     name: str
     uid: str
     node: str
-    #: Chips that it requests; 1 if it has ResourceClaims only.
+    #: Chips that it requests; 1 for claims of unknown size.
     chips: int
     #: Whether its phase is Succeeded or Failed: it no longer needs its node.
     finished: bool = False

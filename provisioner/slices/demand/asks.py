@@ -200,7 +200,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 
 
 def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload]) -> dict[SliceId, Slice]:
-    """Return the slices whose pods consume a living ProvisioningRequest, with its name: it requests their pools."""
+    """Return the slices whose pods consume a ProvisioningRequest that lives, with its name in `request`."""
     live = {
         (each.namespace, each.name)
         for each in by_uid.values()

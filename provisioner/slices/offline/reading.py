@@ -288,8 +288,8 @@ def _read_workload(
     except fields.MalformedObject as error:
         _tell_of_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # The slices of ProvisioningRequests and CapacityBuffers are added after all files have been read.
-    # An object with an error is not reported as ignored as well.
+    # ProvisioningRequests and CapacityBuffers get their slices after all files have been read.
+    # An object with an error is reported once, not also as ignored.
     if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:

@@ -396,7 +396,7 @@ class Matcher:
 
 
 def _ends_soon(pool: Supply, ctx: Round) -> bool:
-    """Whether a warm pool is useless, because its host or its reservation ends soon."""
+    """Whether a pool's reservation ends soon, or a day-old node has maintenance."""
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 

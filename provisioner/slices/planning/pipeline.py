@@ -176,7 +176,7 @@ def _start(learned: _Learned, requests: _Requests, retired: _Retired) -> _Starte
     # The reported use of the limits does not include the creates of this decision.
     limits = launches.budget.uses()
     launches.serve(slots.for_creates(len(unneeded.deletes)))
-    # Pools that refused slices wait for are deleted first, then the pools that have been idle for longest.
+    # First the pools that slices refused by a limit need, then the pools that have been idle for longest.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in requests.evicted, unneeded.since[call.name]))
     at_once = slots.for_deletes(len(launches.creates))
     late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[at_once:]}

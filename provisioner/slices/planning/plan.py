@@ -40,8 +40,8 @@ class DeleteReason(Enum):
     NO_READY_NODES = "no_ready_nodes"
     #: The reservation has ended, and Compute Engine deletes the machines.
     RESERVATION_ENDED = "reservation_ended"
-    #: The slice cannot run on the pool: pods stay unschedulable because nodes have not been ready for too long, or
-    #: although all nodes are ready and the settings allow replacement.
+    #: Pods of the slice are unschedulable, and the pool was unready for too long, was ready but the scheduler bound no
+    #: pod to it, or may be replaced by the settings.
     SLICE_STUCK = "slice_stuck"
     #: The slice's pods are bound to another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
@@ -186,7 +186,7 @@ class PoolState:
     note: str = ""
     #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
     next_at: datetime | None = None
-    #: Reason of the delete; None if the pool is needed.
+    #: Reason of a planned delete, otherwise None.
     delete_reason: DeleteReason | None = None
     #: Cause for which the delete waits in addition to its delay; None if there is no cause.
     delete_waits_for: DeleteWait | None = None

@@ -46,7 +46,7 @@ class Refusal(Enum):
     HOST = "host"
     #: The pool has another topology or number of hosts, or is for another child Job.
     SIZE = "size"
-    #: The pods do not fit the specification of the pool, or too few of its nodes.
+    #: The pool's specification, or too many of its nodes, do not fit the pods.
     MISFIT = "misfit"
     #: The flex-start pool has no nodes, and gets them only for pods of the slice that it was created for.
     NO_NODES = "no_nodes"
@@ -61,8 +61,8 @@ class Refusal(Enum):
 def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why a pool does not suit a slice by its specification, None if it does.
 
-    The existing nodes do not count: a slice whose own pool got an unknown taint is stuck, and gets no second pool.
-    A pool whose nodes offer less than expected is stuck as well: without it, another one would be created immediately.
+    The existing nodes do not count: if they got an unknown taint or offer less than expected, the slice of the pool
+    is stuck. Otherwise another such pool would be created immediately.
     """
     refusal = why_wrong_kind(slice_, pool)
     if refusal is None and misfit(slice_.requirements, pool.largest):

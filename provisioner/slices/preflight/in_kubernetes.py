@@ -33,7 +33,7 @@ _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One verb on one resource; with a name if RBAC restricts it to one. An empty namespace means all namespaces."""
+    """One verb on one resource, or only on its object `name`. An empty namespace means all namespaces."""
 
     group: str
     resource: str

@@ -146,7 +146,7 @@ def test_change_returns_its_operation_with_the_scope_for_polls(
     assert call(client, name) == Operation(name=OperationName("operation-1"), scope=scope, done=False)
 
 
-def test_entries_of_all_pages_are_returned_once_by_name(server: RecordingServer, client: ComputeClient) -> None:
+def test_entries_of_pages_are_unique_and_sorted_by_name(server: RecordingServer, client: ComputeClient) -> None:
     pages = {
         "": {"managedInstances": [{"name": "b"}], "nextPageToken": "t1"},
         "t1": {"nextPageToken": "t2"},

@@ -326,7 +326,7 @@ def test_server_chooses_options_that_the_request_leaves_out(quick: Ground) -> No
     assert made == [("ours", False), ("small", True)]
 
 
-def test_repeated_create_already_exists_and_repeated_remove_is_not_found(quick: Ground) -> None:
+def test_second_create_gives_already_exists_and_second_remove_not_found(quick: Ground) -> None:
     quick.vipu.create_partition(_request(size=2))
     assert _kind(quick.vipu.create_partition, _request(size=4)) is FailureKind.ALREADY_EXISTS
     assert [item.size for item in quick.world.all_partitions()] == [2]

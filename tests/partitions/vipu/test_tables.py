@@ -66,7 +66,7 @@ LAYOUTS = st.builds(
 
 @st.composite
 def _drawn(draw: st.DrawFn, cells: Mapping[str, Sequence[str]], unknown: Sequence[str]) -> str:
-    """Return the text of a table with these and unknown columns, in any order and layout."""
+    """Draw the text of a table with `cells` and unknown columns, in any order and layout."""
     count = max((len(column) for column in cells.values()), default=0)
     columns = dict(cells)
     for name in draw(st.lists(st.sampled_from(unknown), unique=True)) if unknown else ():

@@ -312,7 +312,7 @@ def test_rejected_delete_is_repeated_at_its_next_try_or_on_a_new_pool_status() -
 
 
 def test_unneeded_time_in_the_future_does_not_keep_a_pool() -> None:
-    """The clock was wrong when the hint was saved."""
+    """The clock was wrong when the time was saved."""
     world = due_world(suspended=True)
     (pool,) = world.pools.values()
     world.memory = world.memory.with_pool(pool.name, unneeded_since=after(10**9))

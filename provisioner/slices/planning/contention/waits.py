@@ -182,6 +182,6 @@ def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
         until=until,
         warning=not quiet,
         silent=quiet and not lasts,
-        # While another slice tries the capacity, this one may have it soon.
+        # Capacity that another slice tries has not failed yet.
         failed=line is None and not any(each.last.failure.kind in _QUIET for each in passing),
     )

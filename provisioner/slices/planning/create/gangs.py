@@ -232,7 +232,7 @@ def _is_ready(
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
     pool = supply.get(place.get(slice_.id, PoolName("")))
-    # A pool is made free before it is assigned, so that the pools of all slices can be assigned in the same round.
+    # Pools of other slices become free first; then all slices of the workload get their pools in the same round.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
 

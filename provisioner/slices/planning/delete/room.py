@@ -35,7 +35,7 @@ def make_room(
     for slices in refused:
         limits = budget.limits_of(slices)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # Pools that are being deleted already make room.
+        # `free` includes pools that are being deleted.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue

@@ -26,7 +26,7 @@ from provisioner.slices.planning.round import Round, Supply
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which pools are left alone: GKE is deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
-#: Accelerator and topology, as in the labels of nodes; empty in a selection if any will do.
+#: Accelerator and topology of a node or a node selector; in a selector, empty means any.
 _Selected = tuple[str, str]
 #: Deletes are slowed down if the workloads of more pools than this, and of more than half of all pools, have vanished.
 _VANISHED_AT_ONCE = 3

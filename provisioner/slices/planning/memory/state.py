@@ -51,12 +51,12 @@ class Phase(Enum):
 
     @property
     def before_create(self) -> bool:
-        """Whether no create has been sent."""
+        """Whether a create must be sent."""
         return self is Phase.WANTED or self is Phase.BLOCKED
 
     @property
     def planned(self) -> bool:
-        """Whether the pool has never been listed."""
+        """Whether no list confirms its create."""
         return self.before_create or self is Phase.CREATING
 
 

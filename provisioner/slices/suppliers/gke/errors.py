@@ -79,5 +79,5 @@ def says_missing(failure: Failure, name: str) -> bool:
 
 
 def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> FailureKind:
-    """Return the kind of an error response to a call; `values` are the texts of the call that may be words of users."""
+    """Return the kind of an error response to a call; `values` are texts in the call that users may have written."""
     return errors.kind_of_answer(replace(answer, message=_without(answer.message, values)), call, _TEXTS)

@@ -58,7 +58,7 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-#: URL of an instance group. Machine names have its prefix (only the hash for TPU machines) and four more characters.
+#: URL of an instance group. Machine names are `prefix`, or gke-tpu-`hash` for TPUs, and four more characters.
 INSTANCE_GROUP = re.compile(
     r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
 )
