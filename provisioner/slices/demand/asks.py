@@ -25,7 +25,8 @@ from provisioner.model.workloads import (
     WorkloadUid,
     group_key,
 )
-from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, SliceId, name_of_group, shape_of, with_host_chips
+from provisioner.slices.demand.groups import SliceId, name_of_group
+from provisioner.slices.demand.slices import CHIP_TOLERATION, Slice, shape_of, with_host_chips
 
 _Workloads = Mapping[WorkloadUid, Workload]
 #: PodTemplates by namespace and name.

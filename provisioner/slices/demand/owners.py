@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, WorkloadName, WorkloadUid, group_key
-from provisioner.slices.demand.slices import name_of_group, parts_of_group
+from provisioner.slices.demand.groups import name_of_group, parts_of_group
 from provisioner.workloads.plain import apart, as_plain, workloads_of
 
 _Workloads = Mapping[WorkloadUid, Workload]

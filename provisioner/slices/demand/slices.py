@@ -10,9 +10,8 @@ Annotations with further wishes are read from the pod, or from its workload if t
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter, defaultdict
-from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import timedelta
 from functools import lru_cache
@@ -20,7 +19,6 @@ from types import MappingProxyType
 from typing import NamedTuple, TypeVar
 
 from provisioner import constants, tpu
-from provisioner.kube import fields
 from provisioner.model import bounds, choices
 from provisioner.model.capacity import Zone
 from provisioner.model.choices import CapacityChoice
@@ -35,10 +33,10 @@ from provisioner.model.workloads import (
     WorkloadKind,
     Workloads,
     WorkloadUid,
-    group_key,
 )
 from provisioner.settings.forms import go_bool, go_duration_seconds
 from provisioner.slices.demand.allowlists import ServingPolicy
+from provisioner.slices.demand.groups import ListedGroup, SliceId, Wanted, listed_groups, representatives
 from provisioner.workloads.plain import misfit_of
 
 #: Toleration that GKE's API server adds to every pod that requests chips; templates do not have it yet.
@@ -55,113 +53,6 @@ _KEYS = (
 )
 #: Annotations of a workload that apply to its pods.
 _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
-
-
-@dataclass(slots=True)
-class Wanted:
-    """Group with pods, or one that a pool or the memory refers to."""
-
-    #: Name of the group; empty if unknown.
-    name: str
-    pods: list[Pod] = field(default_factory=list)
-
-
-class ListedGroup(NamedTuple):
-    """One group that a workload's spec lists. Groups sort in the order of the spec."""
-
-    #: Index of the pod group in the spec, and index of this group within it.
-    place: int
-    number: int
-    key: GroupKey
-    name: str
-
-
-def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield those of the wanted groups that the spec lists. Groups of pods of kind POD exist while they have pods."""
-    if workload.kind is WorkloadKind.POD:
-        places = {group.name: place for place, group in enumerate(workload.groups)}
-        names = sorted((each.name, key) for key, each in wanted.items() if each.pods)
-        for number, (name, key) in enumerate(names):
-            yield ListedGroup(places.get(name, 0), number, key, name)
-        return
-    groups = {group.name: (place, group) for place, group in enumerate(workload.groups)}
-    unnamed: list[GroupKey] = []
-    for key, each in wanted.items():
-        if group_key(workload.namespace, each.name) != key:
-            # The name is unknown, or it comes from a label that has only its beginning.
-            unnamed.append(key)
-            continue
-        name, index = parts_of_group(workload.name, each.name)
-        if index is None or name not in groups:
-            continue
-        place, group = groups[name]
-        most = group.replicas + (group.surge if each.pods else 0)
-        # The name must be the same when it is composed again: "07" is not an index.
-        if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
-            yield ListedGroup(place, index, key, each.name)
-    if unnamed:
-        by_key = _keys_of(workload)
-        for key in unnamed:
-            if key in by_key:
-                group_name, index, name = by_key[key]
-                yield ListedGroup(groups[group_name][0], index, key, name)
-
-
-def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[str, GroupKey], SliceId]:
-    """Return the slices of some workloads, by namespace and the key of their group."""
-    return {(each.namespace, key): SliceId(each.uid, key) for each in workloads for key in _keys_of(each)}
-
-
-def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
-    with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
-    listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
-    return _groups_by_key(workload.namespace, workload.name, listed)
-
-
-@lru_cache(maxsize=16384)
-def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name in the spec and the index, None if the name has another form."""
-    if group_name == workload_name:
-        return "", 0
-    name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
-    return name, fields.index(digits)
-
-
-@lru_cache(maxsize=128)
-def _groups_by_key(
-    namespace: str, workload_name: str, listed: tuple[tuple[str, int, bool], ...]
-) -> Mapping[GroupKey, tuple[str, int, str]]:
-    """Return the name of the spec's entry, the index and the name of each group, by the key of the group.
-
-    `listed` has the name, the replicas and whether groups are numbered for each entry. This is needed only for
-    references without a group name: slices without pods in the memory, and pools with long names.
-    """
-    groups = (
-        (name, index, name_of_group(workload_name, name, index, numbered=numbered))
-        for name, replicas, numbered in listed
-        for index in range(replicas)
-    )
-    return {group_key(namespace, each[2]): each for each in itertools.islice(groups, bounds.CHILD_JOBS)}
-
-
-def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield the first group that is not in `found` for each entry of the spec that requests chips."""
-    for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
-        if group.template.chips == 0 or workload.problem:
-            continue
-        for index in range(group.replicas):
-            name = name_of_group(workload.name, group.name, index, numbered=group.numbered)
-            key = group_key(workload.namespace, name)
-            if key not in found:
-                yield ListedGroup(place, index, key, name)
-                break
-
-
-def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
-    """Return the name of the group with an index in an entry of a workload's spec."""
-    if not numbered:
-        return workload_name
-    return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -208,17 +99,6 @@ def _read(texts: tuple[str, ...]) -> Wishes:
         max_run_seconds=read(constants.MAX_RUN_DURATION, go_duration_seconds),
     )
     return replace(wishes, problems=problems)
-
-
-# A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
-class SliceId(NamedTuple):
-    """Identity of a slice: restarts of its workload keep it, but a later workload of the same name gets another."""
-
-    workload_uid: WorkloadUid
-    group_key: GroupKey
-
-    def __str__(self) -> str:
-        return f"{self.workload_uid}/{self.group_key}"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

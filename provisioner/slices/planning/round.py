@@ -21,7 +21,8 @@ from provisioner.settings import Settings
 from provisioner.slices.demand import Slice, SliceId, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.asks import awaiting_request
-from provisioner.slices.demand.slices import Found, all_slices, find_by_workload, slices_by_key
+from provisioner.slices.demand.groups import slices_by_key
+from provisioner.slices.demand.slices import Found, all_slices, find_by_workload
 from provisioner.slices.planning.memory.state import CallState, Memory, PoolMemory
 from provisioner.slices.planning.spec.specification import Candidates, Ownership, read_ownership
 from provisioner.slices.supplier import PoolRules, informed, whole_machine
