@@ -47,11 +47,17 @@ LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 LWS_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
+#: Labels of pods in a subgroup: its number in the group, and its key, a hash of the leader's name and this number.
+LWS_SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
+LWS_SUBGROUP_KEY = "leaderworkerset.sigs.k8s.io/subgroup-key"
 #: Annotations of pods: number of pods in a subgroup, and "true" on workers if the leader also requests chips.
 LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
 LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
-#: Annotation of sets: label key whose values are the places that groups do not share.
+#: Annotation of leader pods: LeaderWorker, or LeaderExcluded if the leader is in no subgroup.
+LWS_SUBGROUP_POLICY_TYPE = "leaderworkerset.sigs.k8s.io/subgroup-policy-type"
+#: Annotations of sets: label key whose values are the places that groups do not share, or that subgroups do not share.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
+LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 #: Label of sets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
@@ -220,6 +226,7 @@ READ_ANNOTATIONS = (
     EXCLUSIVE_TOPOLOGY,
     NODE_SELECTOR_STRATEGY,
     LWS_EXCLUSIVE_TOPOLOGY,
+    LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY,
 )
 
 NODEPOOL_MANAGER = "google.com/nodepool-manager"

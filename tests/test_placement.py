@@ -27,6 +27,7 @@ _RAY = {constants.RAY_CLUSTER_NAME: "llm", constants.RAY_GROUP: "tpus"}
         ({}, ""),
         ({constants.JOB_KEY: "abc", constants.CONTROLLER_UID: "u1"}, "j-abc"),
         ({constants.LWS_GROUP_KEY: "abc", constants.LWS_NAME: "serve"}, "l-abc"),
+        ({constants.LWS_GROUP_KEY: "abc", constants.LWS_SUBGROUP_KEY: "def", constants.LWS_NAME: "serve"}, "l-def"),
         ({constants.LWS_NAME: "serve"}, UNKNOWN_GROUP),
         (_RAY, "r-llm.tpus"),
         ({**_RAY, constants.RAY_REPLICA_INDEX: "3", constants.RAY_REPLICA_NAME: "tpus-xyz"}, "r-llm.tpus.3"),

@@ -12,15 +12,14 @@ from dataclasses import replace
 
 from provisioner import constants
 from provisioner.model.capacity import Taint
-from provisioner.model.workloads import Requirements, Toleration, WorkloadKind
+from provisioner.model.workloads import Requirements, Toleration, Workload, WorkloadKind
 
 MARKS = (constants.SLICE, constants.SLICE_NAMESPACE)
 #: Labels of a node whose pool is kept free.
 FREE: Mapping[str, str] = dict.fromkeys(MARKS, constants.SLICE_FREE)
 #: Key and operator of the node affinity of pods without marks.
 _KEEPS_OFF = (constants.SLICE, "DoesNotExist")
-#: Annotations that keep each group of a workload on one node pool, by the kind of the workload.
-EXCLUSIVE: Mapping[WorkloadKind, str] = {
+_EXCLUSIVE: Mapping[WorkloadKind, str] = {
     WorkloadKind.JOBSET: constants.EXCLUSIVE_TOPOLOGY,
     WorkloadKind.LEADER_WORKER_SET: constants.LWS_EXCLUSIVE_TOPOLOGY,
 }
@@ -44,8 +43,8 @@ def slice_key(labels: Mapping[str, str]) -> str:
     """
     if job_key := labels.get(constants.JOB_KEY):
         return f"j-{job_key}"
-    if group_key := labels.get(constants.LWS_GROUP_KEY):
-        return f"l-{group_key}"
+    if key := labels.get(constants.LWS_SUBGROUP_KEY) or labels.get(constants.LWS_GROUP_KEY):
+        return f"l-{key}"
     if constants.LWS_NAME in labels:
         return UNKNOWN_GROUP
     if constants.RAY_CLUSTER_NAME in labels and constants.RAY_GROUP in labels:
@@ -60,6 +59,13 @@ def slice_key(labels: Mapping[str, str]) -> str:
 def labels_of(key: str, namespace: str) -> dict[str, str]:
     """Return the labels of the nodes of a pool that is assigned to a slice."""
     return {constants.SLICE: key, constants.SLICE_NAMESPACE: namespace}
+
+
+def exclusive_annotation(workload: Workload) -> str:
+    """Return the annotation that keeps each group or subgroup on one node pool; empty if the kind has none."""
+    if workload.kind is WorkloadKind.LEADER_WORKER_SET and any(group.name for group in workload.groups):
+        return constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY
+    return _EXCLUSIVE.get(workload.kind, "")
 
 
 def mark_of(requirements: Requirements, namespace: str) -> str:

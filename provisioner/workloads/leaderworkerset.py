@@ -6,6 +6,9 @@ leaders, and a StatefulSet with the name of the leader, which the leader control
     LeaderWorkerSet a -> StatefulSet a -> Pod a-0 -> StatefulSet a-0 -> Pod a-0-1
 
 Restarts change UIDs, but not names. tests/data/leaderworkerset has recordings of the controller.
+
+A group is a slice; with a subGroupPolicy, each of its subgroups is one (getSubGroupIndex in LWS's pod_webhook.go). The
+size is a multiple of subGroupSize, or one more. Then the leader is one more pod of subgroup 0, or in no subgroup.
 """
 
 from __future__ import annotations
@@ -19,15 +22,61 @@ from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Requirements, Workload, WorkloadKind
 from provisioner.workloads.kind import STATEFUL_SET, Claim, Kind, begin, controller_of, template_of, too_much
+from provisioner.workloads.plain import hosts_of
 
 KIND = WorkloadKind.LEADER_WORKER_SET.value
 
+#: subGroupPolicyType of sets whose leaders are in no subgroup, and the name of the slice of such a leader.
+_EXCLUDED, _LEADER = "LeaderExcluded", "leader"
 #: Maximum digits of maxSurge as a percentage, because the API allows at most 100 %.
 _PERCENT_DIGITS = 3
 
 
+def subgroup_of(worker: int, size: int, subgroup_size: int) -> int:
+    """Return the number of the subgroup of a pod, by its worker index."""
+    return max(0, worker - _is_one_more(size, subgroup_size)) // subgroup_size
+
+
+def pods_of_subgroup(number: int, size: int, subgroup_size: int, *, with_leader: bool) -> range:
+    """Return the worker indexes of a subgroup's pods with chips; `with_leader` is whether the leader is one of them."""
+    more = _is_one_more(size, subgroup_size)
+    first = number * subgroup_size + more if number else int(not with_leader)
+    return range(first, min(size, (number + 1) * subgroup_size + more))
+
+
+def _is_one_more(size: int, subgroup_size: int) -> bool:
+    return (size - 1) % subgroup_size == 0
+
+
+def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> dict[str, range]:
+    """Return the worker indexes of the pods of each slice of a group, by name; the name is empty without subgroups.
+
+    `template` is the raw spec.leaderWorkerTemplate. At most one slice more than the limit is returned.
+    """
+    size, subgroup_size, excluded = _sizes(template)
+    if not subgroup_size:
+        return {"": range(int(not leader_has_chips), size)}
+    found = {_LEADER: range(1)} if excluded and leader_has_chips else {}
+    for number in range(min(subgroup_of(size - 1, size, subgroup_size), bounds.REPLICATED_JOBS) + 1):
+        with_leader = leader_has_chips and not excluded
+        found[f"subgroup-{number}"] = pods_of_subgroup(number, size, subgroup_size, with_leader=with_leader)
+    return found
+
+
+def _sizes(template: Mapping[str, Any]) -> tuple[int, int, bool]:
+    """Return the pods of a group and of a subgroup (0 without subgroups), and whether leaders are in no subgroup."""
+    policy = fields.mapping(template.get("subGroupPolicy"))
+    subgroup_size = fields.count(policy.get("subGroupSize"), default=0)
+    return fields.count(template.get("size")), subgroup_size, policy.get("subGroupPolicyType") == _EXCLUDED
+
+
+def is_excluded(annotations: Mapping[str, Any]) -> bool:
+    """Return whether a leader pod is in no subgroup, by its annotations."""
+    return annotations.get(constants.LWS_SUBGROUP_POLICY_TYPE) == _EXCLUDED
+
+
 def parse_leaderworkerset(raw: object) -> Workload:
-    """Read a LeaderWorkerSet of API version v1. Each group is a slice. Sets do not end and are not suspended."""
+    """Read a LeaderWorkerSet of API version v1. Sets do not end and are not suspended."""
     found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
     what = f"{KIND} {found.namespace}/{found.name}"
     spec = fields.mapping(fields.mapping(raw).get("spec"))
@@ -37,26 +86,29 @@ def parse_leaderworkerset(raw: object) -> Workload:
     if pods.get("leaderTemplate"):
         leader = template_of(what, pods["leaderTemplate"], podspec.reader_of_pod(within=reader))
     replicas = fields.count(spec.get("replicas"))
-    size = fields.count(pods.get("size"))
-    subgroup_size = fields.count(fields.mapping(pods.get("subGroupPolicy")).get("subGroupSize"), default=0)
     # If the leader has no chips, the workers are the hosts.
-    chipless = leader.chips == 0 < worker.chips and size > 1
-    group = PodGroup(
-        name="",
-        replicas=replicas,
-        surge=_surge(spec, replicas),
-        lowest_leads=chipless,
-        parallelism=size - chipless,
-        template=worker if chipless else leader,
+    chipless = leader.chips == 0 < worker.chips and fields.count(pods.get("size")) > 1
+    slices = slices_of_group(pods, leader_has_chips=not chipless)
+    groups = tuple(
+        PodGroup(
+            name=name,
+            replicas=replicas,
+            surge=_surge(spec, replicas),
+            # Pods of a subgroup have their indexes in the group, and none waits for another.
+            lowest_leads=chipless or name != "",
+            parallelism=len(indexes),
+            template=worker if indexes.start else leader,
+        )
+        for name, indexes in slices.items()
     )
     problem = (
         reader.problem
-        or too_much(found.kind, [group])
-        or _several_slices(leader, worker, size=size, subgroup_size=subgroup_size)
+        or too_much(found.kind, groups)
+        or _not_slices(leader, worker, pods, found.annotations, slices)
         or (_never_starts(leader, spec, found.annotations) if chipless else "")
         or _shares_pools(fields.mapping(pods.get("workerTemplate")))
     )
-    return replace(found, groups=(group,), problem=problem)
+    return replace(found, groups=groups, problem=problem)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
@@ -83,31 +135,56 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     annotations = fields.mapping(metadata.get("annotations"))
     size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0
     with_leader = size == 0 or constants.LWS_LEADER_REQUESTS_TPUS in annotations
+    # Workers of a leader without chips are one less. If the leader has chips, its own size counts.
+    group_size = size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0
+    part = ""
+    if subgroup_size := fields.index(fields.name(annotations.get(constants.LWS_SUBGROUP_SIZE))):
+        alone = worker == 0 and is_excluded(annotations)
+        part = f"{_LEADER}-" if alone else f"subgroup-{subgroup_of(worker, size, subgroup_size)}-"
+        # The size of subgroups never changes, so that of the set counts.
+        group_size = 0
     return Claim(
         kind=WorkloadKind.LEADER_WORKER_SET,
         name=set_name,
-        # Name of the leader pod, and of the StatefulSet of its workers.
-        group_name=f"{set_name}-{group}",
+        # Without subgroups, the name of the leader pod, and of the StatefulSet of its workers.
+        group_name=f"{set_name}-{part}{group}",
         index=worker,
-        # Workers of a leader without chips are one less. If the leader has chips, its own size counts.
-        group_size=size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0,
+        group_size=group_size,
     )
 
 
-def _several_slices(leader: Requirements, worker: Requirements, *, size: int, subgroup_size: int) -> str:
+def _not_slices(
+    leader: Requirements,
+    worker: Requirements,
+    template: dict[str, Any],
+    annotations: Mapping[str, str],
+    slices: Mapping[str, range],
+) -> str:
+    """Return why the pods with chips of a group are not the hosts of its slices; empty if they are."""
+    size, subgroup_size, _ = _sizes(template)
     if size == 1 or worker.chips == 0 == leader.chips:
         return ""
     if problem := leader.problem or worker.problem:
         return problem
-    if leader.chips not in (0, worker.chips) or worker.chips == 0:
+    if (leader.chips not in (0, worker.chips) and _LEADER not in slices) or worker.chips == 0:
         return (
             f"its leader template requests {leader.chips} chips and its worker template {worker.chips}; they are "
             f"created only for groups whose pods are the hosts of one slice, and request the same number of chips"
         )
-    if 0 < subgroup_size < size:
+    if subgroup_size and size % subgroup_size and not _is_one_more(size, subgroup_size):
+        return f"its subGroupSize {subgroup_size} divides neither its size {size} nor size - 1; change one of them"
+    if len(slices) > bounds.REPLICATED_JOBS:
+        return f"each of its groups {bounds.too_many('subgroups', len(slices), bounds.REPLICATED_JOBS)}"
+    if len(slices) > 1 and annotations.get(constants.LWS_EXCLUSIVE_TOPOLOGY) == constants.NODE_POOL:
         return (
-            f"its groups of {size} pods have subgroups of {subgroup_size}; they are created only for groups that are "
-            f"one slice: remove subGroupPolicy, or make each subgroup a group of its own"
+            f"the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY} binds all subgroups of a group to one node pool, and "
+            f"each gets a node pool of its own; use {constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY} in its place"
+        )
+    first, hosts = len(slices.get("subgroup-0", ())), hosts_of(worker)
+    if first > max(subgroup_size, hosts) and hosts > 1 and subgroup_size:
+        return (
+            f"its leader requests chips and is one more pod of subgroup 0, which has {first} pods for {hosts} hosts; "
+            f"set size to a multiple of subGroupSize, or let the leader request no chips"
         )
     return ""
 
@@ -117,11 +194,14 @@ def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mappi
     on_slice = constants.TPU_ACCELERATOR in leader.node_selector
     if spec.get("startupPolicy") == "LeaderReady" and on_slice:
         return "its leader waits for a node of its slice, workers for the leader; set startupPolicy LeaderCreated"
-    if constants.LWS_EXCLUSIVE_TOPOLOGY in annotations and not on_slice:
+    *_, excluded = _sizes(fields.mapping(spec.get("leaderWorkerTemplate")))
+    keys = (constants.LWS_EXCLUSIVE_TOPOLOGY, *(() if excluded else (constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY,)))
+    key = next((key for key in keys if key in annotations), "")
+    if key and (excluded or not on_slice):
         return (
-            "its leader requests no chips and selects no TPU node, and exclusive placement binds the workers to the "
-            f"node pool of the leader; let the leader select {constants.TPU_ACCELERATOR} and "
-            f"{constants.TPU_TOPOLOGY}, or remove the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY}"
+            f"its leader requests no chips and {'is in no subgroup' if excluded else 'selects no TPU node'}, and "
+            f"exclusive placement binds the workers to the node pool of the leader; let the leader select "
+            f"{constants.TPU_ACCELERATOR} and {constants.TPU_TOPOLOGY}, or remove the annotation {key}"
         )
     return ""
 

@@ -11,6 +11,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, WorkloadKind, WorkloadUid, group_key
 from provisioner.workloads import KINDS, LEADER_WORKER_SET
 from provisioner.workloads.kind import Claim
+from provisioner.workloads.leaderworkerset import is_excluded
 from provisioner.workloads.plain import as_plain, index_of, is_asked_for, owner_of
 
 #: A pod belongs to the first kind that matches. LeaderWorkerSets come first, because they are recognized by the pod's
@@ -35,7 +36,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
     # Checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
-        if claim is None or not _is_chipless_leader(claim, spec):
+        if claim is None or not _is_chipless_leader(claim, metadata, spec):
             return None
         claim = replace(claim, group_size=max(0, claim.group_size - 1))
     namespace, name, uid = fields.identity("pod", metadata)
@@ -80,10 +81,11 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     return as_plain(pod) if plain else pod
 
 
-def _is_chipless_leader(claim: Claim, spec: dict[str, Any]) -> bool:
+def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: its workers may be created only when it is bound."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
-    return leads and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
+    in_slice = leads and not is_excluded(fields.mapping(metadata.get("annotations")))
+    return in_slice and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

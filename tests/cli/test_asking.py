@@ -6,6 +6,7 @@ import json
 import socket
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -137,6 +138,19 @@ def test_pod_is_explained_only_by_its_own_slice(pod: str, groups: list[str]) -> 
     world = World(make_lws("serve", uid="lws"), settings_=settings(serve_jobs=True))
     for number, name in enumerate(("train", "train-2", "long" * 14, "very" * 15)):
         world.add(make_job(name, uid=f"job-{number}"))
+    found = explanations(document_of(world), f"pod/{pod}", "")
+    assert [each.id.rpartition("/")[2] for each in found] == groups
+
+
+@pytest.mark.parametrize(
+    ("pod", "groups"),
+    [("a-0-3", ["a-subgroup-0-0", "a-subgroup-1-0"]), ("a-1-3", []), ("a-subgroup-0-0", [])],
+    ids=["worker", "worker of another group", "name of a slice"],
+)
+def test_pod_that_does_not_exist_may_be_of_any_subgroup_of_its_group(pod: str, groups: list[str]) -> None:
+    """The name of a worker has the number of its group, and not that of its subgroup."""
+    (group,) = make_lws("a").groups
+    world = World(make_lws("a", uid="lws", groups=tuple(replace(group, name=f"subgroup-{each}") for each in (0, 1))))
     found = explanations(document_of(world), f"pod/{pod}", "")
     assert [each.id.rpartition("/")[2] for each in found] == groups
 

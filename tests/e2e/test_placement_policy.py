@@ -123,6 +123,7 @@ def _random_labels(chosen: random.Random) -> dict[str, str]:
     values = {
         constants.JOB_KEY: ("", "a" * 40),
         constants.LWS_GROUP_KEY: ("", "b" * 40),
+        constants.LWS_SUBGROUP_KEY: ("", "d" * 40),
         constants.LWS_NAME: ("", "serve"),
         constants.RAY_CLUSTER_NAME: ("llm", "c" * 40),
         constants.RAY_GROUP: ("tpus", "g" * 20, "g" * 21),

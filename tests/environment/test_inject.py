@@ -735,14 +735,36 @@ def test_slices_of_a_leader_worker_group_form_no_multislice():
     assert found.keys() == {"TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"}
 
 
-def test_group_with_sub_groups_gets_a_warning_only_if_it_asks():
-    """The webhook of LeaderWorkerSet, which numbers sub-groups, may run after this one."""
-    pod = pod_of_group(1, subgroup_size="2")
+@pytest.mark.parametrize(
+    ("worker", "leader_has_chips", "size", "index", "hosts"),
+    [
+        pytest.param(0, True, "8", 0, ["", "-1", "-2", "-3"], id="leader with chips"),
+        pytest.param(3, True, "8", 3, ["", "-1", "-2", "-3"], id="last worker of its subgroup"),
+        pytest.param(4, True, "8", 0, ["-4", "-5", "-6", "-7"], id="first worker of another subgroup"),
+        pytest.param(4, False, "9", 3, ["-1", "-2", "-3", "-4"], id="worker of a leader without chips"),
+        pytest.param(5, False, "9", 0, ["-5", "-6", "-7", "-8"], id="another subgroup of a leader without chips"),
+    ],
+)
+def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
+    worker: int, leader_has_chips: bool, size: str, index: int, hosts: list[str]
+):
+    """The values are those of addTPUVariablesSubGroup in LeaderWorkerSet 0.9, whose webhook may run after this one."""
+    pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
-    assert found == {}
+    names = ",".join(f"serve-1{each}.serve" for each in hosts)
+    assert found == {"TPU_WORKER_ID": str(index), "TPU_WORKER_HOSTNAMES": names}
+    assert not said.problems
+
+
+def test_subgroup_whose_pods_have_several_containers_gets_a_warning_only_if_it_asks():
+    """The webhook of LeaderWorkerSet numbers only the first container."""
+    pod = pod_of_group(1, subgroup_size="4")
+    pod["spec"]["containers"] = [container(2, "a"), container(2, "b")]
+    both, said = injected(pod, {})
+    assert both == [{}, {}]
     assert not said.problems
     pod["metadata"]["labels"][OLD_KEY] = "enabled"
-    assert "number" in injected(pod, {})[1].problems[0]
+    assert "numbers only the first container" in injected(pod, {})[1].problems[0]
 
 
 # --- topology variables

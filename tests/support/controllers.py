@@ -86,27 +86,46 @@ def _of_job(
 
 
 def _of_set(raw: Json) -> Iterator[Json]:
-    """Yield the leaders; workers of a set with exclusive placement are created after their leader is bound."""
+    """Yield the leaders, and of groups with subgroups all pods.
+
+    Workers of a set with exclusive placement are created after their leader is bound.
+    """
     owner, groups = raw["metadata"], raw["spec"]["leaderWorkerTemplate"]
-    template = groups.get("leaderTemplate") or groups["workerTemplate"]
+    size, policy = groups.get("size", 1), groups.get("subGroupPolicy", {})
     for group in range(raw["spec"].get("replicas", 1)):
         leader = f"{owner['name']}-{group}"
-        labels = {
-            f"{_LWS}name": owner["name"],
-            f"{_LWS}worker-index": "0",
-            f"{_LWS}group-index": str(group),
-            f"{_LWS}group-key": group_key(owner["namespace"], leader),
-            "apps.kubernetes.io/pod-index": str(group),
-            "statefulset.kubernetes.io/pod-name": leader,
-        }
-        yield _pod(
-            template,
-            name=leader,
-            namespace=owner["namespace"],
-            labels=labels,
-            annotations={f"{_LWS}size": str(groups.get("size", 1))},
-            owner={"apiVersion": "apps/v1", "kind": "StatefulSet", "name": owner["name"], "uid": "uid-of-statefulset"},
-        )
+        for worker in range(size if policy else 1):
+            name = f"{leader}-{worker}" if worker else leader
+            labels = {
+                f"{_LWS}name": owner["name"],
+                f"{_LWS}worker-index": str(worker),
+                f"{_LWS}group-index": str(group),
+                f"{_LWS}group-key": group_key(owner["namespace"], leader),
+                "apps.kubernetes.io/pod-index": str(worker or group),
+                "statefulset.kubernetes.io/pod-name": name,
+            }
+            annotations = {f"{_LWS}size": str(size)}
+            if policy:
+                per_slice, policy_type = policy["subGroupSize"], policy.get("subGroupPolicyType", "LeaderWorker")
+                annotations |= {f"{_LWS}subgroup-size": str(per_slice)}
+                annotations |= {} if worker else {f"{_LWS}subgroup-policy-type": policy_type}
+                if worker or policy_type == "LeaderWorker":
+                    before = worker - 1 if (size - 1) % per_slice == 0 and worker else worker
+                    labels[f"{_LWS}subgroup-index"] = number = str(before // per_slice)
+                    labels[f"{_LWS}subgroup-key"] = group_key(leader, number)
+            yield _pod(
+                groups["workerTemplate"] if worker else groups.get("leaderTemplate") or groups["workerTemplate"],
+                name=name,
+                namespace=owner["namespace"],
+                labels=labels,
+                annotations=annotations,
+                owner={
+                    "apiVersion": "apps/v1",
+                    "kind": "StatefulSet",
+                    "name": leader if worker else owner["name"],
+                    "uid": "uid-of-statefulset",
+                },
+            )
 
 
 def _pod(template: Json, *, name: str, namespace: str, labels: Json, annotations: Json, owner: dict[str, Any]) -> Json:

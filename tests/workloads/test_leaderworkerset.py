@@ -216,34 +216,150 @@ def test_template_of_workers_is_ignored_in_a_set_without_workers() -> None:
     assert parse_leaderworkerset(raw).problem != ""
 
 
+_V4_16 = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"}
+
+
+def divided(
+    chips: tuple[int, int], size: int, subgroup_size: int, policy_type: str = "", leader: Any = None, **spec: Any
+) -> dict[str, Any]:
+    """Return a set whose leader and workers request these chips of slices of four hosts; 0 makes no subgroups."""
+
+    def template(count: int) -> dict[str, Any]:
+        limits = {constants.TPU_RESOURCE: str(count)} if count else {}
+        selector = {"nodeSelector": _V4_16} if count else {}
+        return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}], **selector}}
+
+    of_leader = template(chips[0])
+    of_leader["spec"] |= leader or {}
+    body: dict[str, Any] = {"size": size, "leaderTemplate": of_leader, "workerTemplate": template(chips[1])}
+    if subgroup_size:
+        body["subGroupPolicy"] = {"subGroupSize": subgroup_size}
+    if policy_type:
+        body["subGroupPolicy"]["subGroupPolicyType"] = policy_type
+    raw = raw_set(leaderWorkerTemplate=body, **spec)
+    raw["metadata"]["annotations"] = {}
+    return raw
+
+
 @pytest.mark.parametrize(
     ("chips", "subgroup_size", "want"),
     [
         pytest.param((4, 4), 0, "", id="all pods are hosts of one slice"),
-        pytest.param((0, 4), 0, "its leader requests no chips and selects no TPU node", id="a leader without chips"),
         pytest.param((4, 8), 0, "request the same number of chips", id="workers with other machines"),
-        pytest.param((4, 4), 1, "subgroups of 1", id="several slices in a group"),
+        pytest.param((4, 0), 1, "its worker template 0", id="workers without chips"),
+        pytest.param((4, 4), 1, "", id="one subgroup of a leader and a worker"),
         pytest.param((4, 4), 2, "", id="one subgroup"),
-        pytest.param((0, 0), 1, "", id="no chips at all"),
+        pytest.param((0, 0), 7, "", id="no chips at all"),
     ],
 )
-def test_group_that_is_not_one_slice_has_a_problem(chips: tuple[int, int], subgroup_size: int, want: str) -> None:
+def test_group_whose_pods_are_no_hosts_of_slices_has_a_problem(
+    chips: tuple[int, int], subgroup_size: int, want: str
+) -> None:
     """An Event contains the message, and no pool is created."""
-
-    def template(count: int) -> dict[str, Any]:
-        limits = {constants.TPU_RESOURCE: str(count)} if count else {}
-        return {"spec": {"containers": [{"name": "main", "resources": {"limits": limits}}]}}
-
-    body: dict[str, Any] = {
-        "size": 2,
-        "leaderTemplate": template(chips[0]),
-        "workerTemplate": template(chips[1]),
-    }
-    if subgroup_size:
-        body["subGroupPolicy"] = {"subGroupSize": subgroup_size}
-    problem = parse_leaderworkerset(raw_set(leaderWorkerTemplate=body)).problem
+    problem = parse_leaderworkerset(divided(chips, 2, subgroup_size)).problem
     assert want in problem
     assert bool(want) == bool(problem)
+
+
+_EXTRA = {"subgroup-0": [1, 2, 3, 4], "subgroup-1": [5, 6, 7, 8]}
+
+
+@pytest.mark.parametrize(
+    ("chips", "size", "subgroup_size", "policy_type", "slices"),
+    [
+        pytest.param((4, 4), 4, 0, "", {"": [0, 1, 2, 3]}, id="no subgroups"),
+        pytest.param((0, 4), 5, 0, "", {"": [1, 2, 3, 4]}, id="no subgroups, leader without chips"),
+        pytest.param(
+            (4, 4), 8, 4, "", {"subgroup-0": [0, 1, 2, 3], "subgroup-1": [4, 5, 6, 7]}, id="size is a multiple"
+        ),
+        pytest.param((0, 4), 9, 4, "LeaderWorker", _EXTRA, id="leader without chips joins subgroup 0"),
+        pytest.param((0, 4), 9, 4, "LeaderExcluded", _EXTRA, id="leader without chips in no subgroup"),
+        pytest.param((1, 4), 9, 4, "LeaderExcluded", {"leader": [0], **_EXTRA}, id="leader with chips in no subgroup"),
+        pytest.param(
+            (0, 4), 4, 2, "", {"subgroup-0": [1], "subgroup-1": [2, 3]}, id="leader without chips fills up subgroup 0"
+        ),
+        pytest.param((4, 4), 3, 1, "", {"subgroup-0": [0, 1], "subgroup-1": [2]}, id="subgroups of one pod"),
+        pytest.param((4, 4), 5, 2, "", {"subgroup-0": [0, 1, 2], "subgroup-1": [3, 4]}, id="leader is one pod more"),
+        pytest.param((4, 4), 1, 1, "", {"subgroup-0": [0]}, id="only a leader"),
+    ],
+)
+def test_each_subgroup_with_chips_is_a_slice(
+    chips: tuple[int, int], size: int, subgroup_size: int, policy_type: str, slices: dict[str, list[int]]
+) -> None:
+    """The set and its pods agree. LeaderWorkerSet's webhook (getSubGroupIndex) numbers the pods in the same way."""
+    workload = parse_leaderworkerset(divided(chips, size, subgroup_size, policy_type))
+    assert workload.problem == ""
+    assert {group.name: group.parallelism for group in workload.groups} == {
+        name: len(pods) for name, pods in slices.items()
+    }
+    annotations = {constants.LWS_SIZE: str(size)}
+    if subgroup_size:
+        annotations[constants.LWS_SUBGROUP_SIZE] = str(subgroup_size)
+    found: dict[str, list[int]] = {}
+    for index in range(0 if chips[0] else 1, size):
+        name, owner = (f"a-7-{index}", "a-7") if index else ("a-7", "a")
+        own = {constants.LWS_SUBGROUP_POLICY_TYPE: policy_type} if policy_type and not index else {}
+        claim = place_of(raw_pod(name, owner=owner, **annotations, **own))
+        assert claim is not None
+        assert (claim.name, claim.index) == ("a", index)
+        found.setdefault(claim.group_name, []).append(index)
+    assert found == {f"a-{name}-7" if name else "a-7": pods for name, pods in slices.items()}
+
+
+@pytest.mark.parametrize(
+    ("raw", "annotation", "want"),
+    [
+        pytest.param(divided((0, 4), 9, 4), "", "", id="no annotation"),
+        pytest.param(divided((4, 4), 8, 3), "", "subGroupSize 3 divides neither its size 8", id="no whole subgroups"),
+        pytest.param(divided((4, 4), 9, 4), "", "has 5 pods for 4 hosts", id="leader on a fifth of four hosts"),
+        pytest.param(divided((4, 4), 258, 1), "", "has 257 subgroups, and at most 256", id="too many subgroups"),
+        pytest.param(
+            divided((4, 4), 8, 4), "exclusive", "binds all subgroups of a group to one node pool", id="one pool for all"
+        ),
+        pytest.param(divided((4, 4), 8, 4), "subgroup-exclusive", "", id="a pool for each subgroup"),
+        pytest.param(divided((4, 4), 4, 4), "exclusive", "", id="one pool for one subgroup"),
+        pytest.param(
+            divided((0, 4), 9, 4), "subgroup-exclusive", "selects no TPU node", id="leader elsewhere, but in subgroup 0"
+        ),
+        pytest.param(
+            divided((0, 4), 9, 4, leader={"nodeSelector": _V4_16}), "subgroup-exclusive", "", id="leader on a host"
+        ),
+        pytest.param(
+            divided((0, 4), 9, 4, "LeaderExcluded"), "subgroup-exclusive", "", id="leader elsewhere, in no subgroup"
+        ),
+        pytest.param(
+            divided((0, 4), 5, 4, "LeaderExcluded", leader={"nodeSelector": _V4_16}),
+            "exclusive",
+            "is in no subgroup",
+            id="workers that wait for a leader in no subgroup",
+        ),
+    ],
+)
+def test_subgroups_that_are_no_slices_have_a_problem(raw: dict[str, Any], annotation: str, want: str) -> None:
+    keys = {f"leaderworkerset.sigs.k8s.io/{annotation}-topology": constants.NODE_POOL} if annotation else {}
+    problem = parse_leaderworkerset({**raw, "metadata": {**raw["metadata"], "annotations": keys}}).problem
+    assert want in problem
+    assert bool(want) == bool(problem)
+
+
+@pytest.mark.parametrize(
+    ("policy_type", "want"), [("LeaderWorker", "a-subgroup-0-1"), ("LeaderExcluded", None)], ids=str
+)
+def test_leader_without_chips_on_a_host_is_a_pod_of_subgroup_0_only_if_it_is_in_it(
+    policy_type: str, want: str | None
+) -> None:
+    raw = raw_pod(
+        "a-1",
+        owner="a",
+        **{
+            constants.LWS_SIZE: "5",
+            constants.LWS_SUBGROUP_SIZE: "2",
+            constants.LWS_SUBGROUP_POLICY_TYPE: policy_type,
+        },
+    )
+    raw["spec"] = {"containers": [{"name": "head"}], "nodeSelector": _V4_16}
+    pod = parse_pod(raw)
+    assert (pod.group_name if pod is not None else None) == want
 
 
 @pytest.mark.parametrize(

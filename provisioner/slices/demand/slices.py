@@ -163,7 +163,8 @@ class Slice:
     @property
     def pods_field(self) -> str:
         """The field of the workload's specification with the number of pods."""
-        return self.workload.kind.size_field
+        subgroups = self.workload.kind is WorkloadKind.LEADER_WORKER_SET and self.workload.groups[0].name
+        return "subGroupSize" if subgroups else self.workload.kind.size_field
 
     @property
     def nodes(self) -> int:

@@ -10,7 +10,7 @@ from provisioner.model import bounds
 from provisioner.model.capacity import NodePoolRequest, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import choice_of
 from provisioner.model.fit import may_be_there, trusted
-from provisioner.model.placement import EXCLUSIVE
+from provisioner.model.placement import exclusive_annotation
 from provisioner.model.wording import clock, first_of
 from provisioner.model.workloads import Workload, WorkloadUid, workload_ref
 from provisioner.slices.demand import Slice, SliceId
@@ -193,7 +193,7 @@ def _where(slice_: Slice, pools: list[PoolName], *, shared: bool) -> str:
 def _remedy(slice_: Slice, *, is_split: bool) -> str:
     workload = slice_.workload
     restart = f"restart the {workload.owner_kind}"
-    annotation = EXCLUSIVE.get(workload.kind, "")
+    annotation = exclusive_annotation(workload)
     exclusive = annotation in {*workload.annotations, *slice_.requirements.annotations}
     if slice_.mark or (exclusive and is_split):
         cause = "the placement policy" if slice_.mark else f"the annotation {annotation}"

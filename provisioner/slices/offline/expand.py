@@ -16,8 +16,10 @@ from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.placement import selects_job_nodes, with_job_nodes
 from provisioner.model.workloads import Pod, Toleration, Workload, WorkloadKind, group_key
+from provisioner.slices.demand.groups import name_of_group
 from provisioner.slices.offline.documents import Path, value_at
 from provisioner.workloads.jobset import replicated_jobs_of
+from provisioner.workloads.leaderworkerset import slices_of_group
 from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
@@ -49,6 +51,8 @@ class Template(NamedTuple):
     pods: int = 1
     #: Whether pods have an index: without one, no pod is a leader.
     indexed: bool = True
+    #: LeaderWorkerSet's index of the first of these pods in its group; 0 for the leader.
+    first: int = 0
 
 
 def made_up_uid(number: int) -> str:
@@ -75,12 +79,16 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
+                place=place,
+                name=name,
                 replicas=fields.count(spec.get("replicas")),
-                pods=size - chipless,
-                path=(*base, "leaderTemplate" if has_leader and not chipless else "workerTemplate"),
-                pods_path=(*base, "size"),
+                pods=len(indexes),
+                first=indexes.start,
+                path=(*base, "leaderTemplate" if has_leader and indexes.start == 0 else "workerTemplate"),
+                pods_path=(*base, "subGroupPolicy", "subGroupSize") if name else (*base, "size"),
                 replicas_path=("spec", "replicas"),
             )
+            for place, (name, indexes) in enumerate(slices_of_group(parts, leader_has_chips=not chipless).items())
         ]
     if kind is WorkloadKind.RAY_CLUSTER:
         return list(_templates_of_raycluster(raw))
@@ -176,20 +184,26 @@ def leaders_of(
     if workload.kind is WorkloadKind.JOB:
         yield leader(name, f"{name}-0-xxxxx", index | _labels_of_job(name, workload.uid), uid=workload.uid)
     elif workload.kind is WorkloadKind.LEADER_WORKER_SET:
-        # LeaderWorkerSet writes its annotation on the pods.
-        if (exclusive := workload.annotations.get(constants.LWS_EXCLUSIVE_TOPOLOGY)) is not None:
-            asked = replace(asked, annotations={**asked.annotations, constants.LWS_EXCLUSIVE_TOPOLOGY: exclusive})
+        # LeaderWorkerSet writes its annotations on the pods.
+        keys = (constants.LWS_EXCLUSIVE_TOPOLOGY, constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY)
+        exclusive = {key: workload.annotations[key] for key in keys if key in workload.annotations}
+        asked = replace(asked, annotations={**asked.annotations, **exclusive})
         for number in numbers:
-            pod = f"{name}-{number}"
+            of_group, group = f"{name}-{number}", name_of_group(name, template.name, number, numbered=True)
+            pod = f"{of_group}-{template.first}" if template.first else of_group
             labels = {
                 constants.LWS_NAME: name,
-                constants.LWS_WORKER_INDEX: "0",
+                constants.LWS_WORKER_INDEX: str(template.first),
                 constants.LWS_GROUP_INDEX: str(number),
-                constants.LWS_GROUP_KEY: group_key(workload.namespace, pod),
-                constants.POD_INDEX: str(number),
+                constants.LWS_GROUP_KEY: group_key(workload.namespace, of_group),
+                constants.POD_INDEX: str(template.first or number),
                 constants.STATEFUL_SET_POD_NAME: pod,
             }
-            yield leader(pod, pod, labels, size=template.pods)
+            if template.name.startswith("subgroup-"):
+                index = template.name.removeprefix("subgroup-")
+                labels[constants.LWS_SUBGROUP_INDEX] = index
+                labels[constants.LWS_SUBGROUP_KEY] = group_key(of_group, index)
+            yield leader(group, pod, labels, size=0 if template.name else template.pods)
     elif workload.kind is WorkloadKind.RAY_CLUSTER:
         for number in numbers:
             group = f"{name}-{template.name}-{number}"

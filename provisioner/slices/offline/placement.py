@@ -11,7 +11,7 @@ from typing import Any
 
 from provisioner import constants
 from provisioner.kube import fields
-from provisioner.model.placement import EXCLUSIVE
+from provisioner.model.placement import exclusive_annotation
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
 
@@ -42,8 +42,8 @@ def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
         f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN})"
     )
     problem = f"{NOT_PLACED}{slice_.parallelism} pods of each slice on one node pool (Event {constants.SLICE_SPLIT})"
-    if workload.kind in EXCLUSIVE:
-        return f"{problem}; add the annotation {EXCLUSIVE[workload.kind]}: {constants.NODE_POOL}, unless {condition}"
+    if annotation := exclusive_annotation(workload):
+        return f"{problem}; add the annotation {annotation}: {constants.NODE_POOL}, unless {condition}"
     if workload.kind is WorkloadKind.RAY_CLUSTER:
         condition += ", or a webhook places the pods of RayClusters"
     return f"{problem}, unless {condition}; ask the administrator"
@@ -51,7 +51,7 @@ def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
 
 def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
     asked, workload = slice_.requirements, slice_.workload
-    if any(key in asked.annotations or key in workload.annotations for key in EXCLUSIVE.values()):
+    if exclusive_annotation(workload) in {**asked.annotations, **workload.annotations}:
         return True
     if any(key in asked.node_selector for key in _OF_ONE_POOL):
         return True

@@ -185,7 +185,8 @@ def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
 def _is_pod_of(each: SliceView, name: str) -> bool:
     """Whether a pod may be of a slice by its name: "train-2-abcde" is index 2 of Job "train", not of "train-2"."""
     if each.id.startswith(f"{WorkloadKind.LEADER_WORKER_SET.value}/"):
-        return re.fullmatch(rf"{re.escape(each.group)}(-[0-9]+)?", name) is not None
+        of_group = f"{each.workload.rpartition('/')[2]}-{each.group.rpartition('-')[2]}"
+        return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None
     stem, random = name[:-_RANDOM_LETTERS], name[-_RANDOM_LETTERS:]
     group = f"{each.group}-"[:_LONGEST_STEM]
     if not stem.startswith(group) or not random.isalnum():

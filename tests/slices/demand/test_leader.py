@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from provisioner import constants
-from provisioner.model.workloads import Workloads
+from provisioner.model.placement import labels_of, slice_key
+from provisioner.model.workloads import Pod, Workload, Workloads, group_key
 from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.slices import all_slices, find_by_workload
 from provisioner.slices.planning.memory.state import Memory
@@ -18,10 +22,12 @@ from provisioner.workloads.jobset import parse_jobset
 from provisioner.workloads.leaderworkerset import parse_leaderworkerset
 from provisioner.workloads.parse_pod import parse_pod
 from tests.support.clock import NOW
+from tests.support.controllers import pods_of
 from tests.support.models import make_pod
 from tests.support.objects import pod_spec, raw_jobset, raw_lws, raw_pod, reference, toleration
 from tests.support.settings import settings
 
+SUBGROUPS = Path(__file__).parents[2] / "data" / "leaderworkerset" / "subgroups.yaml"
 EXCLUSIVE = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}
 
 
@@ -68,3 +74,61 @@ def test_group_whose_leader_has_no_chips_gets_a_host_for_each_worker(*, on_slice
     snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(filter(None, pods)), pools_listed_at=NOW)
     plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)
     assert [create.request.hosts for create in plan.creates] == [4], plan.notices
+
+
+def _pods_of_groups(*, on_slice: bool) -> tuple[Workload, list[Pod]]:
+    """Return the set of tests/data, and its pods; the leader is in no subgroup and elsewhere if not `on_slice`."""
+    raw = yaml.safe_load(SUBGROUPS.read_text(encoding="utf-8"))
+    raw["metadata"] |= {"namespace": "default", "uid": "u"}
+    if not on_slice:
+        template = raw["spec"]["leaderWorkerTemplate"]
+        template["subGroupPolicy"]["subGroupPolicyType"] = "LeaderExcluded"
+        del template["leaderTemplate"]["spec"]["nodeSelector"]
+    return parse_leaderworkerset(raw), [pod for pod in map(parse_pod, pods_of(raw)) if pod is not None]
+
+
+@pytest.mark.parametrize("on_slice", [True, False], ids=["leader on a host", "leader elsewhere"])
+def test_each_subgroup_is_led_by_its_lowest_pod_and_gets_a_pool(*, on_slice: bool) -> None:
+    workload, pods = _pods_of_groups(on_slice=on_slice)
+    workloads = Workloads.of({workload.uid: workload})
+    slices = all_slices(find_by_workload(workloads, pods, ServingPolicy())).values()
+    name = "disaggregated"
+    first = {group: f"{name}-{group}" if on_slice else f"{name}-{group}-1" for group in (0, 1)}
+    assert {each.group_name: (each.leader.name if each.leader else "", len(each.pods)) for each in slices} == {
+        f"{name}-subgroup-0-0": (first[0], 2 + on_slice),
+        f"{name}-subgroup-0-1": (first[1], 2 + on_slice),
+        f"{name}-subgroup-1-0": (f"{name}-0-3", 2),
+        f"{name}-subgroup-1-1": (f"{name}-1-3", 2),
+    }
+    assert {(each.parallelism, each.nodes, each.pending) for each in slices} == {(2, 2, True)}
+    snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(pods), pools_listed_at=NOW)
+    plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)
+    assert [create.request.hosts for create in plan.creates] == [2] * 4, plan.notices
+
+
+def test_subgroup_without_its_first_pod_is_led_by_another() -> None:
+    """A restart recreates all pods of a group, but not in the order of their indexes."""
+    workload, pods = _pods_of_groups(on_slice=True)
+    left = [pod for pod in pods if pod.name.endswith("-0-4")]
+    workloads = Workloads.of({workload.uid: workload})
+    found = all_slices(find_by_workload(workloads, left, ServingPolicy())).values()
+    assert [each.leader.name for each in found if each.leader is not None] == ["disaggregated-0-4"]
+
+
+def test_marks_of_subgroups_are_the_labels_of_their_pools() -> None:
+    """Only pods of one subgroup can be bound to the nodes of its pool."""
+    workload, pods = _pods_of_groups(on_slice=True)
+    marked = []
+    for pod in pods:
+        asked = pod.requirements
+        selector = {**asked.node_selector, **labels_of(slice_key(asked.labels), pod.namespace)}
+        # The policy marks only pods with chips.
+        marked.append(replace(pod, requirements=replace(asked, node_selector=selector)) if asked.chips else pod)
+    snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(marked), pools_listed_at=NOW)
+    plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)
+    name_of = {each.id: each.group_name for each in plan.decided.slices.values()}
+    assert {name_of[create.slice_id]: create.request.labels[constants.SLICE] for create in plan.creates} == {
+        f"disaggregated-subgroup-{number}-{group}": f"l-{group_key(f'disaggregated-{group}', str(number))}"
+        for number in (0, 1)
+        for group in (0, 1)
+    }

@@ -210,7 +210,8 @@ def object_of(dice: Dice, number: int) -> Json:
             leader, of_leader, _ = _pods(dice)
             template["leaderTemplate"] = {"metadata": of_leader, "spec": leader}
         if dice.seldom():
-            template["subGroupPolicy"] = {"subGroupSize": dice.one(1, 2, 4)}
+            policy_type = dice.one("LeaderWorker", "LeaderExcluded")
+            template["subGroupPolicy"] = {"subGroupSize": dice.one(1, 2, 4), "subGroupPolicyType": policy_type}
         return raw
     if kind == "Job":
         spec, of_pods, pods = _pods(dice)
