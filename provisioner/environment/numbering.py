@@ -18,7 +18,7 @@ from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_before
 from provisioner.workloads.kind import STATEFUL_SET, marked
-from provisioner.workloads.leaderworkerset import pods_of_subgroup, subgroup_of
+from provisioner.workloads.leaderworkerset import subgroup_of
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
 
 #: First port of the TPU processes of a pod on GKE (libtpu's default).
@@ -288,13 +288,12 @@ def _of_leader_worker_set(pod: TpuPod) -> Numbering:
     )
     if worker is None or group is None or size is None:
         raise NumberingError(f"LeaderWorkerSet {pod.namespace}/{name}: its group, number or size is missing")
-    subgroup_size = fields.index(marks.get(constants.LWS_SUBGROUP_SIZE, "")) or 0
-    if subgroup_size and len(pod.workers) > 1:
+    if marks.get(constants.LWS_SUBGROUP_SIZE) and len(pod.workers) > 1:
         raise UnnumberedError("its group has subgroups, of which LeaderWorkerSet numbers only the first container")
     # If the leader requests no chips, only the workers form the slice.
     with_leader = worker == 0 or constants.LWS_LEADER_REQUESTS_TPUS in marks
-    number = subgroup_of(worker, size, subgroup_size) if subgroup_size else 0
-    pods = pods_of_subgroup(number, size, subgroup_size or max(1, size), with_leader=with_leader)
+    subgroup_size = fields.index(marks.get(constants.LWS_SUBGROUP_SIZE, "")) or max(1, size)
+    _, pods = subgroup_of(worker, size, subgroup_size, with_leader=with_leader)
     subdomain = _subdomain(pod)
     return Numbering(
         index=worker - pods.start,

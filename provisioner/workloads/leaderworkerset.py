@@ -32,20 +32,15 @@ _EXCLUDED, _LEADER = "LeaderExcluded", "leader"
 _PERCENT_DIGITS = 3
 
 
-def subgroup_of(worker: int, size: int, subgroup_size: int) -> int:
-    """Return the number of the subgroup of a pod, by its worker index."""
-    return max(0, worker - _is_one_more(size, subgroup_size)) // subgroup_size
+def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
+    """Return the number of the subgroup of a pod, and the worker indexes of all its pods that request chips.
 
-
-def pods_of_subgroup(number: int, size: int, subgroup_size: int, *, with_leader: bool) -> range:
-    """Return the worker indexes of a subgroup's pods with chips; `with_leader` is whether the leader is one of them."""
-    more = _is_one_more(size, subgroup_size)
-    first = number * subgroup_size + more if number else int(not with_leader)
-    return range(first, min(size, (number + 1) * subgroup_size + more))
-
-
-def _is_one_more(size: int, subgroup_size: int) -> bool:
-    return (size - 1) % subgroup_size == 0
+    `with_leader` is whether the leader requests chips and is in subgroup 0.
+    """
+    one_more = (size - 1) % subgroup_size == 0
+    number = max(0, worker - one_more) // subgroup_size
+    first = number * subgroup_size + one_more if number else int(not with_leader)
+    return number, range(first, min(size, (number + 1) * subgroup_size + one_more))
 
 
 def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> dict[str, range]:
@@ -56,10 +51,10 @@ def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> d
     size, subgroup_size, excluded = _sizes(template)
     if not subgroup_size:
         return {"": range(int(not leader_has_chips), size)}
-    found = {_LEADER: range(1)} if excluded and leader_has_chips else {}
-    for number in range(min(subgroup_of(size - 1, size, subgroup_size), bounds.REPLICATED_JOBS) + 1):
-        with_leader = leader_has_chips and not excluded
-        found[f"subgroup-{number}"] = pods_of_subgroup(number, size, subgroup_size, with_leader=with_leader)
+    found, end = ({_LEADER: range(1)} if excluded and leader_has_chips else {}), int(excluded)
+    while end < size and len(found) <= bounds.REPLICATED_JOBS:
+        number, pods = subgroup_of(end, size, subgroup_size, with_leader=leader_has_chips and not excluded)
+        found[f"subgroup-{number}"], end = pods, pods.stop
     return found
 
 
@@ -70,9 +65,9 @@ def _sizes(template: Mapping[str, Any]) -> tuple[int, int, bool]:
     return fields.count(template.get("size")), subgroup_size, policy.get("subGroupPolicyType") == _EXCLUDED
 
 
-def is_excluded(annotations: Mapping[str, Any]) -> bool:
-    """Return whether a leader pod is in no subgroup, by its annotations."""
-    return annotations.get(constants.LWS_SUBGROUP_POLICY_TYPE) == _EXCLUDED
+def is_excluded(metadata: Mapping[str, Any]) -> bool:
+    """Return whether a leader pod is in no subgroup, by its metadata."""
+    return fields.mapping(metadata.get("annotations")).get(constants.LWS_SUBGROUP_POLICY_TYPE) == _EXCLUDED
 
 
 def parse_leaderworkerset(raw: object) -> Workload:
@@ -139,8 +134,8 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     group_size = size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0
     part = ""
     if subgroup_size := fields.index(fields.name(annotations.get(constants.LWS_SUBGROUP_SIZE))):
-        alone = worker == 0 and is_excluded(annotations)
-        part = f"{_LEADER}-" if alone else f"subgroup-{subgroup_of(worker, size, subgroup_size)}-"
+        alone = worker == 0 and is_excluded(metadata)
+        part = f"{_LEADER}-" if alone else f"subgroup-{subgroup_of(worker, size, subgroup_size)[0]}-"
         # The size of subgroups never changes, so that of the set counts.
         group_size = 0
     return Claim(
@@ -171,7 +166,7 @@ def _not_slices(
             f"its leader template requests {leader.chips} chips and its worker template {worker.chips}; they are "
             f"created only for groups whose pods are the hosts of one slice, and request the same number of chips"
         )
-    if subgroup_size and size % subgroup_size and not _is_one_more(size, subgroup_size):
+    if subgroup_size and size % subgroup_size and (size - 1) % subgroup_size:
         return f"its subGroupSize {subgroup_size} divides neither its size {size} nor size - 1; change one of them"
     if len(slices) > bounds.REPLICATED_JOBS:
         return f"each of its groups {bounds.too_many('subgroups', len(slices), bounds.REPLICATED_JOBS)}"

@@ -84,8 +84,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: its workers may be created only when it is bound."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
-    in_slice = leads and not is_excluded(fields.mapping(metadata.get("annotations")))
-    return in_slice and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
+    return leads and not is_excluded(metadata) and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

@@ -9,7 +9,9 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.model.workloads import group_key
 from provisioner.workloads import LEADER_WORKER_SET
+from provisioner.workloads.parse_pod import parse_pod
 from rehearsal.demos import ProvisionerProcess
 from tests.e2e.kit import Ground
 from tests.support.objects import pod_spec, raw_lws
@@ -17,6 +19,7 @@ from tests.support.objects import pod_spec, raw_lws
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("leaderworkersets")]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "leaderworkerset" / "leaderworkerset.yaml"
+SUBGROUPS = Path(__file__).parents[1] / "data" / "leaderworkerset" / "subgroups.yaml"
 _POD = pod_spec(terminationGracePeriodSeconds=1)
 
 
@@ -77,3 +80,46 @@ def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
     ground.wait(lambda: len(running(ground)) == 8, "all pods of both groups run")
     pools = ground.living("serve-v6e-4x4-")
     assert [(pool.machine_type, len(pool.nodes)) for pool in pools] == [("ct6e-standard-4t", 4)] * 2
+
+
+def places(ground: Ground) -> dict[tuple[str, str], set[str]]:
+    """Return the node pools of the running pods by the labels of group and subgroup; check each claim against them."""
+    pool_of = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
+    found: dict[tuple[str, str], set[str]] = {}
+    for raw in ground.pods():
+        if raw["metadata"]["name"] not in running(ground):
+            continue
+        labels, pod = raw["metadata"]["labels"], parse_pod(raw)
+        key = labels[constants.LWS_GROUP_INDEX], labels[constants.LWS_SUBGROUP_INDEX]
+        assert pod is not None
+        assert pod.group_name == f"disaggregated-subgroup-{key[1]}-{key[0]}"
+        found.setdefault(key, set()).add(pool_of[raw["spec"]["nodeName"]])
+    return found
+
+
+def test_each_subgroup_has_a_pool_of_its_own_through_a_restart_of_its_group(assigned: Ground) -> None:
+    """The leaders request no chips, and run on hosts of subgroup 0."""
+    assigned.provisioner()
+    assigned.rehearsal.kubectl("apply", "--server-side", "-n", assigned.namespace, "-f", str(SUBGROUPS))
+    assigned.wait(lambda: len(running(assigned)) == 10, "all pods of both groups run")
+    before = places(assigned)
+    assert sorted(before) == [("0", "0"), ("0", "1"), ("1", "0"), ("1", "1")]
+    assert all(len(pools) == 1 for pools in before.values())
+    assert [(pool.machine_type, len(pool.nodes)) for pool in assigned.living()] == [("ct6e-standard-4t", 2)] * 4
+    # Only pods of the subgroup can be bound to its nodes.
+    keys = {node["metadata"]["labels"][constants.SLICE] for node in assigned.nodes()}
+    assert keys == {f"l-{group_key(f'disaggregated-{group}', subgroup)}" for group, subgroup in before}
+
+    old = running(assigned)
+    assigned.api.delete(object_path("pods", "disaggregated-0-4", namespace=assigned.namespace))
+
+    def recreated() -> bool:
+        new = running(assigned)
+        return len(new) == 10 and all((new[each] == old[each]) is each.startswith("disaggregated-1") for each in old)
+
+    assigned.wait(recreated, "group 0 runs again")
+    assert places(assigned) == before
+    assert assigned.accepted("nodePools.create") == 4
+    path = object_path("leaderworkersets", "disaggregated", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
+    assigned.api.delete(path)
+    assigned.await_gone()

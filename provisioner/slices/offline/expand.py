@@ -199,10 +199,9 @@ def leaders_of(
                 constants.POD_INDEX: str(template.first or number),
                 constants.STATEFUL_SET_POD_NAME: pod,
             }
-            if template.name.startswith("subgroup-"):
-                index = template.name.removeprefix("subgroup-")
-                labels[constants.LWS_SUBGROUP_INDEX] = index
-                labels[constants.LWS_SUBGROUP_KEY] = group_key(of_group, index)
+            if (subgroup := template.name.removeprefix("subgroup-")).isdigit():
+                labels[constants.LWS_SUBGROUP_INDEX] = subgroup
+                labels[constants.LWS_SUBGROUP_KEY] = group_key(of_group, subgroup)
             yield leader(group, pod, labels, size=0 if template.name else template.pods)
     elif workload.kind is WorkloadKind.RAY_CLUSTER:
         for number in numbers:

@@ -199,7 +199,8 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 
 def _named(subject: Subject, message: str) -> Template | None:
-    if len(subject.templates) == 1:
+    # Subgroups have one field with their number.
+    if len({each.replicas_path for each in subject.templates}) == 1:
         return subject.templates[0]
     return next((each for each in subject.templates if f"replicated job {each.name}" in message), None)
 

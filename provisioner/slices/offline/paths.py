@@ -37,7 +37,7 @@ _WORDS: dict[str, tuple[str, ...]] = {
     constants.SAME_ZONE: ("must be in one zone",),
     "tolerations": ("toleration", "tolerate"),
     "replicas": ("that request chips, and",),
-    "subGroupPolicy": ("subgroups",),
+    "subGroupPolicy": ("subGroupSize", "subgroups"),
     "leaderTemplate": ("leader template",),
 }
 #: Maps of users, whose keys count only if the message has them as whole words.

@@ -43,6 +43,7 @@ from tests.support.world import World
 #: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(60)
 
+SUBGROUPS = Path(__file__).parents[2] / "data" / "leaderworkerset" / "subgroups.yaml"
 EXAMPLES = Path(__file__).parents[3] / "examples"
 #: Examples whose pods run on node pools, one workload of the namespace default in each file.
 _KINDS = re.compile(r"(?m)^kind: (JobSet|LeaderWorkerSet|Ray\w+|Job)$")
@@ -105,6 +106,31 @@ def test_pools_of_every_example_are_those_of_a_decision(file: Path) -> None:
     assert found.all_served
     assert bodies([each.request for each in found.pools]) == bodies(decided)
     assert decided
+
+
+def test_plan_of_a_set_with_subgroups_has_a_pool_for_each_subgroup() -> None:
+    """The leader requests no chips, and runs on a host of subgroup 0."""
+    found = forecast(read_manifests([str(SUBGROUPS)]).documents, SERVING, GKE_RULES)
+    assert (found.all_served, found.remarks) == (True, ())
+    assert [(each.slice_.group_name, each.request.hosts, each.chips) for each in found.pools] == [
+        (f"disaggregated-subgroup-{subgroup}-{group}", 2, 8) for subgroup in (0, 1) for group in (0, 1)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("change", "line", "words"),
+    [
+        pytest.param("subGroupSize: 2", "subGroupSize: 3", "divides neither its size 5", id="no whole subgroups"),
+        pytest.param("subGroupSize: 2", "subGroupSize: 4", "set subGroupSize to 2", id="more pods than hosts"),
+        pytest.param("subgroup-exclusive", "exclusive", "binds all subgroups", id="one node pool for all"),
+    ],
+)
+def test_plan_reports_subgroups_that_are_no_slices_at_their_line(change: str, line: str, words: str) -> None:
+    text = SUBGROUPS.read_text(encoding="utf-8").replace(change, line)
+    found = plan_text(text)
+    (remark,) = {(each.line, each.message) for each in found.remarks if words in each.message}
+    marked = text.splitlines()[remark[0] - 1]
+    assert any(each in marked for each in (line, "subGroupPolicy"))
 
 
 def test_example_of_a_buffer_has_a_pool_for_each_slice() -> None:

@@ -26,6 +26,12 @@ def _warnings(*raws: Json) -> list[str]:
     return [each.message for each in _plan(*raws).remarks if each.message.startswith(NOT_PLACED)]
 
 
+def _with_subgroups(**annotations: str) -> Json:
+    raw = raw_lws(size=4, metadata={"annotations": annotations})
+    raw["spec"]["leaderWorkerTemplate"]["subGroupPolicy"] = {"subGroupSize": 2}
+    return raw
+
+
 def _selecting(**selector: str) -> Json:
     return pod_spec(nodeSelector={**pod_spec()["nodeSelector"], **selector})
 
@@ -35,10 +41,11 @@ def _selecting(**selector: str) -> Json:
     [
         (raw_jobset(replicas=3, metadata=_ALONE), f"; add the annotation {constants.EXCLUSIVE_TOPOLOGY}: cloud."),
         (raw_lws(metadata=_ALONE), f"; add the annotation {constants.LWS_EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}"),
+        (_with_subgroups(), f"; add the annotation {constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY}: {constants.NODE_POOL}"),
         (raw_job(), ", unless the placement policy assigns the slices of namespace default"),
         (raw_raycluster(), "or a webhook places the pods of RayClusters; ask the administrator"),
     ],
-    ids=["JobSet", "LeaderWorkerSet", "Job", "RayCluster"],
+    ids=["JobSet", "LeaderWorkerSet", "subgroups", "Job", "RayCluster"],
 )
 def test_slices_without_placement_get_one_warning_and_their_pools(raw: Json, words: str) -> None:
     found = _plan(raw)
@@ -70,6 +77,7 @@ def _with_namespace(value: str) -> list[Json]:
         pytest.param([raw_jobset()], id="exclusive placement"),
         pytest.param([_jobset(pod_metadata={"annotations": {constants.EXCLUSIVE_TOPOLOGY: "x"}})], id="of the pods"),
         pytest.param([raw_lws()], id="a LeaderWorkerSet with exclusive placement"),
+        pytest.param([_with_subgroups(**{constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY: "x"})], id="subgroups"),
         pytest.param([raw_job(pod=pod_spec(affinity=_AFFINITY))], id="affinity between pods"),
         pytest.param([_jobset(_selecting(**{constants.LEGACY_POOL_ID: "train"}))], id="a selector of its only slice"),
         pytest.param([_jobset(_selecting(**{"job-key": "abc"}))], id="the selector of the webhook"),
