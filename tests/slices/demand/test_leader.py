@@ -106,13 +106,15 @@ def test_each_subgroup_is_led_by_its_lowest_pod_and_gets_a_pool(*, on_slice: boo
     assert [create.request.hosts for create in plan.creates] == [2] * 4, plan.notices
 
 
-def test_subgroup_without_its_first_pod_is_led_by_another() -> None:
+def test_subgroup_is_led_by_its_lowest_pod_even_if_the_leader_of_the_group_has_chips() -> None:
     """A restart recreates all pods of a group, but not in the order of their indexes."""
-    workload, pods = _pods_of_groups(on_slice=True)
-    left = [pod for pod in pods if pod.name.endswith("-0-4")]
-    workloads = Workloads.of({workload.uid: workload})
-    found = all_slices(find_by_workload(workloads, left, ServingPolicy())).values()
-    assert [each.leader.name for each in found if each.leader is not None] == ["disaggregated-0-4"]
+    raw = raw_lws(replicas=1, size=4, metadata={"annotations": {}})
+    raw["spec"]["leaderWorkerTemplate"]["subGroupPolicy"] = {"subGroupSize": 2}
+    workload = parse_leaderworkerset(raw)
+    left = [pod for pod in map(parse_pod, pods_of(raw)) if pod is not None and pod.name != "serve-0-2"]
+    found = all_slices(find_by_workload(Workloads.of({workload.uid: workload}), left, ServingPolicy())).values()
+    leaders = {each.group_name: each.leader.name for each in found if each.leader is not None}
+    assert leaders == {"serve-subgroup-0-0": "serve-0", "serve-subgroup-1-0": "serve-0-3"}
 
 
 def test_marks_of_subgroups_are_the_labels_of_their_pools() -> None:
