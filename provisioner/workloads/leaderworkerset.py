@@ -33,10 +33,7 @@ _PERCENT_DIGITS = 3
 
 
 def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
-    """Return the number of the subgroup of a pod, and the worker indexes of all its pods that request chips.
-
-    `with_leader` is whether the leader requests chips and is in subgroup 0.
-    """
+    """Return a pod's subgroup, and the worker indexes of its pods with chips, with the leader only if `with_leader`."""
     one_more = (size - 1) % subgroup_size == 0
     number = max(0, worker - one_more) // subgroup_size
     first = number * subgroup_size + one_more if number else int(not with_leader)
