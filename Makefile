@@ -52,7 +52,7 @@ demo: first-run setup ## Run a JobSet until nothing is left, on a local control 
 	@$(BIN)/tpu-rehearsal demo
 
 .PHONY: demo-kueue
-demo-kueue: first-run setup ## Run two JobSets of a queue of Kueue, which asks for their slices first. Builds Kueue (ten minutes). KEEP=1 as above.
+demo-kueue: first-run setup ## Run two JobSets queued by Kueue. Builds Kueue (ten minutes). KEEP=1 as above.
 	@$(BIN)/tpu-rehearsal demo --kueue
 
 .PHONY: demo-gce
@@ -64,7 +64,7 @@ demo-ipu: first-run setup ## Run pods with IPUs from waiting to released, on a l
 	@$(BIN)/tpu-rehearsal demo-ipu
 
 .PHONY: demo-page
-demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, in a hurry; needs no Go.
+demo-page: $(SETUP) ## Serve the status page of a simulated cluster with 200 slices, at 30 times real speed; needs no Go.
 	@$(BIN)/python -m tests.simulation.demo_page $(ARGS)
 
 .PHONY: screenshots
@@ -168,7 +168,7 @@ mutate: $(SETUP) ## Try SAMPLE random mutations of the code, drawn by SEED: the 
 	@$(BIN)/python -m tests.mutation --sample $(SAMPLE) --seed $(SEED) --goal $(GOAL)
 
 .PHONY: histories
-histories: $(SETUP) ## Say which of 200 seeds of each simulation, and of drawn manifests, have another history than recorded; ARGS=--write records them.
+histories: $(SETUP) ## Compare 200 runs of each simulation, and 200 sets of manifests, with the recordings; ARGS=--write records them.
 	@$(BIN)/python -m tests.support.simulations.histories $(ARGS)
 
 .PHONY: bench

@@ -164,7 +164,7 @@ _ROWS: tuple[tuple[str, tuple[Panel, ...]], ...] = (
         (
             Panel(
                 "Use of limits",
-                "How much of each limit is used; * is the one that uses most of those that a setting does not name.",
+                "How much of each limit is used; * is the largest use of every other namespace or accelerator.",
                 (
                     (
                         f"{_Q.worst('limit_used', 'limit', 'scope')} / ({_Q.worst('limit', 'limit', 'scope')} > 0)",

@@ -20,7 +20,7 @@ from provisioner.slices.view.types import PoolView, State
 @format_option()
 @remote_options
 def command(*, dry_run: bool, form: str | None, remote: Remote) -> int:
-    """List the node pools that are deleted, when and why, and why the other pools stay.
+    """List the node pools that are deleted, when and why, and why the others are kept.
 
     It deletes nothing: the controller does, after it has proven for each node pool that nothing needs it.
     """
@@ -56,7 +56,7 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
         yield from aligned_with_words(rows, width=width)
     if staying:
         yield ""
-        yield f"{len(staying)} stay, {sum(each.chips for each in staying)} chips"
+        yield f"{len(staying)} {'is' if len(staying) == 1 else 'are'} kept, {sum(each.chips for each in staying)} chips"
         rows = [("NODE POOL", "STATE", "CHIPS", "FOR", "WHY")]
         rows += [(each.name, each.state.value, str(each.chips), each.slice or "-", each.reason) for each in staying]
         yield from aligned_with_words(rows, width=width)

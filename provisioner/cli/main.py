@@ -22,10 +22,10 @@ _PROGRAM = "tpu-provisioner"
 #: Module and summary of each command, in the order of `--help`.
 COMMANDS = {
     "status": ("status", "show slices, their node pools, and why they wait"),
-    "explain": ("explain", "say why a workload, slice, pod or node pool waits, runs or is deleted"),
-    "gc": ("gc", "say which node pools are deleted and when, and why the others stay"),
+    "explain": ("explain", "explain why a workload, slice, pod or node pool waits, runs or is deleted"),
+    "gc": ("gc", "show which node pools are deleted and when, and why the others are kept"),
     "plan": ("plan", "show offline which node pools manifests would get, and the mistakes in them"),
-    "check": ("check", "check whether run would work here, and say what to do; changes nothing"),
+    "check": ("check", "check configuration and permissions, with the remedy of each problem; changes nothing"),
     "drain": ("drain", "list the node pools and TPUNodeGroups that are left, or wait until none is left"),
     "topologies": ("topologies", "list the slices that exist, and the machines of each slice"),
     "run": ("run", "run the controller (settings come from the environment)"),

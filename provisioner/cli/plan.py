@@ -237,7 +237,7 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
     for remark in result.effective.remarks:
         yield from textwrap.wrap(output.plain(remark), _COLUMNS, break_on_hyphens=False)
     if any(not each.named for each in found.pools):
-        yield "* stands for digits that depend on the UID of the object, which it gets later."
+        yield "* stands for a random suffix."
     yield _summary(found, result.effective.settings.prices)
 
 

@@ -113,7 +113,7 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     if slices:
         yield from aligned_with_words([*_table(slices, by_name, now, wide=wide)], width=width)
     else:
-        yield "no slices" + (" that match" if namespace or state else ": no workload asks for TPUs")
+        yield "no slices" + (" that match" if namespace or state else ": no workload requests TPUs")
     shown = {each.pool for each in view.slices}
     left = [each for each in view.pools if each.name not in shown and namespace in ("", each.namespace) and not state]
     if left:

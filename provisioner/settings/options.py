@@ -98,24 +98,24 @@ class Settings(NodeFields):
 
     max_chips: int | None = _limits(
         "MAX_CHIPS", forms.whole_number(0, forms.MOST), None,
-        "The most chips of all pools of the provisioner together.")
+        "Maximum number of chips of all node pools together.")
     max_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_NAMESPACE", forms.amounts(forms.NAMESPACE, "a namespace name"), (),
-        'The most chips that the pods of a namespace use, with idle pools created for it: "team-a=512, team-b=64, '
-        '*=16"; * is every other namespace.')
+        'Maximum number of chips that the pods of a namespace use, with idle pools created for it: "team-a=512, '
+        'team-b=64, *=16"; * is every other namespace.')
     max_requested_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
         "MAX_REQUESTED_CHIPS_PER_NAMESPACE", forms.amounts(forms.NAMESPACE, "a namespace name"), "*=1024",
         "The most chips of pools that ProvisioningRequests and CapacityBuffers of a namespace hold while no pods "
         'use them, which no ResourceQuota counts: "team-a=4096, *=0"; * is every other namespace.')
     max_chips_per_accelerator: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_ACCELERATOR", forms.amounts(ACCELERATOR, "an accelerator label", check_accelerator), (),
-        'The most chips of one accelerator: "tpu-v5p-slice=1024, *=0".')
+        'Maximum number of chips of one accelerator: "tpu-v5p-slice=1024, *=0".')
     max_pools_per_jobset: int | None = _limits(
         "MAX_POOLS_PER_JOBSET", forms.whole_number(0, forms.MOST), None,
-        "The most pools of a workload, with idle ones created for it.")
+        "Maximum number of node pools of a workload, with idle ones created for it.")
     max_creates_per_hour: int | None = _limits(
         "MAX_CREATES_PER_HOUR", forms.whole_number(0, forms.MOST), None,
-        "The most pools that are created within any hour.")
+        "Maximum number of node pools that are created within any hour.")
     allowed_namespaces: tuple[str, ...] | None = _limits(
         "ALLOWED_NAMESPACES", forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"), None,
         'Comma-separated namespaces whose workloads may have pools; "team-*" allows all names that begin with "team-". '

@@ -50,8 +50,7 @@ class SettlingError(KeptError):
     def __init__(self, wait_seconds: float) -> None:
         """`wait_seconds` is the time until the delete may be sent."""
         super().__init__(
-            f"its nodes are cordoned, and for {BINDING_SECONDS:.0f} s pods may arrive that the scheduler assigned to "
-            "them before"
+            f"its nodes are cordoned for {BINDING_SECONDS:.0f} s, in case the scheduler has just placed a pod on them"
         )
         self.wait_seconds = wait_seconds
 

@@ -372,7 +372,7 @@ def values_of(
     yield Shown("backoff_oldest_seconds", text, oldest, ("kind",))
     limits, scopes = {(each.name, each.scope): each for each in plan.limits}, ("limit", "scope")
     yield Shown("limit", "The limits that are set.", {key: each.most for key, each in limits.items()}, scopes)
-    text = "How much of each limit is used; scope `*`: by the one that uses most."
+    text = "How much of each limit is used; scope `*`: the largest use of every other namespace or accelerator."
     yield Shown("limit_used", text, {key: each.used for key, each in limits.items()}, scopes)
     refused = (wait for wait in plan.waits.values() if wait.kind in (WaitKind.PAUSE, WaitKind.LIMIT))
     limited = Counter(cause for wait in refused for cause in wait.causes)

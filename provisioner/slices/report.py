@@ -115,8 +115,7 @@ class Reporter:
         if create is not None:
             request = create.request
             message = (
-                f"{self.supplier_name} creates node pool {request.name}: {request.hosts} x {request.machine_type}, "
-                f"{choice_of(request)}"
+                f"Creating node pool {request.name}: {request.hosts} x {request.machine_type}, {choice_of(request)}"
             )
             self._write("create", message, answer.name)
             self.recorder.emit(create.pod, constants.CREATION_STARTED, message)
@@ -131,7 +130,7 @@ class Reporter:
             self._accepted.add(answer.name)
             log.info("node_pool.delete_accepted", reason=reason)
             why = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
-            message = f"{self.supplier_name} deletes node pool {answer.name}: {why}"
+            message = f"Deleting node pool {answer.name}: {why}"
             self._write("delete", message, answer.name)
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
@@ -274,8 +273,8 @@ class Reporter:
 
 
 _SENTENCES = {
-    Phase.WANTED: "is wanted",
-    Phase.BLOCKED: "is wanted and blocked",
+    Phase.WANTED: "is needed",
+    Phase.BLOCKED: "is needed, but cannot be created yet",
     Phase.CREATING: "is being created",
     Phase.PROVISIONING: "exists; its hosts are joining",
     Phase.READY: "is ready",

@@ -170,7 +170,7 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
             return shape
     valid = sorted({shape.chips_per_pod for shape in possible}, key=lambda chips: abs(chips - chips_per_pod))
     raise ShapeError(
-        f"a pod that requests {chips_per_pod} chips fits no host of a {accelerator} slice of topology {grid}; "
+        f"a pod requests {chips_per_pod} chips, and no host of a {accelerator} slice of topology {grid} offers that; "
         f"nearest valid: {', '.join(map(str, valid[:_SUGGESTIONS]))} chips per pod"
     )
 

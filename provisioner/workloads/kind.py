@@ -95,7 +95,9 @@ class Kind:
         if not self.installation:
             return ""
         remedy = (
-            f"{self.plural} are served once it is" if self.optional else f"install {self.kind} ({self.installation})"
+            f"{self.plural} are served once it is installed"
+            if self.optional
+            else f"install {self.kind} ({self.installation})"
         )
         return f"the {self.kind} CRD is not installed: {remedy}"
 

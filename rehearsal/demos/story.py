@@ -22,7 +22,7 @@ _PHASE_WORDS = {
     "ready": "node pool {node_pool} is ready, {nodes} nodes",
     "in_use": "job {job} runs on node pool {node_pool}",
     "idle": "node pool {node_pool} is not needed any more",
-    "deleting": "deletes node pool {node_pool}",
+    "deleting": "deleting node pool {node_pool}",
     "failed": "node pool {node_pool} failed: {note}",
     "gone": "node pool {node_pool} is gone",
 }
@@ -128,6 +128,8 @@ class Story(WorkloadStory):
         self._provisioner = provisioner
         self._offset = 0
         self._ready_nodes: dict[str, int] = {}
+        #: Number of hosts of each node pool, as text.
+        self._hosts: dict[str, str] = {}
         self.pools: dict[str, PoolTimes] = {}
         #: Notices of the provisioner about requests that only the user can correct.
         self.invalid: list[str] = []
@@ -150,15 +152,13 @@ class Story(WorkloadStory):
 
     def _nodes(self) -> Iterator[str]:
         ready: dict[str, int] = {}
-        total: dict[str, int] = {}
         selector = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}"
         for raw in self._rehearsal.objects("/api/v1/nodes", labelSelector=selector):
             pool = raw["metadata"]["labels"].get(constants.NODE_POOL, "")
-            total[pool] = total.get(pool, 0) + 1
             ready[pool] = ready.get(pool, 0) + is_ready(raw)
-        for pool, registered in total.items():
-            if ready[pool] > self._ready_nodes.get(pool, 0):
-                yield f"node pool {pool}: {ready[pool]} of {registered} registered nodes ready"
+        for pool, count in ready.items():
+            if count > self._ready_nodes.get(pool, 0):
+                yield f"node pool {pool}: {count} of {self._hosts.get(pool, 'its')} nodes ready"
         self._ready_nodes = ready
 
     def _log(self) -> Iterator[str]:
@@ -185,12 +185,13 @@ class Story(WorkloadStory):
         job = str(record.get("slice")).rpartition("/")[2]
         if new == "in_use" and job not in times.jobs:
             times.jobs.append(job)
+        hosts = self._hosts[name] = str(record.get("nodes", "")).rpartition("/")[2]
         words = _PHASE_WORDS.get(new)
         if words is not None and (record.get("old"), new) not in _RETURNS:
-            known = {"node_pool": "", "nodes": "", "machine_type": "", "chips": "", "job": "", "note": ""}
+            known = {"node_pool": "", "machine_type": "", "chips": "", "job": "", "note": ""}
             details = {**known, **record}
             details["owner"] = f"job {record['job']}" if "job" in record else record.get("group", "")
-            details["nodes"] = str(details["nodes"]).rpartition("/")[2]
+            details["nodes"] = hosts
             yield words.format(**details)
 
 

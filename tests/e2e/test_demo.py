@@ -35,7 +35,7 @@ def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
         r"node pool tpu-demo-\w+ is ready, 2 nodes",
         r"leader pod default/tpu-demo-workers-0-0-\w+ has succeeded",
         r"JobSet default/tpu-demo: completed",
-        r"deletes node pool tpu-demo-\w+",
+        r"deleting node pool tpu-demo-\w+",
         r"nothing is left: no node pool, no node",
         r"Time in each step",
         r"nodePools.create +\W+2",

@@ -98,7 +98,7 @@ def test_delete_of_a_settling_pool_is_not_reported_as_failed(world: World) -> No
     assert world.gke.names_of("delete_node_pool") == []
     assert constants.DELETION_FAILED not in world.recorder.reasons("JobSet")
     assert metric(world, "deletes_blocked 0.0")
-    assert b"Its delete waits: its nodes are cordoned" in world.board.everything()[1]
+    assert b"Its deletion waits: its nodes are cordoned" in world.board.everything()[1]
     world.rounds(12, every_seconds=5)
     assert world.gke.names_of("delete_node_pool") == [pool]
 

@@ -197,7 +197,12 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
     is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
     if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):
         yield f"its delete is decided, and shown for {pool.delete_at}"
-    if not goes and pool.delete_at is not None and pool.delete_at <= view.at and "Its delete waits" not in pool.reason:
+    if (
+        not goes
+        and pool.delete_at is not None
+        and pool.delete_at <= view.at
+        and "Its deletion waits" not in pool.reason
+    ):
         yield f"it was to be deleted at {pool.delete_at}, and is not: {pool.reason!r}"
 
 

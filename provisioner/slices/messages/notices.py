@@ -318,7 +318,7 @@ def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Coll
     """Report the pools whose delete has been postponed for too long, and those that hang in a status."""
     deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
     messages = {
-        name: f"Node pool {name} should be deleted, but is not, since {clock(call.postponed_since, now)}: {call.reason}"
+        name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"
         for name, call in deletes.items()
         if name in unneeded
         and call.postponed_since is not None

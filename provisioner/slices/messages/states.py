@@ -93,7 +93,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
         return f"spec.managedBy is {workload.managed_by}: another controller runs it, so it gets no node pools here."
     if workload.ask is not None:
         return "The PodTemplate or the workload that it names does not exist."
-    return "It has no pods that ask for TPUs."
+    return "It has no pods that request TPUs."
 
 
 def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
@@ -243,7 +243,7 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
         return f"{supplier} gives it a status that this release does not know: it is neither used nor deleted."
     if is_kept(state, known.memory):
         unseen = f", {_unseen(supply)}" if state.undecided else ", as the API server says"
-        return f"It stays for its workload{unseen}: {state.note}."
+        return f"It is kept for its workload{unseen}: {state.note}."
     if state.undecided:
         return (
             f"It was created for {state.named.text}, {_unseen(supply)}: before it is deleted, the provisioner asks the "
@@ -287,11 +287,11 @@ def _why_unneeded(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _held_up(state: PoolState, known: Known) -> str:
-    words = f" Its delete waits for {WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
+    words = f" Its deletion waits for {WHY_LATE[state.delete_waits_for]}." if state.delete_waits_for else ""
     call = known.memory.pool(state.name).delete
     if call is None or not call.reason:
         return words
-    return f"{words} Its delete {'waits' if call.postponed_since is None else 'was held up'}: {call.reason}"
+    return f"{words} Its deletion {'waits' if call.postponed_since is None else 'was held up'}: {call.reason}"
 
 
 def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
@@ -340,7 +340,7 @@ def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
         return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"
     supplier = supply.rules.supplier_name
     if call is None:
-        return f"{supplier} is deleting it; somebody else or an earlier process requested that."
+        return f"{supplier} is deleting it; another client or an earlier process requested that."
     return f"{supplier} is deleting it."
 
 

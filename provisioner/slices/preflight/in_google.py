@@ -37,7 +37,7 @@ def check_status(found: Cluster) -> Finding:
         return ok(f"GKE reports that {found.name!r} is {found.status}")
     return warning(
         f"GKE reports that {found.name!r} is {found.status or 'in an unknown status'}",
-        f"Find out what is wrong with it: gcloud container clusters describe {found.name}",
+        f"See its status and conditions: gcloud container clusters describe {found.name}",
     )
 
 

@@ -168,9 +168,9 @@ def check_rights(api: Api, settings: Settings) -> Finding:
         found = f"{len(missing)} of {len(used)} permissions are missing: {', '.join(str(right) for right in missing)}"
         grant = "Grant them to the kubeconfig's identity, as the manifests in deploy/base and deploy/components do."
         if all(right.optional for right in missing):
-            return warning(f"{found}. What they are for is not served without them, all else is", grant)
+            return warning(f"{found}. Only the features that need them do not work", grant)
         return failed(found, grant)
-    return ok(f"all {len(used)} permissions that are used are granted")
+    return ok(f"all {len(used)} required permissions are granted")
 
 
 def check_pause(api: Api, namespace: str) -> Finding:

@@ -132,7 +132,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
         pytest.param(
             raw_stateful_set(pod=CHIPS),
             "spec.template.spec.containers[0].resources.requests[google.com/tpu]",
-            "requests 3 chips fits no host",
+            "requests 3 chips, and no host of",
             id="a StatefulSet of pods whose chips fit no host",
         ),
         pytest.param(

@@ -185,7 +185,7 @@ MISTAKES = [
     pytest.param(
         raw_job("my-sweep", pod=pod_spec(topology="2x2x3")), "2x2x3", "topology 2x2x3 is not valid", id="a topology"
     ),
-    pytest.param(raw_jobset(pod=pod_spec(chips=3)), "google.com/tpu: '3'", "requests 3 chips fits no host", id="chips"),
+    pytest.param(raw_jobset(pod=pod_spec(chips=3)), "google.com/tpu: '3'", "requests 3 chips, and no host", id="chips"),
     pytest.param(
         raw_jobset(parallelism=5), "parallelism: 5", "has parallelism 5, but a slice of topology", id="parallelism"
     ),

@@ -50,7 +50,7 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", a namespace or accelerator that the setting names, or "*": the one that uses most of the others.
+    #: "all", a namespace or accelerator that the setting names, or "*": the largest use of every other one.
     scope: str
     used: int
     most: int
