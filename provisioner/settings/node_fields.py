@@ -213,7 +213,7 @@ class NodeFields:
         write=_idle_maintenance)
     max_pods_per_node: int = _node(
         "GKE_MAX_PODS_PER_NODE", forms.whole_number(8, 256), "15",
-        "The most pods on a node. It determines the size of its pod address range.",
+        "Maximum number of pods on a node. It determines the size of its pod address range.",
         write=lambda most: {"maxPodsConstraint.maxPodsPerNode": str(most)},
         listed=lambda pool: pool.max_pods_constraint.max_pods_per_node)
     # fmt: on

@@ -54,8 +54,8 @@ class NodeGroupSettings:
         "Comma-separated namespaces whose objects are served, in addition to the controller's own. Empty: all.")
     machines_per_namespace: int = _option(
         "MAX_MACHINES_PER_NAMESPACE", forms.whole_number(0, 1_000_000), "64",
-        "The most machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until others are "
-        "deleted. 0: any number.")
+        "Maximum number of machines of the TPUNodeGroups and ManagedInstanceGroups of a namespace. More wait until "
+        "others are deleted. 0: any number.")
     repair_after_seconds: float = _option(
         "REPAIR_AFTER", forms.duration_from(60, "is less than a minute, which the restart of a kubelet may take"), "5m",
         "A slice is recreated as a whole when one of its machines has been lost for this time. At least 1m.")
@@ -105,8 +105,8 @@ class NodeGroupSettings:
         "this default uses up to 1,400.")
     concurrency: int = _option(
         "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
-        "The most concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, separately "
-        "for each; up to 64.")
+        "Maximum number of concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, "
+        "separately for each; up to 64.")
     dry_run: bool = _option("DRY_RUN", forms.go_bool, "false", "Nothing is changed; the log says what would be.")
     own_namespace: str = Group.NODE_GROUPS.pod_namespace("The namespace of the controller's Lease.")
     own_name: str = Group.NODE_GROUPS.pod_name("controller")

@@ -105,7 +105,7 @@ class Settings(NodeFields):
         'team-b=64, *=16"; * is every other namespace.')
     max_requested_chips_per_namespace: tuple[tuple[str, int], ...] = _limits(
         "MAX_REQUESTED_CHIPS_PER_NAMESPACE", forms.amounts(forms.NAMESPACE, "a namespace name"), "*=1024",
-        "The most chips of pools that ProvisioningRequests and CapacityBuffers of a namespace hold while no pods "
+        "Maximum number of chips that ProvisioningRequests and CapacityBuffers of a namespace hold while no pods "
         'use them, which no ResourceQuota counts: "team-a=4096, *=0"; * is every other namespace.')
     max_chips_per_accelerator: tuple[tuple[str, int], ...] = _limits(
         "MAX_CHIPS_PER_ACCELERATOR", forms.amounts(ACCELERATOR, "an accelerator label", check_accelerator), (),
@@ -204,7 +204,7 @@ class Settings(NodeFields):
         "ten minutes. The bound pods end with it.")
     concurrency: int = _tuning(
         "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
-        "The most concurrent requests to GKE, separately for creates and deletes; up to 64.")
+        "Maximum number of concurrent requests to GKE, separately for creates and deletes; up to 64.")
     log_level: str = Group.TUNING.log_level()
 
     pod_resource_type: str = _environment(

@@ -82,8 +82,8 @@ class PartitionSettings:
         "Create reconfigurable partitions: a program may use their IPUs one by one and in groups.")
     namespace_limits: tuple[tuple[str, int], ...] = _option(
         "NAMESPACE_IPU_LIMITS", forms.amounts(forms.NAMESPACE, "a namespace name"), (),
-        'The most IPUs that the pods of a namespace have at once, such as "research=32, *=16"; `*` is every other '
-        "namespace. Empty: no limits.")
+        'Maximum number of IPUs that the pods of a namespace have at once, such as "research=32, *=16"; `*` is every '
+        "other namespace. Empty: no limits.")
     namespaces: tuple[str, ...] = Group.PARTITIONS.served_namespaces(
         "Comma-separated namespaces whose pods get partitions. Empty: all.")
     orphan_seconds: float = _option(

@@ -49,7 +49,7 @@ from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.owners import with_owners
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.planning.spec.specification import read_ownership
-from provisioner.slices.supplier import Supplier, SupplierError
+from provisioner.slices.supplier import Supplier, SupplierError, with_remedy
 from provisioner.tpu import Accelerator
 from provisioner.workloads import KINDS, Kind, kinds_served
 from provisioner.workloads.asks import BOUND_OF_TEMPLATES, parse_pod_template
@@ -254,7 +254,7 @@ class PoolList:
             self.failures += 1
             if not self.problem:
                 _log.warning("pools.list_failed", kind=error.failure.kind.value, error=str(error))
-            self.problem = f"{self.supplier.rules.supplier_name} does not list the node pools: {error}"
+            self.problem = f"{self.supplier.rules.supplier_name} does not list the node pools: {with_remedy(error)}"
             return False
         if self.problem:
             _log.info("pools.list_recovered", failures=self.failures)

@@ -29,6 +29,7 @@ from provisioner import constants, tpu
 from provisioner.model.capacity import (
     CallError,
     Failure,
+    FailureKind,
     Node,
     NodePool,
     NodePoolRequest,
@@ -40,12 +41,23 @@ from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, node_fields
 from provisioner.slices.demand import Slice
 
+#: What to do if a supplier does not answer.
+_AWAY = (
+    "The provisioner asks again every few seconds; if the failure lasts, check the provisioner's network and "
+    "https://status.cloud.google.com."
+)
 #: Returns the reason why nothing may be changed now; None if changes are allowed.
 Blocked = Callable[[], Failure | None]
 
 
 class SupplierError(CallError):
     """The only exception of a supplier."""
+
+
+def with_remedy(error: Exception) -> str:
+    """Return the message of a failed read, with what to do if the supplier is unavailable."""
+    is_away = isinstance(error, CallError) and error.failure.kind is FailureKind.UNAVAILABLE
+    return f"{str(error).rstrip('.')}. {_AWAY}" if is_away else str(error)
 
 
 class UnmeetableError(ValueError):

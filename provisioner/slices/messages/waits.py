@@ -58,7 +58,8 @@ def cause(wait: WaitsFor) -> str:
     """Return the cause in a few words, such as "stockout", under which slices are counted."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
-    return " and ".join(wait.causes).replace("_", " ") or _CAUSES[wait.kind]
+    found = ("missing permission" if each == FailureKind.PERMISSION.value else each for each in wait.causes)
+    return " and ".join(found).replace("_", " ") or _CAUSES[wait.kind]
 
 
 def next_step(wait: WaitsFor) -> str:
@@ -67,6 +68,8 @@ def next_step(wait: WaitsFor) -> str:
         raises = f"raise {wait.limit.setting}"
         if wait.final:
             return f"Request fewer chips, or ask the administrator to {raises}."
+        if wait.limit.used - wait.limit.going + wait.limit.kept + wait.limit.asked <= wait.limit.most:
+            return "Wait until these node pools are deleted."
         return f"The administrator can {raises}; pods with a higher PriorityClass come first."
     if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
         return _MORE_CHOICES

@@ -7,6 +7,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
+from functools import reduce
 
 from provisioner import constants
 from provisioner.model.wording import clock
@@ -215,7 +216,7 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
         ),
         # The headline contains the reason, and the facts contain the failure of each choice.
         notices=tuple(notice for notice in each.notices if not _is_said(notice, each)),
-        activity=tuple(entry for entry in _about(activity, each.workload, each.pool) if not _says(entry.message, each)),
+        activity=_news(view, each, _about(activity, each.workload, each.pool)),
     )
 
 
@@ -225,6 +226,20 @@ def _is_said(notice: NoticeView, each: SliceView) -> bool:
 
 def _says(message: str, each: SliceView) -> bool:
     return bool(each.reason) and (each.reason in message or message in each.reason)
+
+
+def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
+    """Return the entries about a slice, without texts that the headline and the facts contain."""
+    if each is None:
+        return activity
+    news = (entry for entry in activity if not _says(entry.message, each))
+    return tuple(replace(entry, message=_short(view, each, entry.message)) for entry in news)
+
+
+def _short(view: View, each: SliceView, text: str) -> str:
+    """Return a text in which the failures of a slice's choices, which the facts contain, are replaced."""
+    said = (backoff.message.rstrip(".") for backoff in backoffs_of(view, each) if backoff.message)
+    return reduce(lambda short, message: short.replace(message, "as above"), said, text)
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
@@ -237,9 +252,9 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
         others = f"; {queue.other_users} more" if queue.other_users else ""
         yield "used by", "; ".join(queue.users) + others if queue.users else "nothing that exists now"
         if queue.idle_until is not None:
-            yield "becomes free", f"{queue.idle_chips} chips of idle node pools, from {clock(queue.idle_until, now)} on"
+            yield "becomes free", f"{queue.idle_chips} idle chips, {_when_deleted(queue.idle_until, now)}"
     for backoff in backoffs_of(view, each) if each.state in (State.WAITING, State.REJECTED) else ():
-        what = f"{backoff.zone} {backoff.terms}".strip() or "its request"
+        what = f"{backoff.zone} {backoff.terms}".strip() or "this request"
         when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
         # The reason contains the message of a single choice.
         message = f": {backoff.message}" if backoff.message not in each.reason else ""
@@ -311,9 +326,11 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
         counts[one.state] = counts.get(one.state, 0) + 1
     in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
     first = in_order[0] if in_order and in_order[0].reason != RUNS else None
-    told = ", ".join(f"{count} {state.value}" for state, count in counts.items()) or "none with pods"
+    told = ", ".join(f"{count} {state.value}" for state, count in counts.items())
     headline = f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}"
-    headline += "." if first is not None and len(slices) == 1 else f"; slices: {told}."
+    headline += (
+        "." if first is not None and len(slices) == 1 else f"; {f'slices: {told}' if told else 'no slice has pods'}."
+    )
     if first is not None:
         headline += f" Slice {first.group} {_doing(first, now)}"
     elif not slices and (each.notices or each.reason):
@@ -325,7 +342,11 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
         for one in slices
         if one is not first
     ]
-    pools = [(f"node pool {one.name}", one.reason) for one in view.pools if one.workload == each.id and not one.slice]
+    pools = [
+        (f"node pool {one.name}", _short(view, first, one.reason) if first is not None else one.reason)
+        for one in view.pools
+        if one.workload == each.id and not one.slice
+    ]
     return Explanation(
         kind="workload",
         id=each.id,
@@ -335,9 +356,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
             *each.notices,
             *dict.fromkeys(notice for one in slices for notice in one.notices if not _is_said(notice, one)),
         ),
-        activity=tuple(
-            entry for entry in _about(activity, each.id, "") if first is None or not _says(entry.message, first)
-        ),
+        activity=_news(view, first, _about(activity, each.id, "")),
     )
 
 

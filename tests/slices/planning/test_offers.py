@@ -55,7 +55,7 @@ def test_no_pool_is_created_for_pods_that_exceed_the_offer(amounts: dict[str, An
 
 
 IGNORED = {constants.IGNORE_NODE_ESTIMATE: "true"}
-WAY_OUT = f'; if nodes offer more, set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true"'
+WAY_OUT = f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
 
 
 @pytest.mark.parametrize(

@@ -56,7 +56,7 @@ def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
     assert (wait.message, wait.shape) == ("Bad disk.", "all slices that ask for the same")
     (found,) = explain(view, view.at, (), (), only_slice(view).id)
     assert found.headline.count("Bad disk.") == 1
-    assert dict(found.facts)["paused: its request"].startswith("invalid since"), found.facts
+    assert dict(found.facts)["paused: this request"].startswith("invalid since"), found.facts
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
         pytest.param({"suspended": True}, "is suspended", id="suspended"),
         pytest.param({"annotations": {constants.DISABLE: "true"}}, f"{constants.DISABLE} is set", id="opted out"),
         pytest.param({"problem": "it has too many"}, "No node pools are created: it has too many", id="too large"),
-        pytest.param({"groups": make_jobset(replicas=0).groups}, "It has no pods that ask for TPUs.", id="no groups"),
+        pytest.param({"groups": make_jobset(replicas=0).groups}, "It has no pods that request TPUs.", id="no groups"),
         pytest.param({"managed_by": "example.com/a"}, "spec.managedBy is example.com/a: another", id="another's"),
         pytest.param({"deleting": True}, "", id="deleting"),
     ],

@@ -22,9 +22,11 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
         view = largest
     too_large = room_misfit(asked, view)
     reason = too_large or misfit(asked, view) or _disk_misfit(asked, request.machine_type)
-    if too_large and not room_misfit(asked, largest):
-        reason += f'; if nodes offer more, set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true"'
     if reason:
+        if too_large:
+            reason += "; request less in each pod"
+            if not room_misfit(asked, largest):
+                reason += f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" if nodes offer more'
         hint = " (GCP_FORCE_ON_DEMAND is set)" if settings.force_on_demand else _switch_hint(asked)
         error = ImpossibleError if _exceeds_machine(asked, request.machine_type) else UnmeetableError
         raise error(f"no node of a pool would fit the pod: {reason}{hint}")

@@ -17,6 +17,7 @@ from provisioner.kube.errors import ClusterError
 from provisioner.kube.live import list_provider_ids_without_tpus
 from provisioner.kube.protocol import Api
 from provisioner.runtime.clock import shifted
+from provisioner.slices.supplier import with_remedy
 from provisioner.slices.suppliers.gke.errors import GkeError
 from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
@@ -115,7 +116,9 @@ class ClusterProof:
                 # The proof and the last release channel remain valid.
                 _log.info("cluster.not_read", error=str(error))
             else:
-                self._set_problem(f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {error}")
+                self._set_problem(
+                    f"cannot prove that the kubeconfig and GCP_CLUSTER are one cluster: {with_remedy(error)}"
+                )
         else:
             if self.proven and found.release_channel != self.release_channel:
                 self.release_channel = found.release_channel

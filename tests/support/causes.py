@@ -1,0 +1,326 @@
+"""Worlds in which a JobSet does not start, each with one cause, and the texts that report the cause.
+
+Each world runs the real loop with one fault, in most cases with a second JobSet that runs normally.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+import requests
+
+from provisioner import constants
+from provisioner.google.errors import Call
+from provisioner.kube.errors import NotFound
+from provisioner.kube.protocol import object_path
+from provisioner.kube.reflector import Collection, Reflector
+from provisioner.model.capacity import FailureKind
+from provisioner.slices.suppliers.gke.client import to_gke_error
+from provisioner.workloads import JOBSET
+from tests.support.controller import NAMESPACE, OTHER_CERTIFICATE, World, jobset_path
+from tests.support.objects import pod_spec, raw_jobset, raw_leader, toleration
+
+_STOCKOUT = "[GCE_STOCKOUT]: The zone 'us-central2-b' does not have enough resources available to fulfill the request."
+_QUOTA = "[GCE_QUOTA_EXCEEDED]: Quota 'TPUS_PER_TPU_FAMILY' exceeded. Limit: 0.0 in region us-central2."
+_AWAY = "503 The service is currently unavailable."
+
+
+def beside_a_healthy_one(**changes: object) -> World:
+    """Return a world in which JobSet "healthy" runs."""
+    world = World(**changes)  # type: ignore[arg-type]
+    world.run_to_use("healthy")
+    return world
+
+
+def no_such_topology() -> World:
+    """Request a topology that no accelerator has."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train", topology="3x5x7")
+    world.round(after_seconds=3)
+    return world
+
+
+def stockout() -> World:
+    """Let the pool fail after GKE accepted the create: GKE reports stockouts in this way."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    (pool,) = (name for name in world.gke.pools if name.startswith("train-"))
+    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message=_STOCKOUT)
+    world.round(after_seconds=3)
+    world.finish_deletes()
+    world.rounds(2, every_seconds=3)
+    return world
+
+
+def quota() -> World:
+    """Let GKE reject the create because of the quota."""
+    return refused(FailureKind.QUOTA, _QUOTA)
+
+
+def refused(kind: FailureKind, message: str) -> World:
+    world = beside_a_healthy_one()
+    world.gke.fail_always("create_node_pool", kind, message=message)
+    world.put_jobset("train")
+    world.rounds(3, every_seconds=3)
+    return world
+
+
+def limit() -> World:
+    """Set MAX_CHIPS to the 4 chips that JobSet "healthy" uses."""
+    world = beside_a_healthy_one(max_chips=4)
+    world.put_jobset("train")
+    world.rounds(2, every_seconds=3)
+    return world
+
+
+def limit_of_failed_pools() -> World:
+    """Set MAX_CHIPS to the chips of both slices, of which one has a pool that failed and still exists."""
+    world = beside_a_healthy_one(max_chips=8)
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    (pool,) = (name for name in world.gke.pools if name.startswith("train-"))
+    world.gke.fail_pool(pool, FailureKind.STOCKOUT, message=_STOCKOUT)
+    world.round(after_seconds=3)
+    return world
+
+
+def back_off() -> World:
+    """Let the create of another JobSet's pool fail with a stockout, so that "train" waits for the same back-off."""
+    world = beside_a_healthy_one()
+    world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT, message=_STOCKOUT)
+    world.put_jobset("other")
+    world.rounds(2, every_seconds=3)
+    world.gke.heal()
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    return world
+
+
+def missing_permission() -> World:
+    """Let GKE reject the create with the 403 that an identity without the role gets."""
+    words = 'Required "container.clusters.update" permission(s) for "projects/p".'
+    response = requests.Response()
+    response.status_code = 403
+    response._content = json.dumps({"error": {"code": 403, "status": "PERMISSION_DENIED", "message": words}}).encode()
+    error = requests.HTTPError(response=response)
+    failure = to_gke_error(error, "create of node pool 'train'", call=Call.CREATE).failure
+    assert failure.kind is FailureKind.PERMISSION
+    return refused(failure.kind, failure.message)
+
+
+def wrong_cluster() -> World:
+    """Let the kubeconfig trust a certificate authority other than the cluster's, while a JobSet runs."""
+    world = World(ca_pem=OTHER_CERTIFICATE)
+    world.put_jobset("healthy")
+    world.put_leader("healthy", node="a-node")
+    return stalled(world)
+
+
+def gke_away() -> World:
+    """Let GKE become unavailable after the first JobSet runs."""
+    world = beside_a_healthy_one()
+    world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message=_AWAY)
+    return stalled(world)
+
+
+def gke_away_from_the_start() -> World:
+    """Let GKE be unavailable from the start of the provisioner."""
+    world = World()
+    world.gke.fail_always("get_cluster", FailureKind.UNAVAILABLE, message=_AWAY)
+    return stalled(world)
+
+
+def stalled(world: World) -> World:
+    """Add JobSet "train", and let two minutes pass in which nothing can be decided."""
+    world.put_jobset("train")
+    world.rounds(8, every_seconds=15)
+    return world
+
+
+def no_pods() -> World:
+    """Let the child Job have no pods, as if a webhook that is unavailable prevented their creation."""
+    world = beside_a_healthy_one()
+    world.put_jobset("train")
+    world.remove_leader("train")
+    world.round(after_seconds=3)
+    return world
+
+
+def not_served() -> World:
+    """Let SERVED_NAMESPACES contain only another namespace."""
+    world = beside_a_healthy_one()
+    world.loop.settings = replace(world.settings, namespaces=("other",))
+    world.put_jobset("train")
+    world.round(after_seconds=3)
+    return world
+
+
+def no_room() -> World:
+    """Request more CPU in a pod than any host has."""
+    world = beside_a_healthy_one()
+    spec = pod_spec(topology="2x2x1", tolerations=[toleration()])
+    spec["containers"][0]["resources"]["requests"]["cpu"] = "1000"
+    leader = raw_leader("train", namespace=NAMESPACE, job="workers", spec=spec)
+    world.put_jobset("train")
+    world.kube.put_object(object_path("pods", leader["metadata"]["name"], namespace=NAMESPACE), leader)
+    world.rounds(2, every_seconds=3)
+    return world
+
+
+def split() -> World:
+    """Let two slices of two hosts have one pod each on each of their two pools, without exclusive placement."""
+    world = beside_a_healthy_one()
+    spec, names = pod_spec(topology="2x2x2", tolerations=[toleration()]), ("train", "other")
+    for name in names:
+        raw = raw_jobset(name, namespace=NAMESPACE, job="workers", pod=spec, uid=f"uid-of-{name}")
+        del raw["metadata"]["annotations"]
+        world.kube.put_object(jobset_path(name), raw)
+        world.put_leader(name, topology="2x2x2")
+    world.round(after_seconds=3)
+    pools = world.finish_creates()
+    for host, name in enumerate(names):
+        for index, pool in enumerate(pools):
+            pod = raw_leader(name, namespace=NAMESPACE, job="workers", node=f"gke-test-{pool}-{host}", spec=spec)
+            pod["metadata"] |= {"name": f"{name}-workers-0-{index}", "uid": f"pod-{index}-of-{name}"}
+            pod["metadata"]["labels"][constants.COMPLETION_INDEX] = str(index)
+            world.kube.put_object(object_path("pods", pod["metadata"]["name"], namespace=NAMESPACE), pod)
+    world.rounds(2, every_seconds=3)
+    return world
+
+
+def no_jobset() -> World:
+    """Let the API server have no JobSet CRD."""
+    world = World()
+    collection = Collection(
+        name=JOBSET.plural, resource=JOBSET.resource, root=JOBSET.root, install_hint=JOBSET.install_hint
+    )
+    watch: Reflector[object] = Reflector(collection, parse=lambda raw: raw, on_change=lambda: None)
+    watch.failed(NotFound("the server could not find the requested resource", status=404))
+    world.jobsets.synced, world.jobsets.missing, world.jobsets.problem = False, True, watch.problem
+    world.rounds(8, every_seconds=15)
+    return world
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cause:
+    """One cause: the world that has it, and the texts that must report it."""
+
+    play: Callable[[], World]
+    #: Parts of the report, with the cause; each place must show all of them.
+    words: tuple[str, ...]
+    #: What to do: in Events, `status`, the first three lines of `explain`, and the first screen of the page.
+    step: str
+    #: Place in the queue, time of the next attempt, or affected objects, as the first three lines of `explain` say it.
+    place: str
+    #: Words of the page for `place`; empty if they are equal.
+    place_on_page: str = ""
+    #: Whether Events report it. Groups without pods, of a namespace that is not served or of a missing CRD have none.
+    in_events: bool = True
+    #: Whether it concerns all workloads: it is then in /readyz, and above the lists of the page and of `status`.
+    for_all: bool = False
+
+
+_REJECTED = {"place": "gets no node pool unless its workload or a setting is changed", "place_on_page": "Rejected"}
+_CHECK_NETWORK = "check the provisioner's network and https://status.cloud.google.com"
+_STANDS_STILL = {"place": "ATTENTION: ", "place_on_page": "No node pools are created or deleted at the moment:"}
+
+CAUSES = {
+    "no such topology": Cause(
+        play=no_such_topology,
+        words=("topology 3x5x7 is not valid for tpu-v4-podslice",),
+        step="nearest valid: 4x4x8",
+        **_REJECTED,
+    ),
+    "pods fit no host": Cause(
+        play=no_room,
+        words=("the pod requests 1000 cpu, a node of ct4p-hightpu-4t offers 239.33 to pods",),
+        step="request less in each pod",
+        **_REJECTED,
+    ),
+    "stockout": Cause(
+        play=stockout,
+        words=("stockout since", "does not have enough resources"),
+        step="To wait less, allow more capacity types or zones.",
+        place="next try 00:17:16 UTC",
+    ),
+    "quota": Cause(
+        play=quota,
+        words=("quota since", "Quota 'TPUS_PER_TPU_FAMILY' exceeded"),
+        step="Request more quota from Google",
+        place="next try 00:17:38 UTC",
+    ),
+    "limit": Cause(
+        play=limit,
+        words=("Limit of all node pools: 4 of 4 chips in use", "this slice needs 4"),
+        step="The administrator can raise MAX_CHIPS",
+        place="place 1 of 1",
+    ),
+    "limit of failed pools": Cause(
+        play=limit_of_failed_pools,
+        words=("Limit of all node pools: 4 of 8 chips in use", "4 more in node pools that failed"),
+        step="Wait until these node pools are deleted.",
+        place="place 1 of 1",
+    ),
+    "back-off": Cause(
+        play=back_off,
+        words=("stockout since", "does not have enough resources"),
+        step="To wait less, allow more capacity types or zones.",
+        place="next try 00:17:13 UTC",
+    ),
+    "missing permission": Cause(
+        play=missing_permission,
+        words=('Required "container.clusters.update"',),
+        step="Grant the provisioner's identity the permission named here",
+        place="next try 00:17:44 UTC",
+    ),
+    "wrong cluster": Cause(
+        play=wrong_cluster,
+        words=("does not trust the certificate authority of cluster 'test'",),
+        step="Check GCP_PROJECT_ID",
+        **_STANDS_STILL,
+        for_all=True,
+    ),
+    "GKE is away": Cause(
+        play=gke_away,
+        words=("GKE does not list the node pools", "503"),
+        step=_CHECK_NETWORK,
+        **_STANDS_STILL,
+        for_all=True,
+    ),
+    "GKE is away from the start": Cause(
+        play=gke_away_from_the_start, words=("503",), step=_CHECK_NETWORK, **_STANDS_STILL, for_all=True
+    ),
+    "split slice": Cause(
+        play=split,
+        words=("The pods of job train-workers-0 are on 2 node pools", "which pods of other slices use as well"),
+        step="add the annotation alpha.jobset.sigs.k8s.io/exclusive-topology",
+        place="other-65a7fcb8d2, train-1b89173785",
+    ),
+    "pods are not created": Cause(
+        play=no_pods,
+        words=("It has no pods",),
+        step="kubectl describe jobset/train job/train-workers-0 --namespace=research",
+        place="has no node pool",
+        place_on_page="No pool",
+        in_events=False,
+    ),
+    "not served": Cause(
+        play=not_served,
+        words=("namespace research is not among",),
+        step="SERVED_NAMESPACES",
+        place="has no node pool",
+        place_on_page="No pool",
+        in_events=False,
+    ),
+    "JobSet is missing": Cause(
+        play=no_jobset,
+        words=("the JobSet CRD is not installed",),
+        step="install JobSet",
+        **_STANDS_STILL,
+        in_events=False,
+        for_all=True,
+    ),
+}
