@@ -283,7 +283,7 @@ def test_page_of_a_follower_names_the_leader(browser: Chrome, board: HandMadeBoa
 @pytest.mark.parametrize(
     ("shown", "view", "want"),
     [
-        pytest.param(a_view(), "board", "No workload asks for TPUs", id="no workloads"),
+        pytest.param(a_view(), "board", "No workload requests TPUs", id="no workloads"),
         pytest.param(None, "board", "Nothing has been decided yet", id="before the first decision"),
         pytest.param(None, "capacity", "once it has decided", id="no capacity before the first decision"),
         pytest.param(a_view(), "capacity", "Nothing is backed off", id="nothing is backed off"),
@@ -375,7 +375,7 @@ def test_capacity_shows_chips_limits_operations_and_back_off(browser: Chrome, bo
 
     tiles = [each.text.split("\n")[:2] for each in browser.find_elements(By.CSS_SELECTOR, ".tile")]
     want = {"Requested": "16", "Starting": "16", "Running": "64", "Idle": "4", "Being deleted": "0"}
-    assert dict(tiles) == {**want, "Cost": "48.00 USD/h"}
+    assert dict(tiles) == {**want, "Cost, USD an hour": "48.00"}
     text = text_of(browser, "#capacity")
     for words in (
         "MAX_CHIPS all node pools 84",

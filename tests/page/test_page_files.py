@@ -37,3 +37,8 @@ def test_no_other_host_is_named() -> None:
     """The page requests nothing from other hosts; the test behind a proxy shows that its addresses are relative."""
     others = re.compile(r"https?://(?!www\.w3\.org/2000/svg|console\.cloud\.google\.com/)")
     assert {name: others.findall(text) for name, text in _SOURCES.items() if others.findall(text)} == {}
+
+
+def test_all_files_together_are_small() -> None:
+    """The API server's proxy and port-forwards are slow, and a browser loads all files before it shows anything."""
+    assert sum(len(text.encode()) for text in _SOURCES.values()) < 120_000

@@ -85,7 +85,7 @@ function renderBanners() {
       const who = store.leader ? `Pod ${store.leader} leads.` : "Another process leads.";
       banners.push(["info", who, `This one (${store.about.identity}) stands by: it decides nothing and shows no slices.`]);
     }
-    for (const each of store.problems) banners.push(["problem", "Nothing is decided at the moment:", each]);
+    for (const each of store.problems) banners.push(["problem", "No node pools are created or deleted at the moment:", each]);
     if (store.stalled) {
       banners.push(["problem", `Nothing has been decided since ${timeOfDay(Date.parse(store.summary.at))}.`, "The page shows the state at that time. Workloads created since are missing."]);
     }

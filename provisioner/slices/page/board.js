@@ -3,7 +3,8 @@
 import { Keyed, icon, make, setAttribute, setClass, setLink, setName, setProperty, setText, setTitled, showTexts } from "./dom.js";
 import { NO_FILTERS, matcher, nameOf, states } from "./query.js";
 import { STATES, countHosts, hostsInWords, stateChip } from "./states.js";
-import { dropTimes, duration, keepTimes, serverNow, setTime } from "./times.js";
+import { dropTimes, keepTimes, setTime } from "./times.js";
+import { costInWords, number, priced, showCauses, showTotals, sum } from "./totals.js";
 
 /** So many lines are shown; the rest is for filters to find. */
 const MOST_LINES = 1000;
@@ -11,6 +12,11 @@ const MOST_LINES = 1000;
 const LINES_AT_ONCE = 60;
 /** Where more slices than these match, a workload of several slices is one line. */
 const MOST_EXPANDED = 40;
+/** So many lines that need attention show their reason in full. */
+const MOST_FULL = 8;
+/** Lengths in characters up to which a reason in full leaves room for the zone, and for hosts and cost. */
+const MOST_BESIDE_ZONE = 40;
+const MOST_BESIDE_HOSTS = 110;
 export const WORKLOAD_STATES = { suspended: "Suspended", completed: "Completed", failed: "Failed", deleting: "Being deleted" };
 /** Order and words of the columns; those with a name can be sorted by. */
 const COLUMNS = [
@@ -25,29 +31,9 @@ const COLUMNS = [
   ["cost", "Cost an hour"],
 ];
 const NUMBERS = new Set(["Hosts ready", "Chips", "Cost an hour"]);
-/** What the totals count: name, states, and what that means. */
-const TOTALS = [
-  ["Rejected", ["rejected"], "slices that get no node pool unless their workload or a setting is changed"],
-  ["Failed", ["failed"], "slices and node pools that failed"],
-  ["Split", ["split"], "slices that do not have one node pool to themselves"],
-  ["Waiting", ["waiting"], "slices without a node pool"],
-  ["Starting", ["creating", "joining", "ready"], "slices whose node pool is created or has no pod yet"],
-  ["Running", ["running", "draining"], "slices with pods on their node pool"],
-  ["Idle", ["idle", "deleting"], "node pools that nothing needs"],
-];
-/** So many causes of waiting are named. */
-const MOST_CAUSES = 4;
-/** Totals that are shown only if there are any. */
-const RARE = new Set(["Rejected", "Failed", "Split"]);
-
-export const number = (value) => value.toLocaleString("en");
-export const costInWords = (value, store) =>
-  `${value.toLocaleString("en", { minimumFractionDigits: 2, maximumFractionDigits: 2 })} ${store?.summary?.capacity?.currency ?? ""}`.trim();
 const collator = new Intl.Collator("en", { numeric: true });
 const RANKS = new Map(Object.keys(STATES).map((state, index) => [state, index]));
 const rank = (state) => RANKS.get(state) ?? -1;
-const priced = (store) => [...store.pools.values()].some((each) => each.cost_per_hour !== null);
-const sum = (items, of) => items.reduce((all, each) => all + (of(each) ?? 0), 0);
 
 /** What comes first, by the column that was chosen. */
 const byName = (a, b) => collator.compare(a.sortName, b.sortName);
@@ -60,6 +46,12 @@ const ORDERS = {
   chips: (a, b) => b.chips - a.chips || byName(a, b),
   cost: (a, b) => (b.cost ?? 0) - (a.cost ?? 0) || byName(a, b),
 };
+
+/** A reason without the name of the node pool to create, which is in the details, and without the place, which is beside it. */
+const brief = (text) =>
+  text
+    .replace(/^Node pool \S+ (?:is not created: |waits \((.)([^)]*)\)(?=: ))/, (_, first = "", rest = "") => first.toUpperCase() + rest)
+    .replace(/; place \d+ of \d+\.$/, ".");
 
 const machinesOf = (item) => [item.accelerator || "unknown", item.topology].filter(Boolean).join(" ");
 
@@ -202,7 +194,7 @@ function makeLine(links, toggle) {
     end: () => dropTimes(node),
     update(shown) {
       line = shown;
-      setClass(node, `row s-${line.state}${line.isSub ? " sub" : ""}${line.counts ? " workload" : ""}`);
+      setClass(node, `row s-${line.state}${line.isSub ? " sub" : ""}${line.counts ? " workload" : ""}${line.isFull ? " full" : ""}`);
       setProperty(chip.node, "hidden", Boolean(line.counts));
       chip.update(line.state);
       showTexts(counts, line.counts ?? [], ([state, count]) => {
@@ -215,6 +207,7 @@ function makeLine(links, toggle) {
       setAttribute(opener, "aria-expanded", String(Boolean(line.isOpen)));
       setAttribute(opener, "aria-label", `Slices of ${line.sortName}`);
       setText(space, line.isSub ? "" : line.space);
+      setProperty(space, "hidden", !space.textContent);
       setName(name, line.name);
       setLink(name, links({ view: "detail", id: line.id }));
       setText(badge, line.badge ?? "");
@@ -223,7 +216,7 @@ function makeLine(links, toggle) {
       const [notice] = line.notices;
       setProperty(warning, "hidden", !line.notices.some((each) => each.warning));
       const text = line.isOpen ? "" : line.reason || (notice ? `${notice.reason} ${notice.message}` : "");
-      setText(reason, text.replace(/^Node pool \S+ is not created: /, ""));
+      setText(reason, brief(text));
       setProperty(reason, "title", [text, line.step].filter(Boolean).join(" "));
       setText(place, line.queue && !line.isOpen ? `place ${number(line.queue.place)} of ${number(line.queue.length)}` : "");
       setProperty(place, "hidden", !place.textContent);
@@ -236,10 +229,12 @@ function makeLine(links, toggle) {
       const count = countHosts(line.hosts);
       setText(hosts, line.hosts ? `${number(count.R + count.r)}/${number(line.hosts.length)}` : "");
       setProperty(hosts, "title", line.hosts ? hostsInWords(line.hosts) : "");
-      // The reason has the room of what there is nothing to say about.
-      const isAlone = !line.zone && !/[^.]/.test(line.hosts);
-      setProperty(why, "colSpan", isAlone ? line.columns : line.zone ? 1 : 2);
-      setProperty(zone, "hidden", !line.zone);
+      // The reason has the room of what there is nothing to say about; a long one in full, of the columns after it as well.
+      const room = line.isFull ? text.length : 0;
+      const isAlone = room > MOST_BESIDE_HOSTS || (!line.zone && !/[^.]/.test(line.hosts));
+      const hasZone = Boolean(line.zone) && room <= MOST_BESIDE_ZONE;
+      setProperty(why, "colSpan", isAlone ? line.columns : hasZone ? 1 : 2);
+      setProperty(zone, "hidden", isAlone || !hasZone);
       for (const cell of [hosts, cost]) setProperty(cell, "hidden", isAlone);
       setText(chips, line.chips ? number(line.chips) : "");
       setText(cost, line.cost === null ? "" : costInWords(line.cost));
@@ -265,57 +260,17 @@ function quietWorkload() {
   };
 }
 
-/** Say why slices wait: one line with the commonest causes. */
-function showCauses(node, store) {
-  const waiting = [...store.slices.values()].filter((each) => each.state === "waiting" && each.cause);
-  const causes = [...Map.groupBy(waiting, (each) => each.cause)].toSorted(([, a], [, b]) => b.length - a.length);
-  const words = causes.slice(0, MOST_CAUSES).map(([cause, slices]) => `${cause} (${number(slices.length)})`);
-  const left = sum(causes.slice(MOST_CAUSES), ([, slices]) => slices.length);
-  setText(node, `Slices wait for: ${words.join(", ")}${left ? `, other causes (${number(left)})` : ""}`);
-  node.hidden = !words.length;
-}
-
-/** Chips that are paid for and not used: of node pools that nothing needs, and of ready hosts without pods. */
-function wasted(pools) {
-  const share = ({ state, hosts }) => (["idle", "failed"].includes(state) ? 1 : state === "running" ? countHosts(hosts).r / hosts.length : 0);
-  return [Math.round(sum(pools, (each) => each.chips * share(each))), sum(pools, (each) => (each.cost_per_hour ?? 0) * share(each))];
-}
-
-/** Show what there is in all: slices and chips by state, cost, and the oldest wait. */
-function showTotals(node, store) {
-  const items = [...store.slices.values(), ...store.poolsWithoutSlice()];
-  const counted = TOTALS.map(([name, among, words]) => {
-    const found = items.filter((each) => among.includes(each.state));
-    return [name, number(found.length), found.length ? `(${number(sum(found, (each) => each.chips))} chips)` : "", words];
-  });
-  const tiles = counted.filter(([name, value]) => value !== "0" || !RARE.has(name));
-  if (priced(store)) {
-    tiles.push(["Cost an hour", costInWords(sum([...store.pools.values()], (each) => each.cost_per_hour), store), "", "of all hosts that exist, by CHIP_HOUR_PRICES"]);
-  }
-  const [chips, cost] = wasted([...store.pools.values()]);
-  if (chips) {
-    const more = cost ? `${costInWords(cost, store)} an hour` : "";
-    tiles.push(["Unused now", `${number(chips)} chips`, more, "of node pools that nothing needs or that failed, and of ready hosts without pods"]);
-  }
-  const waits = items.filter((each) => each.state === "waiting" && each.since).map((each) => Date.parse(each.since));
-  if (waits.length) tiles.push(["Oldest wait", duration(serverNow() - Math.min(...waits)), "", "of a slice that waits now"]);
-  showTexts(node, tiles, ([name, value, more, words]) =>
-    make("div", { title: words }, make("dt", {}, name), make("dd", {}, value, make("span", { className: "muted" }, more ? ` ${more}` : ""))),
-  );
-  node.hidden = !items.length;
-}
-
 /** Make the view in a panel; `links(changes)` returns the address of what is shown with some of the query changed. */
 export function makeBoard(panel, links, sorted) {
   const totals = make("dl", { className: "totals" });
-  const causes = make("p", { className: "causes" });
+  const causes = make("ul", { className: "causes" });
   const heads = make("tr");
   const body = make("tbody");
   const table = make("table", { className: "board" }, make("caption", { className: "hidden" }, "Slices and node pools"), make("thead", {}, heads), body);
   const more = make("button", { type: "button", className: "more", hidden: true });
   const quietHead = make("summary");
   const quietList = make("ul", { className: "quiet-list" });
-  const quietText = make("p", { className: "muted" }, "They have no pods that ask for TPUs, or none that the provisioner serves.");
+  const quietText = make("p", { className: "muted" }, "They have no pods that request TPUs, or none that the provisioner serves.");
   const quietNode = make("details", { className: "group quiet" }, quietHead, quietText, quietList);
   const empty = make("div", { className: "empty" });
   panel.append(totals, causes, table, more, quietNode, empty);
@@ -340,9 +295,9 @@ export function makeBoard(panel, links, sorted) {
     render(...last, null);
   }
 
-  function showHeads(chosen) {
-    showTexts(heads, COLUMNS.map(([column, words]) => [column, words, sorted({ sort: column }), column && column === chosen]), ([column, words, href, isChosen]) => {
-      const isNumber = NUMBERS.has(words);
+  function showHeads(chosen, currency) {
+    const named = (words) => (words === "Cost an hour" && currency ? `${currency} an hour` : words);
+    showTexts(heads, COLUMNS.map(([column, words]) => [column, named(words), NUMBERS.has(words), sorted({ sort: column }), column && column === chosen]), ([column, words, isNumber, href, isChosen]) => {
       const node = make("th", { scope: "col", className: isNumber ? "numeric" : "" }, column ? make("a", { href, title: "Sort by this" }, words) : words);
       if (isChosen) node.setAttribute("aria-sort", isNumber ? "descending" : "ascending");
       return node;
@@ -377,15 +332,18 @@ export function makeBoard(panel, links, sorted) {
     }
     shown = [];
     const columns = priced(store) ? 4 : 3;
+    let full = 0;
+    const push = (line, more) => {
+      const isFull = !more.isOpen && full < MOST_FULL && (line.state === "none" || rank(line.state) <= rank("waiting"));
+      full += isFull;
+      shown.push([line.key, { ...line, ...more, columns, isFull }]);
+    };
     for (const line of entries.sort(order)) {
-      shown.push([line.key, { ...line, columns }]);
-      if (!line.lines) continue;
-      if (isOpen.get(line.id) ?? matched <= MOST_EXPANDED) {
-        shown.at(-1)[1].isOpen = true;
-        for (const each of line.lines) shown.push([each.key, { ...each, columns, isSub: true }]);
-      }
+      const open = Boolean(line.lines) && (isOpen.get(line.id) ?? matched <= MOST_EXPANDED);
+      push(line, { isOpen: open });
+      if (open) for (const each of line.lines) push(each, { isSub: true });
     }
-    showHeads(sort);
+    showHeads(sort, store.summary?.capacity.currency);
     setClass(table, columns === 4 ? "board" : "board unpriced");
     keyed.show(shown.slice(0, Math.min(room, most)));
     grow();
@@ -426,14 +384,14 @@ function explain(empty, store, links) {
     texts.push(["This process stands by", where]);
   } else if (!store.summary) {
     const what = store.problems.length
-      ? "What prevents it stands above. Slices are shown, and node pools created, as soon as that is solved."
+      ? "The message above has the cause. When it is solved, slices are shown and node pools are created."
       : "The provisioner reads the cluster first. This page shows the slices as soon as it has decided about them.";
     texts.push(["Nothing has been decided yet", what]);
   } else if (store.slices.size || store.workloads.size || store.pools.size) {
     texts.push(["Nothing matches these filters", "", links(NO_FILTERS)]);
   } else {
     texts.push([
-      "No workload asks for TPUs",
+      "No workload requests TPUs",
       "Apply a JobSet whose pods request google.com/tpu and select an accelerator and a topology, such as examples/jobset.yaml. Its slices appear here within seconds.",
     ]);
   }

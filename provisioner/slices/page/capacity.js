@@ -1,12 +1,10 @@
 // Capacity: chips by state against limits, back-off, operations.
 
-import { costInWords } from "./board.js";
 import { Keyed, icon, make, setAttribute, setText, showTexts } from "./dom.js";
 import { STATES, stateChip } from "./states.js";
 import { namespaceOf } from "./query.js";
 import { dropTimes, keepTimes, setTime } from "./times.js";
-
-const number = (value) => value.toLocaleString("en");
+import { costInWords, number } from "./totals.js";
 
 function percent(share) {
   if (share > 0 && share < 0.01) return "< 1 %";
@@ -125,7 +123,7 @@ export function makeCapacity(panel) {
   const tiles = make("dl", { className: "tiles" });
   const bar = make("div", { className: "stack", attributes: { role: "img" } });
   const legend = make("p", { className: "legend" });
-  const limits = table("Limits", [["Setting"], ["Counted for"], ["Used", "numeric"], ["", "wide"], ["Limit", "numeric"]], "stacked limits");
+  const limits = table("Limits", [["Setting"], ["Counted for"], ["Used", "numeric"], ["Share", "wide"], ["Limit", "numeric"]], "stacked limits");
   const noLimits = make("p", { className: "muted" }, "No limit is set. MAX_CHIPS and the others in the settings bound what may be spent.");
   const operations = make("div", { className: "operations" });
   const backoffs = table("Back-off", [["Capacity"], ["Reason"], ["Message", "wide"], ["Failures", "numeric"], ["Next try"]], "stacked backoffs");
@@ -184,13 +182,13 @@ export function makeCapacity(panel) {
   function showChips(chips, cost, store) {
     const of = (names) => names.reduce((sum, each) => sum + (chips[each] ?? 0), 0);
     const rows = USES.map(([name, names, words]) => [name, of(names), words]).filter(([name, value]) => value || !RARE.has(name));
-    if (cost !== null) rows.push(["Cost", cost, "of the hosts that exist, by CHIP_HOUR_PRICES"]);
+    if (cost !== null) rows.push([`${["Cost", store.summary.capacity.currency].filter(Boolean).join(", ")} an hour`, cost, "of the hosts that exist, by CHIP_HOUR_PRICES"]);
     showTexts(tiles, rows, ([name, value, words]) =>
       make(
         "div",
         { className: `tile${value ? "" : " zero"}` },
         make("dt", {}, name),
-        make("dd", {}, name === "Cost" ? `${costInWords(value, store)}/h` : number(value)),
+        make("dd", {}, name.startsWith("Cost") ? costInWords(value) : number(value)),
         make("dd", { className: "muted" }, words),
       ),
     );

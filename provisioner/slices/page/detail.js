@@ -1,10 +1,11 @@
 // One slice, node pool or workload: why it is as it is, what comes next, its history, and where to look further.
 
-import { WORKLOAD_STATES, costInWords, number } from "./board.js";
+import { WORKLOAD_STATES } from "./board.js";
 import { icon, make, showTexts } from "./dom.js";
 import { kindOf, nameOf } from "./query.js";
 import { STATES, hostGrid, hostsInWords, stateChip } from "./states.js";
 import { dayAndTime, duration, keepTimes, serverNow, setTime } from "./times.js";
+import { costInWords, number } from "./totals.js";
 
 const CONSOLE = "https://console.cloud.google.com/kubernetes";
 const MOST_ENTRIES = 50;
@@ -44,10 +45,10 @@ function section(title, ...children) {
 }
 
 function table(caption, heads, rows) {
-  const cells = (row) => row.map((each) => make("td", {}, each ?? ""));
+  const cells = (row) => row.map((each, index) => make("td", { attributes: { "data-head": heads[index] } }, each ?? ""));
   const head = make("tr", {}, ...heads.map((each) => make("th", { scope: "col" }, each)));
   const body = rows.map((row) => make("tr", {}, ...cells(row)));
-  const node = make("table", {}, make("caption", { className: "hidden" }, caption), make("thead", {}, head), make("tbody", {}, ...body));
+  const node = make("table", { className: "stacked" }, make("caption", { className: "hidden" }, caption), make("thead", {}, head), make("tbody", {}, ...body));
   return make("div", { className: "table-box", tabIndex: 0, attributes: { role: "region", "aria-label": caption } }, node);
 }
 
@@ -55,16 +56,16 @@ function table(caption, heads, rows) {
 function why({ slice, pool, item }, isListed) {
   const shown = slice ?? pool ?? item;
   const parts = [];
+  // The table of choices says the same as the notice about them.
+  const notices = (shown?.notices ?? []).filter((each) => !isListed || each.reason !== "NodePoolCreationWaiting");
   // A notice may say the same, and more.
-  if (shown?.reason && !shown.notices?.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
-  if (slice?.next_step && !shown.notices?.some((each) => each.message.includes(slice.next_step))) parts.push(make("p", { className: "next" }, icon("next"), slice.next_step));
+  if (shown?.reason && !notices.some((each) => each.message.includes(shown.reason))) parts.push(make("p", { className: "reason" }, shown.reason));
+  if (slice?.next_step && !notices.some((each) => each.message.includes(slice.next_step))) parts.push(make("p", { className: "next" }, icon("next"), slice.next_step));
   if (slice?.next_try_at) parts.push(make("p", { className: "next" }, icon("next"), "Next try ", moment("in", slice.next_try_at)));
   if (slice?.queue) parts.push(make("p", { className: "next" }, icon("next"), `Place ${number(slice.queue.place)} of ${number(slice.queue.length)} in the queue for the limit of ${slice.queue.limit}`));
   const goes = slice ? null : pool?.delete_at;
   if (goes) parts.push(make("p", { className: "next" }, icon("next"), "To be deleted ", moment("in", goes), pool.delete_reason ? `: ${pool.delete_reason}` : ""));
-  for (const each of shown?.notices ?? []) {
-    // The table of choices says the same.
-    if (isListed && each.reason === "NodePoolCreationWaiting") continue;
+  for (const each of notices) {
     parts.push(make("p", { className: each.warning ? "notice warning" : "notice" }, icon(each.warning ? "warning" : "info"), make("strong", {}, each.reason), ` ${each.message}`));
   }
   return parts;
@@ -113,7 +114,7 @@ export function makeDetail(panel, links) {
       facts([
         ["Used by", users.length && list(users, others ? make("li", {}, `${number(others)} more`) : "")],
         ["Ahead in the queue", ahead.length && list(ahead.map((id) => link(id)))],
-        ["Becomes free", make("span", {}, "when one of these ends, or the administrator raises the limit", ...(until ? [`; ${number(idle)} chips of idle node pools from `, moment("in", until)] : []))],
+        ["Becomes free", make("span", {}, "when one of these ends, or the administrator raises the limit", ...(until ? [`; ${number(idle)} idle chips become free `, moment("in", until)] : []))],
       ]),
     );
   }

@@ -96,9 +96,12 @@ function trackGroup() {
   };
 }
 
+/** Columns of the timeline as a table. */
+const HEADS = ["Workload", "Slice", "Node pool", "State", "From", "Until", "Duration"];
+
 function tableRow() {
   const chip = stateChip();
-  const cells = Array.from({ length: 6 }, () => make("td"));
+  const cells = HEADS.filter((each) => each !== "State").map((each) => make("td", { attributes: { "data-head": each } }));
   const node = make("tr", {}, ...cells.slice(0, 3), make("td", {}, chip.node), ...cells.slice(3));
   return {
     node,
@@ -122,9 +125,8 @@ export function makeTimeline(panel, links) {
   const groups = make("div", { className: "groups" });
   const chart = make("div", { className: "chart" }, axis, groups);
   const body = make("tbody");
-  const heads = ["Workload", "Slice", "Node pool", "State", "From", "Until", "Duration"];
-  const headRow = make("tr", {}, ...heads.map((each) => make("th", { scope: "col" }, each)));
-  const table = make("table", {}, make("caption", { className: "hidden" }, "States of node pools over time"));
+  const headRow = make("tr", {}, ...HEADS.map((each) => make("th", { scope: "col" }, each)));
+  const table = make("table", { className: "stacked" }, make("caption", { className: "hidden" }, "States of node pools over time"));
   table.append(make("thead", {}, headRow), body);
   const tableBox = make("div", { className: "table-box", tabIndex: 0, attributes: { role: "region", "aria-label": "Timeline as a table" } }, table);
   const empty = make("div", { className: "empty" });

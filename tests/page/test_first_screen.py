@@ -1,0 +1,46 @@
+"""The first screen of the page has cause, next step and place of a JobSet that does not start."""
+
+from __future__ import annotations
+
+import pytest
+from selenium import webdriver
+
+from tests.support.causes import CAUSES, Cause
+from tests.support.page import open_page, resize, served
+
+# Long time-out, because Chromium takes a second or two to start, and more if other tests use the cores.
+pytestmark = pytest.mark.timeout(60)
+
+#: Script that returns the texts that are completely on the screen: inside the window and not cut by an element.
+_SEEN = """
+    const inside = (e, box) => {
+      if (e === null) return box.top >= 0 && box.left >= 0 && box.bottom <= innerHeight && box.right <= innerWidth;
+      const own = e.getBoundingClientRect();
+      const cuts = getComputedStyle(e).overflow !== 'visible';
+      const fits = box.bottom <= own.bottom + 1 && box.right <= own.right + 1 && box.left >= own.left - 1;
+      return (!cuts || fits) && inside(e.parentElement, box);
+    };
+    const texts = [];
+    const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+    while (walker.nextNode()) {
+      const node = walker.currentNode;
+      if (!node.parentElement.checkVisibility()) continue;
+      const range = document.createRange();
+      range.selectNodeContents(node);
+      const boxes = [...range.getClientRects()];
+      if (boxes.length && boxes.every(box => inside(node.parentElement, box))) texts.push(node.data);
+    }
+    return texts.join(' ').replace(/\\s+/g, ' ');
+"""
+
+
+@pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
+def test_first_screen_has_cause_next_step_and_place(browser: webdriver.Chrome, cause: Cause) -> None:
+    """Nothing of them is below the window, in a tooltip, or cut at the end of a column."""
+    resize(browser, 1280, 800)
+    with served(cause.play().board) as url:
+        open_page(browser, url)
+        seen = browser.execute_script(_SEEN).lower()
+        browser.get("about:blank")
+    said = (*cause.words, cause.step, cause.place_on_page or cause.place)
+    assert [words for words in said if words.lower() not in seen] == [], seen
