@@ -1,4 +1,4 @@
-"""The whole product against the simulated world, in a hurry: 200 slices of four teams, to look at.
+"""The whole product against the simulated world, at 30 times real speed: 200 slices of four teams.
 
 python -m tests.simulation.demo_page                # http://127.0.0.1:8081, until Ctrl-C
 python -m tests.simulation.demo_page --speed 60     # an hour per minute, if the machine is fast enough
@@ -52,6 +52,9 @@ _V6E_LARGE = _shape("tpu-v6e-slice", "8x8", 16, 4)
 _V6E_HOST = _shape("tpu-v6e-slice", "2x4", 1, 8)
 _V5E = _shape("tpu-v5-lite-podslice", "4x4", 4, 4)
 _NO_SUCH = replace(_V6E, topology="3x4", feasible=False)
+#: Topologies that only the JobSets of `Demo._show_trouble` request.
+_NO_STOCK = _shape("tpu-v5p-slice", "2x2x2", 2, 4)
+_BROKEN = _shape("tpu-v6e-slice", "4x8", 8, 4)
 
 
 class Demo(Simulation):
@@ -77,10 +80,10 @@ class Demo(Simulation):
             zones=(Zone(ZONE), Zone(OTHER_ZONE)),
             capacity=parse_choices("reservation/research, on-demand, spot"),
             same_zone=True,
-            max_chips=3000,
+            max_chips=3200,
             max_chips_per_namespace=(("vision", 256), ("*", 2000)),
             max_pools_per_jobset=None,
-            prices=parse_prices("*/spot=1.2, */reservation=1.9, tpu-v5p-slice=4.2, *=2.7"),
+            prices=parse_prices("*/spot=1.2, */reservation=1.9, tpu-v5p-slice=4.2, *=2.7, currency=USD"),
         )
         self.cloud.world.change_settings(
             {
@@ -106,6 +109,8 @@ class Demo(Simulation):
         # Browsers compare the page with the real clock.
         process.board.monotonic = time.monotonic
         process.board.about = dataclasses.replace(process.board.about, cluster="demo", identity="demo-page")
+        self._show_trouble()
+        self._mistake()
         self._grow()
         for seconds, act in (
             (7 * _MINUTE, self._preempt),
@@ -115,6 +120,15 @@ class Demo(Simulation):
         ):
             self._every(seconds, act)
         return process.board
+
+    def _show_trouble(self) -> None:
+        """Create a JobSet whose slice is out of stock, and one with a failed node pool that GKE does not delete."""
+        world = self.cloud.world
+        world.faults.add(Fault(kind=FaultKind.STOCKOUT, topology=_NO_STOCK.topology, after_seconds=2.0))
+        world.faults.add(Fault(kind=FaultKind.CREATE_ERROR, topology=_BROKEN.topology, count=1, after_seconds=20.0))
+        world.faults.add(Fault(kind=FaultKind.DELETE_FAILS, topology=_BROKEN.topology, after_seconds=2.0))
+        self.cluster.create(self._jobset("robotics", "no-stock", _NO_STOCK, 1, 600))
+        self.cluster.create(self._jobset("robotics", "broken", _BROKEN, 1, 600))
 
     def _every(self, seconds: float, act: Callable[[], None]) -> None:
         def again() -> None:

@@ -19,10 +19,9 @@ pytestmark = pytest.mark.timeout(120)
 
 
 def test_teams_are_served_despite_everyday_faults() -> None:
-    """Each team has a running workload after a while, a mistake is reported, and no fault stops the rest."""
-    demo = Demo(slices=16)
+    """Each team has a running workload after a while, each kind of trouble is shown, and no fault stops the rest."""
+    demo = Demo(slices=24)
     board = demo.begin()
-    demo._mistake()
     with told_to(demo.stage):
         demo.stage.agenda.wait(330.0)
         view = board.document().view
@@ -34,12 +33,15 @@ def test_teams_are_served_despite_everyday_faults() -> None:
     age = demo.metrics.registry.get_sample_value("tpu_provisioner_watch_last_contact_age_seconds", {"resource": "pods"})
     assert age is not None
     assert 0 <= age < 150
-    assert len(view.slices) >= 16
+    assert len(view.slices) >= 24
     assert {each.kind for each in view.workloads} >= {"JobSet", "LeaderWorkerSet"}
     assert len({each.namespace for each in view.workloads}) >= 3
     assert sum(each.state is State.RUNNING for each in view.slices) >= 5
     assert any("topology 3x4 is not valid" in each.reason for each in view.slices if "oops" in each.workload)
+    assert any(each.cause == "stockout" for each in view.slices)
+    assert any(each.state is State.FAILED for each in view.pools)
     assert any(each.cost_per_hour for each in view.pools)
+    assert view.capacity.currency
     assert len({each.kind for each in board.journal.entries()}) >= 3
 
 
