@@ -216,9 +216,10 @@ def test_replicas_are_spread_over_nodes_as_in_the_manifests(component: str) -> N
 
 
 def test_disabled_rbac_creates_no_rights() -> None:
-    """An administrator grants them instead."""
+    """An administrator grants them instead; the policy that limits "patch pods" stays."""
     kinds = {kind for kind, _ in render(rbac={"create": False})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
+    assert "ValidatingAdmissionPolicy" in kinds
 
 
 def test_credentials_are_mounted_only_for_the_controller() -> None:

@@ -212,7 +212,7 @@ def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> Non
 
 @pytest.mark.e2e
 def test_values_of_node_groups_are_in_their_fields() -> None:
-    """Settings of the provisioner are not used for node groups."""
+    """Settings of the provisioner are not used for node groups, apart from those that both controllers read alike."""
     values = {
         "crds": False,
         "replicas": 2,
@@ -238,6 +238,7 @@ def test_values_of_node_groups_are_in_their_fields() -> None:
     assert environment == {
         "GCP_PROJECT_ID": "project-a",
         "LOG_LEVEL": "debug",
+        "SERVED_NAMESPACES": "x",
         "ALLOWED_PROJECTS": "project-a, project-b",
         "GCE_CALLS_PER_SECOND": "5",
     }

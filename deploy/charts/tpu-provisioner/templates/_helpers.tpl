@@ -82,6 +82,8 @@ taken under their old names; those without a counterpart are refused. */ -}}
 {{- range tuple "nodeSelector" "tolerations" "affinity" -}}
 {{- $_ := set $webhook . (index $webhook . | default (index $given .)) -}}
 {{- end -}}
+{{- end -}}
+{{- if not (include "tpu-provisioner.with-slices" .) -}}
 {{- /* Its warnings are about node pools of the provisioner. */ -}}
 {{- $_ := merge $webhook.settings (dict "VALIDATION" "off") -}}
 {{- end -}}
