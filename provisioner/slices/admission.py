@@ -20,9 +20,10 @@ from typing import Any, NamedTuple
 from provisioner import constants, tpu
 from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
-from provisioner.model.workloads import WorkloadKind, group_key
+from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
 from provisioner.settings import Settings
 from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
+from provisioner.slices.offline.controllers import template_of
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
 from provisioner.slices.offline.expand import Template, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
@@ -33,13 +34,20 @@ from provisioner.slices.offline.reading import MOST_KEYS, Reading, is_served_job
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before
 from provisioner.workloads.kind import controller_of
+from provisioner.workloads.plain import misfit_of
 
-STATEFUL_SET, POD = "StatefulSet", "Pod"
+STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
+#: Kinds whose pods have no index.
+_UNNUMBERED = ("Deployment", "ReplicaSet")
 #: Kinds that are reviewed. An object that was created for one of them, such as a JobSet's Job, is not reviewed again.
-KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, POD})
+KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
 #: API group and kind of the controllers whose objects are not reviewed again.
 REVIEWED_OWNERS = frozenset(
-    {("apps", STATEFUL_SET), *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind)}
+    {
+        *(("apps", each) for each in (STATEFUL_SET, *_UNNUMBERED)),
+        ("batch", CRON_JOB),
+        *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind),
+    }
 )
 #: Fields that hold the number of pods or groups.
 _COUNTS = ("replicas", "parallelism", "completions")
@@ -48,7 +56,11 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Maximum number of slices of an object that are checked: the first ones, and the last one, whose name is the longest.
 _MOST_SLICES = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
-_KINDS = {each.value: each for each in WorkloadKind}
+#: Kinds that are not read through their pods.
+_KINDS = {each.value: each for each in WorkloadKind if each is not WorkloadKind.POD}
+_JOB = WorkloadKind.JOB.value
+#: Label of workloads that Kueue admits.
+_QUEUE = "kueue.x-k8s.io/queue-name"
 
 
 class _Pods(NamedTuple):
@@ -79,7 +91,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         except (fields.MalformedObject, tpu.ShapeError) as error:
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
-            words, path = _misfit(pods, shape), pods.template.pods_path
+            words, path = _misfit(kind, pods, shape), pods.template.pods_path
             # Other pods may use the remaining hosts, and several slices may be filled step by step.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
@@ -88,7 +100,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         if words:
             severity = Severity.ERROR if impossible else Severity.WARNING
             yield Finding(document, path, words, severity, subject, impossible=impossible)
-    for path, words in islice(unread_keys(document.value), MOST_KEYS) if kind in (STATEFUL_SET, POD, "Job") else ():
+    for path, words in islice(unread_keys(document.value), MOST_KEYS) if kind not in _KINDS or kind == _JOB else ():
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 
@@ -110,12 +122,11 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
         return [_Pods(Template(each, (*base, "size"), (*base, "size"))) for each in parts if value_at(raw, each)]
-    if kind == POD:
-        return [_Pods(Template((), ("spec",), ("spec",)))]
-    if kind == STATEFUL_SET:
-        count, replicas = ("spec", "replicas"), fields.count(fields.at(raw, "spec").get("replicas"))
-        return [_Pods(Template(("spec", "template"), count, count), replicas, several=True)]
-    return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
+    if kind in _KINDS:
+        return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
+    template = template_of(raw)
+    number = template.replicas if template is not None and kind in (STATEFUL_SET, CRON_JOB) else None
+    return [_Pods(template, number, several=kind == STATEFUL_SET)] if template is not None else []
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
@@ -130,7 +141,7 @@ def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
 
 def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
     """Return why the pods of a Job probably do not form a slice, although their number is right; otherwise empty."""
-    if kind not in (WorkloadKind.JOB.value, WorkloadKind.JOBSET.value) or not shape.multi_host:
+    if kind not in (_JOB, CRON_JOB, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
     spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
     parallelism = fields.count(spec.get("parallelism"))
@@ -141,7 +152,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
             f"time, each once; make both {shape.nodes(1)}"
         )
     serves = fields.at(raw, "metadata", "annotations").get(constants.SERVE) == "true"
-    if kind == WorkloadKind.JOB.value and not pods.template.indexed and not serves:
+    if kind in (_JOB, CRON_JOB) and not pods.template.indexed and not serves:
         return (
             f"its completionMode is not Indexed, so nothing shows which of the {shape.nodes(1)} workers of the "
             f"slice a pod is; set completionMode: Indexed"
@@ -149,8 +160,10 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
     return ""
 
 
-def _misfit(pods: _Pods, shape: tpu.Shape) -> str:
+def _misfit(kind: str, pods: _Pods, shape: tpu.Shape) -> str:
     """Return the text of the pod's warning if the pods do not fill the hosts of slices; otherwise empty."""
+    if kind in _UNNUMBERED:
+        return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     hosts = shape.nodes(1)
     if pods.number is None or not shape.multi_host:
         return ""
@@ -220,27 +233,28 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     maker = controller_of(metadata)
     if maker is not None and (maker.api_version.partition("/")[0], maker.kind) in REVIEWED_OWNERS:
         return Answer()
-    found = _findings(request, request.object, by)
+    scaled = request.operation == "UPDATE" and _only_scales(request)
+    found = _findings(request, request.object, by, scaled=scaled)
     if found and request.operation == "UPDATE":
         # Problems from before the update must not prevent suspending or labelling the object.
-        before = {(each.reason, each.message) for each in _findings(request, request.old_object, by)}
+        before = {(each.reason, each.message) for each in _findings(request, request.old_object, by, scaled=scaled)}
         found = [each for each in found if (each.reason, each.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
         # Kueue changes selectors when it suspends or resumes. If rejected, it would retry endlessly and keep the quota.
         return Answer(warnings=tuple(str(each) for each in found if each.impossible))
-    denies = mode is Mode.DENY and not (request.operation == "UPDATE" and _only_shrinks(request))
+    denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(each) for each in found if denies and each.impossible]
     return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
 
 
-def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Finding]:
+def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bool) -> list[Finding]:
     document = Document(dict(raw))
     own = fields.text(fields.mapping(raw.get("metadata")).get("namespace"))
     namespace = request.namespace or own or "default"
     if _is_to_be_completed(document.raw, request.kind):
         return []
     settings = by.settings_of(document)
-    found = _of_slices(request.kind, document, namespace, settings, by.rules)
+    found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, and none of these checks reads it.
     found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
     # Findings on the placement of pods do not affect `doubts`, which are about environment variables.
@@ -250,27 +264,33 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge) -> list[Findi
     return [*found, *(Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace))]
 
 
-def _of_slices(kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules) -> list[Finding]:
+def _of_slices(
+    kind: str, document: Document, namespace: str, settings: Settings, rules: PoolRules, *, scaled: bool
+) -> list[Finding]:
     metadata = fields.mapping(document.raw.get("metadata"))
-    if kind in (STATEFUL_SET, POD) or (
-        kind == WorkloadKind.JOB.value and not is_served_job(WorkloadKind.JOB, metadata, settings)
-    ):
-        # The number of pods may still change, and nodes that are not created here may serve them.
-        return list(_shape_problems(document, kind, namespace))
-    judged = judge(document.raw, lasting(settings, document.raw), rules, namespace=namespace)
+    of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
+    shapes, raw = list(_shape_problems(document, kind, namespace)), document.raw
+    # An autoscaler changes the number of pods, which the provisioner's limits only delay.
+    if of_pods and (scaled or _is_left_alone(metadata)):
+        return shapes
+    if of_pods and kind != POD:
+        # The object controls the pods, even if another controller, such as KServe's, created the object.
+        raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
+    said = [each for each in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(each)]
+    if of_pods and any(each.reason == constants.INVALID_REQUEST for each in said):
+        # Only the shape check finds that a Job has more pods than hosts, which no other nodes can serve either.
+        if any(each.impossible for each in shapes):
+            said = [each._replace(impossible=each.reason == constants.INVALID_REQUEST) for each in said]
+        shapes = []
     # Drop the Event's reason if the request is invalid only for this provisioner.
     said = [
         each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
-        for each in judged
-        if _is_said(each)
+        for each in said
     ]
     if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
         return said
     words = [each.message for each in said]
-    return [
-        *said,
-        *(each for each in _shape_problems(document, kind, namespace) if not any(each.message in one for one in words)),
-    ]
+    return [*said, *(each for each in shapes if not any(each.message in one for one in words))]
 
 
 def _is_said(finding: Finding) -> bool:
@@ -285,8 +305,8 @@ def _is_suspended(raw: Mapping[str, Any]) -> bool:
 
 
 def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
-    """Whether a suspended workload lacks selectors that Kueue adds when it admits the workload."""
-    if not _is_suspended(raw):
+    """Whether a workload lacks selectors that Kueue adds when it admits the workload or its pods."""
+    if not _is_suspended(raw) and _QUEUE not in fields.at(raw, "metadata", "labels"):
         return False
     for each in _pods_of(raw, kind):
         try:
@@ -313,15 +333,15 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
     return settings
 
 
-def _only_shrinks(request: Request) -> bool:
-    """Whether an update changes only counts in the reviewed part of the object, and increases none."""
+def _only_scales(request: Request, *, up: bool = True) -> bool:
+    """Whether an update changes only counts in the reviewed part of the object, and without `up` increases none."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()
         if isinstance(now, dict) and isinstance(before, dict) and now.keys() == before.keys():
             counts = {key for key in _COUNTS if isinstance(now.get(key), int) and isinstance(before.get(key), int)}
-            shrinking = {key for key in counts if now[key] <= before[key]}
-            todo += [(value, before[key]) for key, value in now.items() if key not in shrinking]
+            scaled = {key for key in counts if up or now[key] <= before[key]}
+            todo += [(value, before[key]) for key, value in now.items() if key not in scaled]
         elif isinstance(now, list) and isinstance(before, list) and len(now) == len(before):
             todo += zip(now, before, strict=True)
         elif isinstance(now, (dict, list)) or now != before:

@@ -160,6 +160,8 @@ def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) ->
     advice = "use a JobSet or a LeaderWorkerSet"
     if owner is None or all(pod.group_name == pod.name for pod in pods):
         whose = f"pods of a {bounds.cut(owner.kind)}" if owner is not None else "pods without a controller"
+        if owner is not None and owner.kind in ("Job", "CronJob"):
+            advice = f"set completionMode to Indexed, or {advice}"
         return f"{what}, and {whose} have no index, so nothing shows which host of a slice a pod is; {advice}"
     found = len({pod.completion_index for pod in pods if pod.deletion_deadline is None})
     of_set = owner.type == STATEFUL_SET

@@ -44,7 +44,7 @@ from tests.deploy.kit import (
 from tests.deploy.mainjob import used_rights
 from tests.e2e.kit import PATIENCE_SECONDS, Ground
 from tests.support.kube import FakeKube
-from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster, raw_stateful_set
+from tests.support.objects import pod_spec, raw_job, raw_jobset, raw_raycluster
 
 pytestmark = pytest.mark.e2e
 
@@ -404,11 +404,12 @@ class Served:
     recorder: Recorder
     metrics_url: str
 
-    def reviews(self) -> int:
-        """Return the number of reviews that the server has answered."""
+    def reviews(self, hook: str = "") -> int:
+        """Return the number of answered reviews, only those of webhooks whose name begins with `hook`."""
         with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
             lines = answer.read().decode().splitlines()
-        return sum(int(float(line.rpartition(" ")[2])) for line in lines if "webhook_reviews_total{" in line)
+        counter = f'webhook_reviews_total{{hook="{hook}'
+        return sum(int(float(line.rpartition(" ")[2])) for line in lines if counter in line)
 
 
 @pytest.fixture(scope="module")
@@ -514,7 +515,42 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
     "in the system's namespace": ("kube-system", {"containers": [_TPU]}, False),
     "in the server's own": (NAMESPACE, {"containers": [_TPU]}, False),
 }
-_OWNERS = {"batch/v1": False, "example.com/v1": True}
+
+
+def _controller(kind: str, owner: tuple[str, str] | None = None, resources: Json = _BOTH, group: str = "apps") -> Json:
+    """Return a controller of pods with these resources; `owner` is the API version and the kind of its controller."""
+    template = {
+        "metadata": {"labels": {"app": "serve"}},
+        "spec": {
+            "containers": [_container("main", resources)],
+            "restartPolicy": "Always" if group == "apps" else "Never",
+        },
+    }
+    spec: Json = {"template": template}
+    if group == "apps":
+        spec["selector"] = {"matchLabels": {"app": "serve"}}
+    if kind == "CronJob":
+        spec = {"schedule": "0 1 * * *", "jobTemplate": {"spec": spec}}
+    references = [
+        {"apiVersion": version, "kind": name, "name": "maker", "uid": "u", "controller": True}
+        for version, name in filter(None, [owner])
+    ]
+    metadata = {"generateName": "asked-", "namespace": "default", "ownerReferences": references}
+    return {"apiVersion": f"{group}/v1", "kind": kind, "metadata": metadata, "spec": spec}
+
+
+_CONTROLLERS: dict[str, tuple[Json, bool]] = {
+    "a StatefulSet of a Job of Kubernetes": (_controller("StatefulSet", ("batch/v1", "Job")), False),
+    "a StatefulSet of a Job of another group": (_controller("StatefulSet", ("example.com/v1", "Job")), True),
+    "a Deployment": (_controller("Deployment"), True),
+    "a Deployment without chips": (_controller("Deployment", resources={}), False),
+    "a ReplicaSet": (_controller("ReplicaSet"), True),
+    "a ReplicaSet of a Deployment": (_controller("ReplicaSet", ("apps/v1", "Deployment")), False),
+    "a CronJob": (_controller("CronJob", group="batch"), True),
+    "a CronJob without chips": (_controller("CronJob", resources={}, group="batch"), False),
+    "a Job": (_controller("Job", group="batch"), True),
+    "a Job of a CronJob": (_controller("Job", ("batch/v1", "CronJob"), group="batch"), False),
+}
 
 
 @pytest.mark.parametrize(("namespace", "spec", "want_asked"), _PODS.values(), ids=_PODS)
@@ -527,18 +563,14 @@ def test_only_pods_that_request_chips_are_sent_to_the_webhook(
     assert (served.reviews() > before) == want_asked
 
 
-@pytest.mark.parametrize(("api_version", "want_asked"), _OWNERS.items(), ids=_OWNERS)
-def test_statefulset_of_a_job_is_validated_unless_its_group_is_batch(
-    api_version: str, want_asked: bool, rehearsal: Rehearsal, served: Served
+@pytest.mark.parametrize(("body", "want_asked"), _CONTROLLERS.values(), ids=_CONTROLLERS)
+def test_controller_is_validated_if_its_pods_request_chips_and_no_reviewed_object_made_it(
+    body: Json, want_asked: bool, rehearsal: Rehearsal, served: Served
 ) -> None:
-    owner = {"apiVersion": api_version, "kind": "Job", "name": "maker", "uid": "u", "controller": True}
-    body = raw_stateful_set(ownerReferences=[owner])
-    body["spec"]["selector"] = {"matchLabels": {"app": "serve"}}
-    body["spec"]["template"]["metadata"] = {"labels": {"app": "serve"}}
-    path = collection_path("statefulsets", namespace="default", root="/apis/apps/v1")
-    before = served.reviews()
+    path = collection_path(f"{body['kind'].lower()}s", namespace="default", root=f"/apis/{body['apiVersion']}")
+    before = served.reviews("validation")
     rehearsal.api.post(f"{path}?dryRun=All", body)
-    assert (served.reviews() > before) == want_asked
+    assert (served.reviews("validation") > before) == want_asked
 
 
 def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:

@@ -95,6 +95,17 @@ def test_a_jobset_that_gets_its_slices_is_admitted() -> None:
     assert answered("/validate/deny", jobset(), "admitted") == ADMITTED
 
 
+@pytest.mark.parametrize(
+    ("serve_pods", "outcome"), [("all", "denied"), ("annotated", "admitted"), ("none", "admitted")]
+)
+def test_deployment_is_rejected_if_its_pods_are_served_and_fit_no_host(serve_pods: str, outcome: str) -> None:
+    asked = {"google.com/tpu": "4", "memory": "9Ti"}
+    pod = pod_spec(topology="2x2x1", containers=[{"name": "main", "resources": {"requests": asked}}])
+    raw = {**raw_stateful_set(pod=pod), "kind": "Deployment"}
+    found = answered("/validate/deny", raw, outcome, SERVE_PODS=serve_pods)
+    assert ("9216Gi memory" in json.dumps(found)) == (outcome == "denied")
+
+
 def test_settings_of_the_provisioner_apply_to_validation() -> None:
     assert answered("/validate/deny", jobset(), "warned", MAX_CHIPS="4") == {**ADMITTED, "warnings": [TOO_MUCH]}
 
@@ -126,7 +137,7 @@ def job(**parts: Any) -> Json:
     ],
 )
 def test_owner_whose_pods_will_lack_variables_gets_a_warning(raw: Json, variables: dict[str, str], words: str) -> None:
-    found = answered("/validate/deny", raw, "warned" if words else "admitted", **variables)
+    found = answered("/validate/deny", raw, "warned" if words else "admitted", SERVE_PODS="none", **variables)
     assert found["allowed"]
     assert [each[: len(words)] for each in found.get("warnings", [])] == ([words] if words else [])
 
@@ -151,6 +162,7 @@ def test_scale_to_an_incomplete_slice_gets_a_warning(replicas: int, outcome: str
     found = answered(path or "/validate/deny", scale, outcome, kube)
     said = "".join((found.get("status", {}).get("message", ""), *found.get("warnings", [])))
     assert ("make it a multiple of 2" in said) == (outcome != "admitted")
+    assert [call.method for call in kube.calls] == ["GET"]
 
 
 def test_invalid_setting_of_the_provisioner_raises_settings_error() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,7 @@ ON_ONE_POOL: Json = {
     }
 }
 WRONG, CHIPS = pod_spec(topology="2x2x3"), pod_spec(chips=3)
+ONE_HOST = pod_spec(topology="2x2x1")
 V5P_1T = {
     constants.TPU_ACCELERATOR: "tpu-v5p-slice",
     constants.TPU_TOPOLOGY: "2x2x1",
@@ -67,6 +69,12 @@ BY_AFFINITY = pod_spec(
 )
 
 
+def with_memory(memory: str) -> Json:
+    (container,) = ONE_HOST["containers"]
+    requests = {**container["resources"]["requests"], "memory": memory}
+    return {**ONE_HOST, "containers": [{**container, "resources": {**container["resources"], "requests": requests}}]}
+
+
 def bare_pod(pod: Json | None = None, **metadata: Any) -> Json:
     return {"apiVersion": "v1", "kind": "Pod", "metadata": {"name": "try", **metadata}, "spec": pod or pod_spec()}
 
@@ -87,12 +95,37 @@ def plain_job(**parts: Any) -> Json:
     return raw_job(metadata={"annotations": {}}, **parts)
 
 
+def parallel(replicas: int = 2, pod: Json | None = None) -> Json:
+    """Return a StatefulSet that creates its pods at the same time, by default on one node pool."""
+    raw = raw_stateful_set(replicas, pod or pod_spec(affinity=ON_ONE_POOL))
+    return {**raw, "spec": {**raw["spec"], "podManagementPolicy": "Parallel"}}
+
+
+def deployment(replicas: int = 2, pod: Json | None = None, **metadata: Any) -> Json:
+    """Return a Deployment, by default of single hosts."""
+    return {**raw_stateful_set(replicas, pod or ONE_HOST, service="", **metadata), "kind": "Deployment"}
+
+
+def replica_set(pod: Json, owner: str) -> Json:
+    """Return a ReplicaSet of a controller of a kind of the API group apps."""
+    raw = deployment(pod=pod, ownerReferences=[job_reference("web", apiVersion="apps/v1", kind=owner)])
+    return {**raw, "kind": "ReplicaSet"}
+
+
+def cron_job(**parts: Any) -> Json:
+    job = plain_job(**parts)
+    raw = {"apiVersion": "batch/v1", "kind": "CronJob", "metadata": {"name": "nightly"}}
+    return {**raw, "spec": {"schedule": "0 1 * * *", "jobTemplate": {"spec": job["spec"]}}}
+
+
 def judge_by(**changes: Any) -> Judge:
     effective = settings(serve_jobs=True, **changes)
     return Judge(settings_of=lambda _: effective, rules=GKE_RULES)
 
 
 USUAL = judge_by()
+#: Only Jobs with the annotation, JobSets, LeaderWorkerSets and RayClusters are served.
+UNSERVED = judge_by(serve_pods="none")
 UNSET = Judge(settings_of=settings_by_object({}), rules=GKE_RULES)
 
 
@@ -127,7 +160,43 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
             id="a Job whose nodes somebody else makes",
         ),
         pytest.param(
-            plain_job(parallelism=3), "spec.parallelism", "there are 3; make it 2", id="an unserved Job of 3 pods"
+            plain_job(parallelism=3), "spec.parallelism", "set completions and parallelism to 2", id="a Job of 3 pods"
+        ),
+        pytest.param(
+            cron_job(parallelism=3),
+            "spec.jobTemplate.spec.parallelism",
+            "set completions and parallelism to 2",
+            id="a CronJob of 3 pods",
+        ),
+        pytest.param(
+            deployment(pod=WRONG),
+            "spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "not valid",
+            id="a Deployment of an invalid topology",
+        ),
+        pytest.param(
+            deployment(pod=with_memory("9Ti")),
+            "spec.template.spec.containers[0].resources.requests.memory",
+            "requests 9216Gi memory",
+            id="a Deployment of pods that fit no host",
+        ),
+        pytest.param(
+            deployment(pod=with_memory("9Ti"), ownerReferences=[job_reference("llm", kind="InferenceService")]),
+            "spec.template.spec.containers[0].resources.requests.memory",
+            "requests 9216Gi memory",
+            id="a Deployment of a controller that is not validated",
+        ),
+        pytest.param(
+            replica_set(WRONG, "Rollout"),
+            "spec.template.spec.nodeSelector[cloud.google.com/gke-tpu-topology]",
+            "not valid",
+            id="a ReplicaSet of a controller that is not validated",
+        ),
+        pytest.param(
+            bare_pod(ONE_HOST, annotations={constants.CAPACITY: "sopt"}),
+            f"metadata.annotations[{constants.CAPACITY}]",
+            "'sopt'",
+            id="a pod with an invalid annotation",
         ),
         pytest.param(
             raw_stateful_set(pod=CHIPS),
@@ -169,14 +238,26 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
         pytest.param(raw_jobset(replicas=3), id="a JobSet"),
         pytest.param(raw_lws(), id="a LeaderWorkerSet"),
         pytest.param(raw_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a Job"),
-        pytest.param(plain_job(), id="a Job whose nodes somebody else makes"),
-        pytest.param(plain_job(pod=pod_spec(nodeSelector={})), id="a Job that selects no topology"),
-        pytest.param(raw_stateful_set(replicas=4), id="a StatefulSet of two slices"),
-        pytest.param(raw_stateful_set(replicas=3, pod=pod_spec(topology="2x2x1")), id="a StatefulSet of three hosts"),
+        pytest.param(plain_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a Job without the annotation"),
+        pytest.param(cron_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a CronJob"),
+        pytest.param(parallel(), id="a StatefulSet"),
+        pytest.param(raw_stateful_set(replicas=3, pod=ONE_HOST), id="a StatefulSet of three hosts"),
         pytest.param(raw_stateful_set(replicas=0), id="a StatefulSet of no pods"),
-        pytest.param(bare_pod(), id="a pod"),
+        pytest.param(deployment(), id="a Deployment"),
+        pytest.param(deployment(0), id="a Deployment of no pods"),
+        pytest.param(bare_pod(ONE_HOST), id="a pod"),
         pytest.param(bare_pod(pod_spec(chips=0)), id="a pod without chips"),
-        pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
+        *(
+            pytest.param(
+                build(pod_spec(nodeSelector={}), labels={"kueue.x-k8s.io/queue-name": "q"}), id=f"a {what} of a queue"
+            )
+            for what, build in (("pod", bare_pod), ("Deployment", partial(deployment, 2)))
+        ),
+        pytest.param(replica_set(WRONG, "Deployment"), id="a ReplicaSet of a Deployment"),
+        pytest.param(
+            raw_job(pod=WRONG, metadata={"ownerReferences": [job_reference("n", kind="CronJob")]}),
+            id="a Job of a CronJob",
+        ),
         pytest.param(bare_pod(WRONG, annotations={constants.SLICE_TOPOLOGY: "2x2x3"}), id="a pod of dynamic slicing"),
         pytest.param(raw_stateful_set(pod=WRONG, labels={constants.DISABLE: "true"}), id="a StatefulSet that opts out"),
         pytest.param(
@@ -190,20 +271,67 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
             id="a StatefulSet of a LeaderWorkerSet",
         ),
         pytest.param(
-            plain_job(pod=pod_spec(topology="2x2x1"), spec={"completions": 9}),
+            plain_job(pod=ONE_HOST, spec={"completions": 9}),
             id="a Job with more completions than parallelism",
         ),
         pytest.param(
-            bare_pod(labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}),
+            bare_pod(ONE_HOST, labels={constants.INJECT: "x"}, annotations={constants.MULTISLICE: "x"}),
             id="keys of the provisioner",
         ),
-        pytest.param({"kind": "Deployment", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not validated"),
+        pytest.param({"kind": "DaemonSet", "spec": {"template": {"spec": WRONG}}}, id="a kind that is not validated"),
         pytest.param(bare_pod(WRONG, ownerReferences=[made_by("RayCluster")]), id="a pod of a RayCluster"),
         pytest.param(raw_jobset(spec={"replicatedJobs": "none"}), id="an object that the API server rejects"),
     ],
 )
 def test_valid_or_exempt_object_gets_no_warning(raw: Json) -> None:
     assert created(raw) == Answer()
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        pytest.param(plain_job(), id="a Job"),
+        pytest.param(plain_job(pod=pod_spec(nodeSelector={})), id="a Job that selects no topology"),
+        pytest.param(cron_job(), id="a CronJob"),
+        pytest.param(raw_stateful_set(replicas=4), id="a StatefulSet of two slices"),
+        pytest.param(deployment(pod=with_memory("9Ti")), id="a Deployment of pods that fit no host of GKE"),
+        pytest.param(bare_pod(), id="a pod"),
+        pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
+    ],
+)
+def test_only_the_shape_of_pods_is_checked_if_serve_pods_does_not_select_them(raw: Json) -> None:
+    assert created(raw, by=UNSERVED) == Answer()
+    assert created(raw, by=judge_by(serve_pods="annotated")) == Answer()
+    assert created(raw) != Answer()
+
+
+@pytest.mark.parametrize("by", [USUAL, UNSERVED], ids=["served", "unserved"])
+@pytest.mark.parametrize("replicas", [0, 1, 2, 300])
+def test_deployment_on_several_hosts_gets_the_reason_and_is_admitted(replicas: int, by: Judge) -> None:
+    """Nodes that are not created here may serve the pods."""
+    found = created(deployment(replicas, pod_spec()), by=by)
+    (warning,) = found.warnings
+    assert found.denied == ""
+    assert "pods of a Deployment have no index" in warning
+    assert warning.endswith("use a JobSet or a LeaderWorkerSet")
+
+
+@pytest.mark.parametrize("build", [deployment, raw_stateful_set, parallel], ids=["Deployment", "ordered", "parallel"])
+@pytest.mark.parametrize("topology", ["2x2x1", "2x2x2", "2x2x4"])
+@pytest.mark.parametrize("replicas", [0, 1, 2, 3, 4, 5, 257, 10_000])
+def test_no_number_of_replicas_is_rejected(build: Callable[..., Json], topology: str, replicas: int) -> None:
+    """An autoscaler changes it."""
+    raw = build(replicas, pod_spec(topology=topology))
+    assert created(raw, by=judge_by(max_chips=8)).denied == ""
+
+
+@pytest.mark.parametrize("limited", [judge_by(max_chips=8), judge_by(allowed_namespaces=("prod",))])
+@pytest.mark.parametrize("build", [deployment, raw_stateful_set], ids=["Deployment", "StatefulSet"])
+def test_update_that_only_scales_is_not_judged(build: Callable[..., Json], limited: Judge) -> None:
+    old, new = build(1, ONE_HOST), build(40, ONE_HOST)
+    assert created(new, by=limited).warnings
+    assert updated(old, new, by=limited) == Answer()
+    assert updated(old, build(40, CHIPS), by=limited).denied
 
 
 def test_slices_without_placement_get_a_warning_and_are_admitted() -> None:
@@ -262,10 +390,10 @@ def test_kueue_may_add_selectors_at_resume_and_remove_them_at_suspend(
         assert not [each for each in found.warnings if constants.NODE_POOL in each or constants.QUEUED in each]
 
 
-@pytest.mark.parametrize("build", [raw_jobset, plain_job], ids=["JobSet", "Job"])
+@pytest.mark.parametrize("build", [raw_jobset, raw_job], ids=["JobSet", "Job"])
 def test_opt_in_label_with_a_key_of_the_provisioner_causes_no_warning(build: Callable[..., Json]) -> None:
     key = "tpu-provisioner.cloud.google.com/mine"
-    raw = build(pod_metadata={"labels": {key: "yes"}})
+    raw = build(pod_metadata={"labels": {key: "yes"}}, pod=pod_spec(affinity=ON_ONE_POOL))
     (warning,) = created(raw).warnings
     assert warning.endswith(f"the label {key} is not read; remove it")
     assert created(raw, by=judge_by(opt_in_label=(key, "yes"))) == Answer()
@@ -304,7 +432,15 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
         pytest.param(plain_job(parallelism=1), id="a Job of fewer pods"),
         pytest.param(raw_stateful_set(1), id="a StatefulSet of fewer pods"),
         pytest.param(raw_stateful_set(5, pod=BY_AFFINITY), id="a StatefulSet that selects its topology by affinity"),
-        pytest.param(raw_stateful_set(5), id="a StatefulSet of several slices"),
+        pytest.param(raw_stateful_set(5), id="a StatefulSet of more pods than hosts"),
+        pytest.param(parallel(4), id="a StatefulSet of two slices"),
+        pytest.param(bare_pod(), id="a pod on several hosts"),
+        pytest.param(bare_pod(pod_spec(nodeSelector={})), id="a pod that selects no topology"),
+        pytest.param(cron_job(spec={"completionMode": "NonIndexed"}), id="a CronJob of a slice without indexes"),
+        pytest.param(
+            plain_job(spec={"completions": 4}, pod=pod_spec(affinity=ON_ONE_POOL)),
+            id="a Job that fills its slice twice",
+        ),
         *(
             pytest.param(build(pod=pod), id=f"{what} of {of}")
             for of, build in (("a JobSet", raw_jobset), ("a Job", plain_job), ("a StatefulSet", raw_stateful_set))
@@ -316,7 +452,6 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
         ),
         pytest.param(plain_job(spec={"completionMode": "NonIndexed"}), id="a Job of a slice without indexes"),
         pytest.param(raw_job(spec={"completionMode": "NonIndexed"}), id="a served Job of a slice without indexes"),
-        pytest.param(plain_job(spec={"completions": 4}), id="a Job that fills its slice twice"),
         pytest.param(jobset_of({"completions": 4}), id="a child Job that fills its slice twice"),
         pytest.param(
             raw_jobset(metadata={"annotations": {"tpu-provisioner.cloud.google.com/capcity": "spot"}}),
@@ -326,9 +461,11 @@ def test_resumed_jobset_gets_warnings_on_selectors_that_kueue_added() -> None:
             raw_jobset(pod_metadata={"labels": {constants.ZONES: "us-central2-b"}}), id="a label that is an annotation"
         ),
         pytest.param(
-            raw_stateful_set(annotations={f"{constants.INJECT}ed": "enabled"}), id="a misspelled key of a StatefulSet"
+            raw_stateful_set(pod=ONE_HOST, annotations={f"{constants.INJECT}ed": "enabled"}),
+            id="a misspelled key of a StatefulSet",
         ),
-        pytest.param(bare_pod(labels={f"{constants.INJECT}s": "enabled"}), id="a misspelled key of a pod"),
+        pytest.param(bare_pod(ONE_HOST, labels={f"{constants.INJECT}s": "enabled"}), id="a misspelled key of a pod"),
+        pytest.param(deployment(labels={f"{constants.INJECT}s": "x"}), id="a misspelled key of a Deployment"),
     ],
 )
 def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
@@ -357,7 +494,10 @@ def test_doubtful_object_gets_a_warning_and_is_not_rejected(raw: Json) -> None:
             "2x2x3",
             id="a wrong shape in a namespace that is not served",
         ),
-        pytest.param({"max_chips": 4}, raw_stateful_set(), "", id="a limit and a kind that is not served"),
+        pytest.param({"max_chips": 8}, deployment(17), "MAX_CHIPS", id="more chips than allowed for a Deployment"),
+        pytest.param(
+            {"max_chips": 4, "serve_pods": "none"}, raw_stateful_set(), "", id="a limit and pods that are not served"
+        ),
     ],
 )
 def test_only_permanent_limits_and_allow_lists_cause_warnings(changes: dict[str, Any], raw: Json, words: str) -> None:
@@ -459,7 +599,7 @@ def test_other_operations_and_subresources_are_not_validated(request_: dict[str,
     ],
 )
 def test_scaling_down_a_wrong_job_causes_a_warning_and_no_rejection(old: Json, new: Json, *, denied: bool) -> None:
-    found = updated(old, new)
+    found = updated(old, new, by=UNSERVED)
     assert bool(found.denied) == denied
     assert bool(found.warnings) != denied
 
@@ -520,7 +660,7 @@ def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")
     assert pod is not None
     (of_pod,) = inject(pod, owner, WebhookSettings(injection="all")).problems
-    (of_set,) = created(owner, Mode.WARN).warnings
+    (of_set,) = created(owner, Mode.WARN, UNSERVED).warnings
     assert of_set.endswith(f": {of_pod}")
 
 
@@ -530,8 +670,9 @@ def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
         ("batch/v1", "Job", False),
         ("jobset.x-k8s.io/v1beta1", "JobSet", False),
         ("apps/v1", "StatefulSet", False),
+        ("apps/v1", "ReplicaSet", False),
         ("batch.volcano.sh/v1alpha1", "Job", True),
-        ("apps/v1", "ReplicaSet", True),
+        ("v1", "ReplicationController", True),
     ],
 )
 def test_pod_is_validated_unless_its_controller_was_validated(api_version: str, kind: str, *, is_judged: bool) -> None:
@@ -564,7 +705,10 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
     assert len(found.denied) < 100_000
 
 
-WHOLE = (raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), raw_stateful_set(5), bare_pod(), OLD)
+WHOLE = (
+    *(raw_jobset(uid=""), raw_lws(), raw_job(), plain_job(pod=WRONG), raw_stateful_set(5), bare_pod(), OLD),
+    *(deployment(pod=WRONG), cron_job(parallelism=3)),
+)
 
 
 @hypothesis_settings(max_examples=80)
