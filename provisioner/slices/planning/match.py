@@ -138,9 +138,9 @@ class Matcher:
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        for slice_ in eligible:
-            if self._ctx.memory.slice(slice_.id).claim is not None:
-                self._seat(slice_)
+        # Otherwise a pool that is being created could be borrowed before the pods that it was created for count on it.
+        for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
+            self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
         self._return_home(spare)
@@ -245,20 +245,22 @@ class Matcher:
                 self._claim(slice_, pool)
                 self._taken.add(slice_.id)
 
-    def _seat(self, slice_: Slice) -> None:
-        """Give a slice that shares pools and waits a node that is left."""
+    def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
+        """Give a slice that shares pools and waits a node that is left.
+
+        Without `borrow`, only of a pool of its namespace, or of the pool that it had in the last round.
+        """
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
         known = self._ctx.memory.slice(slice_.id)
         if known.is_refused(self._ctx.now):
             return
-        expired = _expired(slice_, self._ctx)
+        expired, last = _expired(slice_, self._ctx), known.claim.pool if known.claim is not None else None
 
         def may_borrow(pool: Supply) -> bool:
-            free = self._why_not_free(pool) is None and not expired
+            free = (borrow or pool.name == last) and self._why_not_free(pool) is None and not expired
             return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
 
-        last = known.claim.pool if known.claim is not None else None
         pool = self._seats.take(slice_, may_borrow, last=last, expired=expired)
         if pool is None:
             return

@@ -71,14 +71,16 @@ class Seats:
         self._missing = {pool.name: pool.missing for pool in self._pools if pool.name not in late}
         self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
         self._specified = Fits([each.view for each in self._pools])
-        #: Pools that slices of one party use, and pools without users, each with its place in `_specified`.
+        #: Pools that are open to each party, and pools without users, each with its place in `_specified`. A pool is
+        #: open to its only party of users, and to the namespace that it was created for, whoever else uses it.
         self._used_by: dict[_Party, list[tuple[int, Supply]]] = defaultdict(list)
         self._empty: list[tuple[int, Supply]] = []
         for place, pool in enumerate(self._pools):
             if not (users := self._parties.get(pool.name)):
                 self._empty.append((place, pool))
-            elif len(users) == 1:
-                self._used_by[next(iter(users))].append((place, pool))
+                continue
+            for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
+                self._used_by[party].append((place, pool))
         #: Nodes, and places in `_specified`, of the pools that are open to a party, as bits.
         self._open: dict[_Party, tuple[int, int]] = {}
         self._places: dict[Hashable, dict[PoolName, _Place]] = {}
@@ -145,7 +147,7 @@ class Seats:
     def _is_taken(self, pool: Supply, slice_: Slice) -> bool:
         """Whether slices of another party count on a pool. A pool of a request may still be handed over."""
         claimant = self._claimed.get(pool.name)
-        if claimant is None or self._party(claimant) == _party_of(slice_):
+        if claimant is None or _party_of(slice_) in (self._party(claimant), _creator_of(pool)):
             return False
         return self._round.slices[claimant].workload.kind is not WorkloadKind.PROVISIONING_REQUEST
 
@@ -154,7 +156,7 @@ class Seats:
         party, claimant = _party_of(slice_), self._claimed.get(pool.name)
         parties = self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
         if parties:
-            return parties == {party}
+            return party == _creator_of(pool) or parties == {party}
         return is_shared_by(pool, slice_) or may_borrow(pool)
 
     def _occupied(self, name: PoolName) -> bool:
@@ -174,6 +176,12 @@ def is_shared_by(pool: Supply, slice_: Slice) -> bool:
     creator = pool.ownership.workload
     is_own = creator.kind is WorkloadKind.POD and creator.namespace == slice_.workload.namespace
     return slice_.share is not None and is_own
+
+
+def _creator_of(pool: Supply) -> _Party:
+    """Return the party of unmarked pods in the namespace that a shared pool was created for; None for other pools."""
+    creator = pool.ownership.workload
+    return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 
 
 def _party_of(slice_: Slice) -> _Party:

@@ -263,6 +263,35 @@ def test_different_pods_do_not_share_a_pool_in_creation(other: dict[str, Any]) -
     assert world.sizes == [3, hosts]
 
 
+def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
+    """Otherwise the pods of the namespace, which has its create, get a second pool of the same size."""
+    world = cluster()
+    world.scale(8)
+    world.run(4)
+    assert len(world.created) == 1
+    # As in the round after the create.
+    world.memory = replace(world.memory, slices={})
+    world.scale(1, owner="a-far", namespace="a-far")
+    world.run(5)
+    assert world.sizes == [8, 1]
+
+
+@pytest.mark.parametrize("number", [1, 4], ids=["some nodes", "all nodes"])
+def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) -> None:
+    """The scheduler still binds pods to the nodes that are left."""
+    world = cluster()
+    world.scale(4)
+    world.settle()
+    uids = list(world.pods)
+    for uid in uids[:number]:
+        world.pods[uid] = replace(world.pods[uid], namespace="far", uid=f"far-{uid}")
+    leaving = uids[-1]
+    world.pods[leaving] = replace(world.pods[leaving], deletion_deadline=world.now + timedelta(seconds=30))
+    world.scale(1, owner="next")
+    world.run(5)
+    assert world.sizes == [4]
+
+
 def test_pods_and_jobset_do_not_count_on_the_same_free_pool() -> None:
     """A free pool with two nodes is for two pods, or for one JobSet, and never for both."""
     template = make_requirements(topology="2x2x1", tolerations=())
