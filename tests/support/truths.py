@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from provisioner import constants
-from provisioner.model.workloads import Workloads
+from provisioner.model.workloads import WorkloadName, Workloads
 from provisioner.slices.messages import waits
 from provisioner.slices.messages.states import RUNS
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
+from provisioner.slices.view.types import Host, PoolView, SliceView, State, View, id_of_slice, workload_id
 
 #: A waiting slice has one of these reasons, or gets one soon.
 _WAITS = frozenset(
@@ -70,7 +70,8 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
             continue
         pods[name] += 1
         if workloads.uid_of(pod) is not None and pod.group_key:
-            slice_id = f"{pod.kind.value}/{pod.namespace}/{pod.workload_name}/{pod.group_name}"
+            workload = WorkloadName(pod.kind, pod.namespace, pod.workload_name)
+            slice_id = f"{workload_id(workload)}/{pod.group_name}"
             pools[slice_id].add(name)
             if pod.deletion_deadline is None:
                 staying[slice_id].add(name)
@@ -81,7 +82,7 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
     created = {each.name: each for each in plan.pools if not each.phase.before_create}
     if {each.name for each in view.pools} != created.keys():
         yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
-    wanting = {each.slice_id for each in plan.pools if each.phase.before_create}
+    wanting = {id_ for each in plan.pools if each.phase.before_create for id_ in (each.slice_id, *each.seated)}
     waiting = [each.id for each in view.slices if each.state in (State.WAITING, State.REJECTED)]
     if len(waiting) != len(wanting):
         yield f"{len(wanting)} slices want pools, shown are {waiting}"
@@ -141,10 +142,11 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
     """Compare the view of a waiting slice with the plan's record of the reason."""
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
-    planned = (state for state in plan.pools if state.phase.before_create and state.slice_id is not None)
-    ids = {f"{state.named.kind.value}/{'/'.join(state.named[1:])}/{state.group_name}": state for state in planned}
-    slice_id = ids[each.id].slice_id if each.id in ids else None
-    is_sent = any(create.slice_id == slice_id for create in plan.creates)
+    planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]
+    ids = {id_of_slice(slice_): slice_.id for slice_ in plan.decided.slices.values()}
+    slice_id = ids.get(each.id)
+    named = {state.name for state in planned if slice_id in (state.slice_id, *state.seated)}
+    is_sent = any(create.request.name in named for create in plan.creates)
     if is_sent != (each.reason == _ABOUT_TO_BE_SENT):
         yield f"its create {'is' if is_sent else 'is not'} sent, the reason is {each.reason!r}"
     wait = plan.waits.get(slice_id) if slice_id is not None else None

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from enum import Enum
@@ -262,15 +262,22 @@ def notice(slice_: Slice, reason: str, message: str, *, key: str = "", warning: 
 
 
 def wanted_pool(
-    slice_: Slice, name: PoolName, phase: Phase, now: datetime, *, next_at: datetime | None = None
+    slice_: Slice,
+    name: PoolName,
+    phase: Phase,
+    now: datetime,
+    *,
+    others: Iterable[Slice] = (),
+    next_at: datetime | None = None,
 ) -> PoolState:
-    """Return the entry of the read model for a pool that a slice wants and that does not exist."""
+    """Return the entry of the read model for a pool that a slice, and others, want and that does not exist."""
     shape, nodes = slice_.shape, slice_.nodes
     return PoolState(
         name=name,
         phase=phase,
         since=now,
         slice_id=slice_.id,
+        seated=frozenset(each.id for each in others),
         leader=slice_.leader,
         workload=slice_.workload,
         named=slice_.workload.full_name,

@@ -222,7 +222,7 @@ def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool,
 def _users(pool: PoolState) -> tuple[SliceId, ...]:
     """List the slices that have pods on a pool, count on it, or want it."""
     if pool.phase.before_create:
-        return (pool.slice_id,) if pool.slice_id is not None else ()
+        return (pool.slice_id, *sorted(pool.seated)) if pool.slice_id is not None else ()
     found = {each for each in (*pool.holders, *pool.seated) if each is not None}
     if pool.claimant is not None:
         found.add(pool.claimant)

@@ -315,3 +315,14 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
     assert {each.uid for each in world.pods.values()} <= {
         ref.uid for plan in world.plans for each in plan.notices for ref in each.objects
     }
+
+
+def test_each_pod_of_a_shared_pool_that_waits_is_in_the_read_model() -> None:
+    """The status page shows the state of all of them, and not only of the pod that the create is for."""
+    world = cluster(max_chips_per_namespace=(("*", 40),))
+    world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
+    world.scale(20)
+    world.run(6)
+    states = [each for each in world.plans[-1].pools if each.phase.before_create]
+    named = [slice_id for each in states for slice_id in (each.slice_id, *each.seated)]
+    assert len(named) == len(set(named)) == 20

@@ -147,8 +147,10 @@ class Launches:
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
             phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self.round_.slices[slice_id]
-            self.wanted.append(wanted_pool(slice_, wait.pool, phase, self.round_.now, next_at=wait.until))
-            self.waits |= dict.fromkeys((other.id for other in self.joined[slice_id]), wait)
+            others, now = self.joined[slice_id], self.round_.now
+            slice_ = replace(slice_, parallelism=1 + len(others)) if others else slice_
+            self.wanted.append(wanted_pool(slice_, wait.pool, phase, now, others=others, next_at=wait.until))
+            self.waits |= dict.fromkeys((other.id for other in others), wait)
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
@@ -334,7 +336,8 @@ class Launches:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
-        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now))
+        others = self.joined[slice_.id][: slice_.parallelism - 1]
+        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now, others=others))
         self.served.append((slice_, request, each.options.choices))
         self.names.add(request.name)
         self.zones.setdefault(slice_.workload.uid, request.zone)
