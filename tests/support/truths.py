@@ -9,13 +9,13 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from provisioner import constants
-from provisioner.model.workloads import WorkloadName, Workloads
+from provisioner.model.workloads import Workloads
 from provisioner.slices.messages import waits
 from provisioner.slices.messages.states import RUNS
 from provisioner.slices.planning.contention.waits import WaitKind
 from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
-from provisioner.slices.view.types import Host, PoolView, SliceView, State, View, id_of_slice, workload_id
+from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
 
 #: A waiting slice has one of these reasons, or gets one soon.
 _WAITS = frozenset(
@@ -28,6 +28,7 @@ _WAITS = frozenset(
 )
 #: States of a slice whose leader does not fit on the pool of its other pods.
 _WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
+_WAITS_FOR_A_NODE = frozenset({State.JOINING, State.READY})
 #: Maximum difference between two reads of a clock at the same time.
 _ROUNDING = timedelta(microseconds=1)
 _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
@@ -69,9 +70,9 @@ def _bound(snapshot: Snapshot, view: View) -> _Bound:
         if pod.finished or name is None or (pod.deletion_deadline is not None and pod.deletion_deadline <= view.at):
             continue
         pods[name] += 1
-        if workloads.uid_of(pod) is not None and pod.group_key:
-            workload = WorkloadName(pod.kind, pod.namespace, pod.workload_name)
-            slice_id = f"{workload_id(workload)}/{pod.group_name}"
+        uid = workloads.uid_of(pod)
+        if uid is not None and pod.group_key:
+            slice_id = f"{workloads.by_uid[uid].full_name.id}/{pod.group_name}"
             pools[slice_id].add(name)
             if pod.deletion_deadline is None:
                 staying[slice_id].add(name)
@@ -119,7 +120,10 @@ def _untrue_of_slice(each: SliceView, plan: Plan, view: View, bound: _Bound) -> 
     if bound.staying.get(each.id) and each.pool not in at_home and not is_next:
         yield f"its pods are on {at_home}, it is shown on {each.pool or 'none'}"
     # A slice of one host is not split, and a split slice may have pods on a pool that is being deleted.
-    if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state):
+    # A pod may wait for a node of a pool on which other pods run.
+    waits = pool is not None and each.id in (pool.slice, *pool.other_slices) and each.state in _WAITS_FOR_A_NODE
+    waits = waits and each.bound_pods == 0 and each.hosts == 1
+    if pool is not None and pool.state is not each.state and State.SPLIT not in (pool.state, each.state) and not waits:
         yield f"its pool {pool.name} is {pool.state}"
     if each.state is State.SPLIT and not at_home and pool is not None:
         yield "it is shown as split, and none of its pods is on a pool"
@@ -143,7 +147,7 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]
-    ids = {id_of_slice(slice_): slice_.id for slice_ in plan.decided.slices.values()}
+    ids = {slice_.shown_id: slice_.id for slice_ in plan.decided.slices.values()}
     slice_id = ids.get(each.id)
     named = {state.name for state in planned if slice_id in (state.slice_id, *state.seated)}
     is_sent = any(create.request.name in named for create in plan.creates)

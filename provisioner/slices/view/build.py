@@ -45,6 +45,8 @@ _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
+#: States of a pool with pods. A pod that waits for another node of the pool does not have them.
+_WITH_OTHERS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
 _UNREADY_NODES = 10
@@ -257,6 +259,8 @@ class _Round(texts.Known):
             shown, reason = State.SPLIT, texts.of_split(self._events_of(slice_))
         elif state is not None:
             shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
+            if shown in _WITH_OTHERS and slice_.share is not None and slice_.id not in state.holders:
+                shown = State.READY if state.ready_nodes >= state.nodes else State.JOINING
             reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         else:
             shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from datetime import timedelta
 
 import pytest
 
@@ -18,6 +19,7 @@ from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import make_jobset
+from tests.support.pod_world import Cluster
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -118,3 +120,16 @@ def test_every_phase_has_a_state_and_every_delete_reason_and_wait_a_text() -> No
     assert all(states.WHY_DELETED[each] for each in DeleteReason)
     assert all(states.WHY_LATE[each] for each in DeleteWait)
     assert all(waits.cause(WaitsFor(kind=each)) for each in WaitKind)
+
+
+def test_pod_that_waits_for_a_node_of_a_used_pool_is_not_shown_as_running() -> None:
+    """A pod of a rolling update waits for the node of a pod that terminates; other pods run on the pool."""
+    world = Cluster()
+    world.scale(2)
+    world.settle()
+    uid, old = next(iter(world.pods.items()))
+    world.pods[uid] = replace(old, deletion_deadline=world.now + timedelta(seconds=30))
+    world.scale(1, owner="next")
+    world.run(3)
+    found = {each.group: each.state for each in view_of(world).slices}
+    assert found == {"web-0": State.RUNNING, "web-1": State.RUNNING, "next-0": State.READY}
