@@ -22,6 +22,7 @@ from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import (
     Backoff,
     CallState,
+    Claim,
     CreateCall,
     DeleteCall,
     Memory,
@@ -67,7 +68,7 @@ def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
     return replace(
         memory,
         pools=_pools(ctx, matching, changes),
-        slices=_with_refusals(ctx, matching, changes.refusals, _slices(ctx, matching)),
+        slices=_with_refusals(ctx, matching, changes.refusals, _slices(ctx, matching, changes.launches)),
         operations=operations,
         backoffs=backoffs,
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
@@ -150,7 +151,7 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
 
 
-def _slices(ctx: Round, matching: Matching) -> dict[SliceId, SliceMemory]:
+def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId, SliceMemory]:
     slices = {
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
@@ -161,6 +162,12 @@ def _slices(ctx: Round, matching: Matching) -> dict[SliceId, SliceMemory]:
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
+    # Other slices would take the nodes of a new shared pool first, and its own slices would get another pool.
+    for create in launches.creates:
+        claim = Claim(pool=create.request.name, since=None, has_pods=True)
+        joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
+        ids = (each.id for each in joined if each.share is not None)
+        slices |= {slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id in ids}
     return slices
 
 

@@ -276,6 +276,19 @@ def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
     assert world.sizes == [8, 1]
 
 
+def test_pod_that_is_first_in_line_takes_no_pool_that_is_created_for_another() -> None:
+    """Otherwise each pod that waits for its burst to end takes the pool of another, which gets one more pool."""
+    world = cluster()
+    world.scale(1)
+    world.step(seconds=2)
+    other = pod_of("a-0", "a")
+    asked = replace(other.requirements, cpu_millicores=100)
+    world.put(replace(other, requirements=asked, created_at=world.now, unschedulable_since=world.now))
+    for _ in range(20):
+        world.step(seconds=0.5)
+    assert [name.partition("-")[0] for name in world.created] == ["web", "a"]
+
+
 @pytest.mark.parametrize("number", [1, 4], ids=["some nodes", "all nodes"])
 def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) -> None:
     """The scheduler still binds pods to the nodes that are left."""
