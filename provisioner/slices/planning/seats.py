@@ -29,6 +29,8 @@ _BURST = timedelta(seconds=15)
 _EXPECTED_SECONDS = 600.0
 #: A pod that is being deleted frees its node for others only if it ends within this time. Users choose grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
+#: A kubelet kills a pod at the end of its grace period, and removes the pod some seconds later.
+_KILLED_WITHIN = timedelta(seconds=10)
 #: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
 _Party = tuple[str, str] | None
 
@@ -168,7 +170,7 @@ class Seats:
 
     def _is_leaving(self, pod: Pod) -> bool:
         now, until = self._round.now, pod.deletion_deadline
-        return until is not None and now < until <= now + _LEAVES_WITHIN
+        return until is not None and now - _KILLED_WITHIN < until <= now + _LEAVES_WITHIN
 
 
 def is_shared_by(pool: Supply, slice_: Slice) -> bool:

@@ -115,7 +115,8 @@ def test_many_pools_of_a_deployment_that_ends_are_deleted_at_once() -> None:
     ("grace", "bought"),
     [
         pytest.param(30, 0, id="within the grace period"),
-        pytest.param(-1, 1, id="after the grace period"),
+        pytest.param(-5, 0, id="killed at the end of the grace period"),
+        pytest.param(-60, 1, id="after the grace period"),
         pytest.param(86400, 1, id="long grace period"),
     ],
 )
