@@ -147,7 +147,8 @@ def _untrue_of_waiting(each: SliceView, plan: Plan) -> Iterator[str]:
     if each.unschedulable_since is None:
         yield "its leader is not unschedulable"
     planned = [state for state in plan.pools if state.phase.before_create and state.slice_id is not None]
-    ids = {slice_.shown_id: slice_.id for slice_ in plan.decided.slices.values()}
+    living = sorted(plan.decided.slices.values(), key=lambda slice_: slice_.leader is not None)
+    ids = {slice_.shown_id: slice_.id for slice_ in living}
     slice_id = ids.get(each.id)
     named = {state.name for state in planned if slice_id in (state.slice_id, *state.seated)}
     is_sent = any(create.request.name in named for create in plan.creates)

@@ -163,10 +163,11 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     )
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
-    idle = _idle(pools)
-    slice_views = [
-        round_.slice_view(each, states.get(each.id), plan.waits.get(each.id), idle) for each in slices.values()
-    ]
+    waits_of, idle = plan.waits, _idle(pools)
+    # While pods of a deleted controller terminate, one of the same name may exist already: its slices have leader pods.
+    living = sorted(slices.values(), key=lambda each: each.leader is not None)
+    shown = {each.shown_id: each for each in living}.values()
+    slice_views = [round_.slice_view(each, states.get(each.id), waits_of.get(each.id), idle) for each in shown]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
         chips[each.workload] += each.chips

@@ -19,7 +19,7 @@ from provisioner.slices.view.explain import explain
 from provisioner.slices.view.types import STATES, SliceView, State, View
 from tests.support.board import view_of
 from tests.support.models import make_jobset
-from tests.support.pod_world import Cluster
+from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
 from tests.support.world import World, failure, running
 
@@ -133,3 +133,13 @@ def test_pod_that_waits_for_a_node_of_a_used_pool_is_not_shown_as_running() -> N
     world.run(3)
     found = {each.group: each.state for each in view_of(world).slices}
     assert found == {"web-0": State.RUNNING, "web-1": State.RUNNING, "next-0": State.READY}
+
+
+def test_controller_that_is_recreated_under_its_name_is_shown_once() -> None:
+    """Pods of the deleted Job terminate while those of the new one wait."""
+    world = Cluster()
+    pods = [pod_of("train-x", "train", kind="Job"), pod_of("train-y", "train", kind="Job")]
+    old = replace(pods[0], group_name="train", deletion_deadline=world.now + timedelta(seconds=30))
+    for pod in (old, replace(pods[1], group_name="train", workload_uid="new", unschedulable_since=world.now)):
+        world.put(pod)
+    assert [each.leader for each in view_of(world).slices] == ["train-y"]
