@@ -156,8 +156,12 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # Kueue suspends a workload whose pods do not become ready, and resumes it.
-        or (entry.unschedulable is not None and slice_id.workload_uid in ctx.workloads.by_uid)
+        # Kueue suspends a workload whose pods do not become ready, and resumes it. A controller of one pod has no pods,
+        # and so no workload of kind POD, until it has replaced that pod.
+        or (
+            entry.unschedulable is not None
+            and (slice_id.workload_uid in ctx.workloads.by_uid or entry.unschedulable.until > ctx.now)
+        )
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
@@ -222,7 +226,9 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
-    waiting = (slice_ for slice_ in own.values() if slice_.pending and slice_.share is not None)
+    # The scheduler reports a new pod as unschedulable only after a moment.
+    unbound = (each for each in own.values() if each.leader is not None and not each.leader.node_name)
+    waiting = (each for each in unbound if each.served and each.share is not None)
     new = {each.id: demand_key(each.requirements) for each in waiting if each.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
     found = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}

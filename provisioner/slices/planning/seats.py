@@ -74,7 +74,7 @@ class Seats:
         self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
         self._specified = Fits([each.view for each in self._pools])
         #: Pools that are open to each party, and pools without users, each with its place in `_specified`. A pool is
-        #: open to its only party of users, and to the namespace that it was created for, whoever else uses it.
+        #: open to its only party of users, and to the namespace that it was created for, regardless of other users.
         self._used_by: dict[_Party, list[tuple[int, Supply]]] = defaultdict(list)
         self._empty: list[tuple[int, Supply]] = []
         for place, pool in enumerate(self._pools):

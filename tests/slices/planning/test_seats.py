@@ -146,14 +146,20 @@ def test_pods_that_cannot_be_bound_buy_few_pools(owner: str) -> None:
     assert len(world.pools) <= 1
 
 
-def test_pods_that_their_controller_replaces_wait_like_the_refused_pods() -> None:
+@pytest.mark.parametrize("pause_seconds", [0, 1], ids=["at once", "after rounds"])
+def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(pause_seconds: int) -> None:
     """Otherwise each new pod would get a pool immediately, and the memory would grow with the deleted pods."""
     world = cluster()
     for hour in range(24):
         world.pods.clear()
+        if pause_seconds:
+            world.step(seconds=pause_seconds)
         for number in range(4):
             pod = replace(pod_of(f"web-{hour}-{number}"), created_at=world.now, unschedulable_since=world.now)
-            world.put(pod)
+            world.put(replace(pod, unschedulable_since=None) if pause_seconds else pod)
+        if pause_seconds:
+            world.step(seconds=pause_seconds)
+        world.pods = {uid: replace(pod, unschedulable_since=pod.created_at) for uid, pod in world.pods.items()}
         for _ in range(12):
             world.step(seconds=300)
             world.finish_creates()
