@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING
 from provisioner import constants
 from provisioner.kube.protocol import JsonObject
 from provisioner.model.capacity import Node, PoolName
-from provisioner.model.workloads import ObjectRef
+from provisioner.model.workloads import ObjectRef, WorkloadKind
 from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Plan
 from rehearsal.simulators.gke.records import NodeState, Pool, PoolStatus
@@ -27,7 +27,7 @@ from tests.simulation.assigned import CORDONS, Assigned
 from tests.simulation.deletes import KEEP, LOOK_TO_EFFECT_SECONDS, Deletes
 from tests.simulation.fairness import PAYS, TOLD, Fairness
 from tests.simulation.line import Line
-from tests.simulation.objects import WorkloadRun
+from tests.simulation.objects import PodRun, WorkloadRun
 from tests.simulation.pools import (
     are_ours,
     chips_asked,
@@ -39,6 +39,7 @@ from tests.simulation.pools import (
     same_kind,
     workload_name,
 )
+from tests.simulation.shared import Shared
 from tests.simulation.stock import Stock
 from tests.simulation.waiting import Waiting
 
@@ -78,7 +79,9 @@ class Checker:
         self.assigned = Assigned(simulation, self)
         self.stock = Stock(simulation)
         self.line = Line(simulation, self)
-        simulation.cluster.on_bound = self.assigned.bound
+        self.shared = Shared(simulation, self)
+        simulation.cluster.on_plain = self.shared.changed
+        simulation.cluster.on_bound = self._bound
         self.deleted_by_hand: set[str] = set()
         #: Time at which a user last opened a node of a pool that a user had cordoned.
         self.opened_by_hand: dict[str, float] = {}
@@ -140,9 +143,12 @@ class Checker:
             self.fairness.create_accepted(process, pool.body)
             if not pulls_images(pool.body):
                 self.stage.violate(SERVE, f"{process.name} makes {name}, whose nodes cannot pull private images")
-            self._judge_charge(process, pool)
-            if not self.asked.judge_refill(process, pool):
-                self._judge_create(process, pool)
+            if workload_name(pool)[0] == WorkloadKind.POD:
+                self.shared.created(process, pool)
+            else:
+                self._judge_charge(process, pool)
+                if not self.asked.judge_refill(process, pool):
+                    self._judge_create(process, pool)
             self.asked.judge_create(process, pool)
             self.assigned.created(process, pool)
             self.stock.created(process, pool)
@@ -164,6 +170,9 @@ class Checker:
         """Check a write to a node or of a status."""
         if "status" in body:
             self.asked.before_status(process, path, body["status"])
+            return
+        if "/pods/" in path:
+            self.shared.before_cost(process, path, body)
             return
         node = self.simulation.cluster.nodes.get(path.rsplit("/", 1)[-1])
         if not self.simulation.same_cluster:
@@ -195,6 +204,10 @@ class Checker:
             others = {each.name for each in self.simulation.cluster.every_workload if each.namespace != ref.namespace}
             if named := [name for name in others if f"{name}-" in message]:
                 self.stage.violate(TOLD, f"an Event on {ref} names {', '.join(named)} of another namespace")
+
+    def _bound(self, pod: PodRun) -> None:
+        self.assigned.bound(pod)
+        self.shared.bound(pod)
 
     def told(self, workload: WorkloadRun, job: int) -> set[str]:
         """Return the reasons of the Events on a workload and on the pods of one of its slices."""
@@ -379,6 +392,7 @@ class Checker:
             found.append((SERVE, "not everybody has come"))
         found += [(SERVE, unserved) for unserved in self.asked.unserved()]
         found += self.assigned.unsettled()
+        found += self.shared.unsettled()
         found += [
             (SERVE, f"{workload.kind} {workload.name} has not ended")
             for workload in cluster.workloads.values()

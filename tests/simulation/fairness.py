@@ -77,6 +77,7 @@ class Fairness:
         """Count a create."""
         uid, namespace = _counted_for(pool)
         slices = sum(each.most_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
+        slices = slices or self._simulation.checker.shared.most_pods.get(uid, 0)
         for key, most, per_second in (
             # One create of each slice may be in progress when the response to the last one comes.
             (uid, _BURST + 2 * slices, _PER_SECOND),

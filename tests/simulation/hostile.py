@@ -104,7 +104,7 @@ class Hostile:
         self.simulation = simulation
         self.stage = simulation.stage
         self.rng = rng = random.Random(f"hostile {simulation.stage.seed}")
-        self.present = rng.random() < _CHANCE and simulation.same_cluster
+        self.present = rng.random() < _CHANCE and simulation.same_cluster and not simulation.pods.present
         self.resource = rng.choice(tuple(_RESOURCES)) if self.present else ""
         self._kinds = {_RESOURCES.get(self.resource, ""), *rng.sample(_KINDS, k=rng.choice((0, 1, 1, 2)))}
         if self.resource == "operations":

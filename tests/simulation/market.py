@@ -71,6 +71,9 @@ class Market:
             self.choices, self.zones, self.same_zone, self.flex_start_alone = (), (ZONE,), False, False
             self.stock_chips, self.max_chips = simulation.hostile.stock_chips, simulation.hostile.max_chips
             self.max_pools, self.gangs = None, False
+        if simulation.pods.present:
+            # Deployments never end, so no other workload may wait for their capacity.
+            self.stock_chips, self.max_chips, self.max_pools, self.gangs = None, None, None, False
 
     @property
     def scarce(self) -> bool:
@@ -85,8 +88,7 @@ class Market:
     def settings(self) -> dict[str, Any]:
         """Return the settings of the provisioner that follow from the capacity."""
         return {
-            # Pods without a workload are foreign here: no team has pods of other controllers.
-            "serve_pods": "none",
+            **self.simulation.pods.settings(),
             "capacity": parse_choices(", ".join(self.choices)),
             "zones": tuple(Zone(zone) for zone in self.zones),
             "same_zone": self.same_zone,

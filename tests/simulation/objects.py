@@ -5,7 +5,7 @@ from __future__ import annotations
 import abc
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from provisioner import constants
 from provisioner.kube.fields import format_time
@@ -15,6 +15,9 @@ from provisioner.slices.demand import SliceId
 from provisioner.workloads import JOBSET, Kind
 from tests.support.objects import job_reference
 from tests.support.simulations.stage import Agenda
+
+if TYPE_CHECKING:
+    from tests.simulation.deployments import Controller
 
 NAMESPACE = "research"
 HOSTILE_NAMESPACE = "mallory"
@@ -99,6 +102,16 @@ class PodRun:
     kept_off: bool = False
     #: Whether the pod tolerates every taint.
     tolerates_all: bool = False
+    #: Controller of a pod without a workload, such as a ReplicaSet; None for a bare pod.
+    owner: Controller | None = None
+    #: Metadata of a pod without a workload, in addition to its identity.
+    metadata: JsonObject = field(default_factory=dict)
+    #: Requests of a pod without a workload in addition to chips, and whether the scheduler can bind it.
+    requests: dict[str, str] = field(default_factory=dict)
+    bindable: bool = True
+    #: Deletion cost that a process has written, empty if none has, and the time of the write.
+    cost: str = ""
+    cost_at: float = 0.0
     #: Whether a finalizer keeps the object (`held`), and whether the object is removed without it (`due`).
     held: bool = False
     due: bool = False
@@ -399,6 +412,9 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
         metadata["annotations"] = metadata.get("annotations", {}) | pod.workload.pod_annotations()
     elif pod.claim is not None:
         metadata |= pod.claim.workload.marks(pod.claim.job, pod.index, controlled=pod.claim.controlled)
+    metadata |= pod.metadata
+    if pod.cost:
+        metadata["annotations"] = {**metadata.get("annotations", {}), constants.POD_DELETION_COST: pod.cost}
     if pod.deadline is not None:
         metadata["deletionTimestamp"] = format_time(agenda.wall(pod.deadline - agenda.now))
     status: dict[str, Any] = {"phase": pod.phase}
@@ -414,8 +430,7 @@ def raw_pod(pod: PodRun, agenda: Agenda) -> JsonObject:
             }
         ]
     spec = {**pod_spec(pod.shape), "nodeSelector": pod.selector, "priority": pod.priority}
-    if pod.workload is not None:
-        spec["containers"][0]["resources"]["requests"] |= pod.workload.requests
+    spec["containers"][0]["resources"]["requests"] |= pod.workload.requests if pod.workload else pod.requests
     if pod.node:
         spec["nodeName"] = pod.node
     if pod.tolerates_all:

@@ -16,7 +16,7 @@ from provisioner.google import errors as google_errors
 from provisioner.kube import live, reflector
 from provisioner.kube.lease import LeaseElector
 from provisioner.kube.reflector import Reflector
-from provisioner.model import membership, placement
+from provisioner.model import bounds, membership, placement
 from provisioner.model.capacity import Failure, FailureKind, PoolName, PoolStatus, Taint
 from provisioner.model.membership import Membership
 from provisioner.model.workloads import GroupKey, WorkloadKind, WorkloadName, Workloads, WorkloadUid
@@ -27,7 +27,7 @@ from provisioner.slices.demand import asks as demand_asks
 from provisioner.slices.demand import slices as demand_slices
 from provisioner.slices.gate import Gate
 from provisioner.slices.messages import statuses
-from provisioner.slices.planning import assignment, stuck
+from provisioner.slices.planning import assignment, remember, scale_in, seats, stuck
 from provisioner.slices.planning import match as matching
 from provisioner.slices.planning import round as rounds
 from provisioner.slices.planning.contention import limits, operations, usage
@@ -37,6 +37,7 @@ from provisioner.slices.planning.create import gangs, options
 from provisioner.slices.planning.delete import failing, room, unneeded
 from provisioner.slices.planning.memory import answers, backoff
 from provisioner.slices.planning.round import Supply
+from provisioner.slices.planning.seats import Seats
 from provisioner.slices.planning.spec import capacity, specification
 from provisioner.slices.planning.spec import fit as spec_fit
 from provisioner.slices.planning.spec.specification import Ownership, Specification, pool_name
@@ -44,7 +45,7 @@ from provisioner.slices.report import Reporter
 from provisioner.slices.suppliers.gke import identity_check, translate
 from provisioner.slices.view import build as view_build
 from provisioner.slices.view.timeline import Timeline
-from provisioner.workloads import pods
+from provisioner.workloads import plain, pods
 from tests.simulation.asks import BUFFER, REQUEST
 from tests.simulation.objects import NAMESPACE
 from tests.support.simulations.bugs import Bug, always
@@ -378,6 +379,16 @@ def _once_for_a_pool(original: Any) -> Any:
     return assign
 
 
+def _alone(original: Any) -> Any:
+    """Creates a pool for each pod."""
+    return lambda slices, *rest, **options: [pair for each in slices for pair in original((each,), *rest, **options)]
+
+
+def _not_handed_on(_original: Any) -> Any:
+    """Forgets the back-off of refused pods when their controller replaces them."""
+    return lambda ctx, _uid, siblings, _slices: {key: last for key, last in siblings.items() if key in ctx.slices}
+
+
 BUGS: tuple[Bug, ...] = (
     # The following two take longest to be found: first, so that all processes end at the same time.
     Bug(
@@ -614,4 +625,10 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="refused-pools-are-kept", at=(stuck, "_is_refused"), mutate=always(False), search_from=129),
     Bug(name="pools-for-pods-that-fit-none", at=(spec_fit, "check_fit"), mutate=always(None), search_from=14),
     Bug(name="room-for-failed-capacity", at=(options, "has_fresh_offer"), mutate=always(True), search_from=14),
+    Bug(name="terminating-pods-keep-their-nodes", at=(Seats, "_is_leaving"), mutate=always(False), search_from=1119),
+    Bug(name="pods-buy-a-pool-each", at=(seats, "join"), mutate=_alone, search_from=1119),
+    Bug(name="shared-pools-have-no-maximum", at=(bounds, "SHARED_POOL_NODES"), mutate=lambda _: 64, search_from=1365),
+    Bug(name="deletion-costs-are-equal", at=(scale_in, "_cost_of"), mutate=always(5), search_from=1167),
+    Bug(name="replaced-misfits-buy-again", at=(remember, "_handed_on"), mutate=_not_handed_on, search_from=1056),
+    Bug(name="serve-pods-is-ignored", at=(plain, "is_asked_for"), mutate=always(True), search_from=1227),
 )

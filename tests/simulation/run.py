@@ -30,6 +30,7 @@ from tests.simulation.kueue import Kueue
 from tests.simulation.market import Market
 from tests.simulation.people import People
 from tests.simulation.planted import BUGS
+from tests.simulation.podteam import PodTeam
 from tests.simulation.process import Process
 from tests.simulation.rays import RayTeam
 from tests.simulation.sets import ServingTeam
@@ -79,6 +80,7 @@ class Simulation:
         self.same_cluster = not stage.chance(0.03)
         self.labels_uid = not stage.chance(0.1)
         self.asks = asked_in(seed)
+        self.pods = PodTeam(self)
         self.hostile = Hostile(self)
         if self.hostile.rivals.has_buffer:
             self.asks = (BUFFER,)
@@ -164,8 +166,10 @@ class Simulation:
         self.ray_team.begin()
         self.kueue.begin()
         self.buffer_team.begin()
+        self.pods.begin()
         agenda.wait(self.storm_seconds)
         self.chaos.end()
+        self._stay_with_the_pods()
         if self.hostile.present:
             bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS
             self._stay_with_the_hostile()
@@ -191,6 +195,16 @@ class Simulation:
                     "calls to GKE by one process within a minute": self.checker.most_calls_per_minute,
                 }
             agenda.wait(_STEP_SECONDS)
+
+    def _stay_with_the_pods(self) -> None:
+        """Wait until the team of Deployments has taken its steps next to hostile pods; then remove the hostile pods."""
+        if not self.pods.present:
+            return
+        self.pods.begin_calm()
+        while not self.pods.done:
+            self.stage.agenda.wait(_STEP_SECONDS)
+            self.pods.look()
+        self.pods.intruders.leave()
 
     def _stay_with_the_hostile(self) -> None:
         """Wait until the honest JobSets are served next to hostile tenants; then remove the hostile tenants."""

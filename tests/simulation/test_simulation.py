@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tests.simulation.planted import BUGS
+from tests.simulation.podteam import FIRST_SEED
 from tests.support.simulations.contract import SimulationContract
 
 
@@ -14,6 +15,12 @@ class TestSimulation(SimulationContract):
     bugs = len(BUGS)
     #: Maximum number of seeds per bug: its first seed finds it, or, if a change has moved it, about a hundred seeds do.
     seeds_for_a_bug = 400
+
+    def test_no_run_with_deployments_and_hostile_pods_breaks_an_invariant(self) -> None:
+        """Every third run from this seed on has a team of Deployments; the recorded histories have none."""
+        done = self._simulate("--seeds", "60", "--first", str(FIRST_SEED))
+        assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
+        assert "hostile pods" in done.stdout
 
     def test_violation_is_reported_with_its_history(self) -> None:
         """The broken invariant is named, with the steps that led to it and an exit code that fails a build."""

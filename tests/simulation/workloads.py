@@ -1,6 +1,7 @@
 """Simulated Kubernetes: the JobSet controller, the scheduler, kubelets, and the pod garbage collector.
 
-LeaderWorkerSets have their own controller in `sets`, plain Jobs in `jobs`, and RayClusters in `rays`.
+LeaderWorkerSets have their own controller in `sets`, plain Jobs in `jobs`, RayClusters in `rays`, and Deployments and
+StatefulSets in `deployments`.
 
 The actors are small and act a random time after a change. Placement is exclusive: a node pool has pods of one slice
 only, and followers come after their leader is bound, on its pool. Some workloads leave placement to the policy and have
@@ -22,6 +23,7 @@ from provisioner.kube.watches import parse_node
 from provisioner.model.capacity import Node
 from tests.simulation import scheduler
 from tests.simulation.admission import Admission
+from tests.simulation.deployments import Controller
 from tests.simulation.jobs import JobController, JobRun
 from tests.simulation.objects import OTHER_NAMESPACE, Claim, JobSetRun, PodRun, Shape, WorkloadRun, raw_pod
 from tests.simulation.rays import RayController, RayRun
@@ -29,6 +31,8 @@ from tests.simulation.sets import SetController, SetRun
 from tests.simulation.store import Change, Stage
 
 _GRACES_SECONDS = (1.0, 5.0, 30.0)
+#: Maximum time in seconds between the end of a grace period and the removal of a controller's pod.
+LATE_SECONDS = 2.0
 #: Probability that the scheduler's decision and its binding are two steps in a run.
 _TWO_STEP_BINDING_CHANCE = 0.5
 _DECISION_TO_BINDING_SECONDS = (0.05, 3.0)
@@ -44,6 +48,8 @@ class Cluster:
         self.admission = admission
         #: Called for each pod that is bound, before any consequence of the binding.
         self.on_bound: Callable[[PodRun], None] = lambda _pod: None
+        #: Called for each pod without a workload that was created, deleted or removed, or has ended.
+        self.on_plain: Callable[[PodRun], None] = lambda _pod: None
         #: Workloads by path.
         self.workloads: dict[str, WorkloadRun] = {}
         self.every_workload: list[WorkloadRun] = []
@@ -301,6 +307,14 @@ class Cluster:
         self.stage.agenda.after(lasting_seconds, lambda: self._remove(pod))
         return pod
 
+    def add_plain(self, pod: PodRun) -> bool:
+        """Create a pod that was built elsewhere; return whether the API server allows it."""
+        if not self._review(pod):
+            return False
+        self.stage.note("user", "creates pod %s of %s", pod.name, pod.owner.name if pod.owner is not None else "nobody")
+        self._put(pod)
+        return True
+
     def _review(self, pod: PodRun) -> bool:
         """Let the API server change a pod that is about to be created; return whether it allows the pod."""
         labels = raw_pod(pod, self.stage.agenda)["metadata"].get("labels", {})
@@ -308,8 +322,13 @@ class Cluster:
 
     def _put(self, pod: PodRun) -> None:
         self.pods[pod] = None
+        self._changed(pod)
         self.show(pod)
         self.schedule_soon()
+
+    def _changed(self, pod: PodRun) -> None:
+        if pod.workload is None:
+            self.on_plain(pod)
 
     def show(self, pod: PodRun) -> None:
         """Write the current state of the object."""
@@ -329,8 +348,12 @@ class Cluster:
             pod for pod in self.pods if not pod.node and not pod.assigned and pod.deadline is None and not pod.finished
         ]
         self.stage.rng.shuffle(waiting)
+        # Pods of one controller are alike, so after the first that fits no node, the others fit none.
+        unfit: set[Controller] = set()
         for pod in waiting:
-            node = self._place(pod)
+            node = self._place(pod) if pod.owner not in unfit else None
+            if node is None and pod.owner is not None:
+                unfit.add(pod.owner)
             if node is not None and self.two_steps:
                 self._assign(pod, node)
             elif node is not None:
@@ -340,6 +363,8 @@ class Cluster:
                 self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
             elif pod.workload is not None and pod.workload.requests:
                 self._refuse(pod, pod.workload.requests)
+            elif not pod.bindable:
+                self._refuse(pod, pod.requests)
 
     def _refuse(self, pod: PodRun, requests: Mapping[str, str]) -> None:
         """Write the scheduler's message, which has the number of nodes; other pods keep their first message."""
@@ -349,7 +374,7 @@ class Cluster:
             self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
 
     def _place(self, pod: PodRun) -> Node | None:
-        if pod.workload is not None and not pod.workload.bindable:
+        if not pod.bindable or (pod.workload is not None and not pod.workload.bindable):
             return None
         fitting: dict[str, list[Node]] = {}
         for node in self.nodes.values():
@@ -406,6 +431,8 @@ class Cluster:
         self._use(pod)
         self.stage.note("scheduler", "binds %s to %s of %s", pod.name, node.name, node.pool_name)
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
+        if pod.owner is not None:
+            pod.owner.changed(pod)
         if pod.workload is not None:
             pod.workload.last_pool[pod.job] = pod.pool
             pod.workload.last_bound_at[pod.job] = self.stage.agenda.now
@@ -461,6 +488,7 @@ class Cluster:
     def end(self, pod: PodRun, phase: str) -> None:
         """Let a pod end normally."""
         pod.phase = phase
+        self._changed(pod)
         if pod.workload is not None:
             del pod.workload.pods[pod.job, pod.index]
         self._use(pod)
@@ -477,7 +505,10 @@ class Cluster:
             return
         grace = rng.choice(_GRACES_SECONDS)
         pod.deadline = math.floor(now + grace)
+        # A process that ignores the signal is killed at the end of its grace period, and its pod is removed after that.
+        grace += LATE_SECONDS if pod.owner is not None else 0.0
         self._use(pod)
+        self._changed(pod)
         self.stage.store.put(pod.path, raw_pod(pod, self.stage.agenda))
         if pod.node not in self.nodes:
             self._collect(pod)
@@ -504,6 +535,7 @@ class Cluster:
             return
         pod.gone = True
         self.pods.pop(pod, None)
+        self._changed(pod)
         if pod.assigned:
             self.on_node.get(pod.assigned, {}).pop(pod, None)
         if pod.node:
@@ -519,6 +551,8 @@ class Cluster:
                 self.restart(workload, f"pod {pod.name} is gone")
             self.kick(workload)
         self.stage.store.remove(pod.path)
+        if pod.owner is not None:
+            pod.owner.changed(pod)
         self.schedule_soon()
 
     def _see(self, change: Change) -> None:

@@ -1,0 +1,273 @@
+"""ReplicaSets, Deployments and StatefulSets of single hosts, and their controllers.
+
+The controllers are never kinder than those of Kubernetes. A ReplicaSet replaces a pod while it terminates, knows a
+deletion cost only some time after its write, and breaks ties at random. A Deployment has `maxSurge` 1, or 0 with
+`maxUnavailable` 1. A StatefulSet is OrderedReady. Pods have no other workload in the simulation, as foreign pods.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject, object_path
+from tests.simulation.objects import PodRun, Shape
+
+if TYPE_CHECKING:
+    from tests.simulation.workloads import Cluster
+
+#: Time in seconds after which a controller acts on a change.
+_SYNC_SECONDS = (0.02, 1.5)
+#: Time in seconds after which a ReplicaSet's cache shows a deletion cost.
+COST_KNOWN_SECONDS = 2.0
+#: Time in seconds after which a controller recreates a pod that the API server has rejected.
+_REJECTED_AGAIN_SECONDS = 10.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Template:
+    """Pod template of a controller."""
+
+    shape: Shape
+    #: Whether the pods have the annotation that requests pools, for SERVE_PODS=annotated.
+    annotated: bool = False
+    #: Requests in addition to chips.
+    requests: Mapping[str, str] = field(default_factory=dict)
+    #: Whether the scheduler can bind the pods.
+    bindable: bool = True
+    tolerates_all: bool = False
+    #: Deletion cost that the user sets; empty for none.
+    own_cost: str = ""
+
+    def annotations(self) -> dict[str, str]:
+        """Return the annotations of its pods."""
+        annotations = {constants.SERVE: "true"} if self.annotated else {}
+        return annotations | ({constants.POD_DELETION_COST: self.own_cost} if self.own_cost else {})
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Controller:
+    """A ReplicaSet, or another controller that keeps a number of alike pods."""
+
+    cluster: Cluster
+    rng: random.Random
+    name: str
+    namespace: str
+    uid: str
+    template: Template
+    replicas: int
+    kind: str = "ReplicaSet"
+    #: Deployment to which it belongs; None if it has no owner.
+    deployment: Deployment | None = None
+    pods: dict[PodRun, None] = field(default_factory=dict)
+    #: Maximum number of pods that it had at a time.
+    most_pods: int = 0
+    sync_due: bool = False
+
+    @property
+    def active(self) -> list[PodRun]:
+        """Pods that count for the replicas: neither finished nor being deleted."""
+        return [pod for pod in self.pods if not pod.gone and pod.deadline is None and not pod.finished]
+
+    @property
+    def ready(self) -> list[PodRun]:
+        """Active pods that run."""
+        return [pod for pod in self.active if pod.node]
+
+    def kick(self) -> None:
+        """Let the controller act soon; a ReplicaSet's Deployment acts instead of it."""
+        if self.deployment is not None:
+            self.deployment.kick()
+        elif not self.sync_due:
+            self.sync_due = True
+            self.cluster.stage.agenda.after(self.rng.uniform(*_SYNC_SECONDS), self._sync_alone)
+
+    def _sync_alone(self) -> None:
+        self.sync_due = False
+        self.sync()
+
+    def sync(self) -> None:
+        """Create missing pods, or delete those that are too many."""
+        active = self.active
+        for _ in range(self.replicas - len(active)):
+            self.create(self.cluster.new_name(self.name))
+        if len(active) > self.replicas:
+            ranks = {pod: self.rank(pod) for pod in active}
+            for pod in sorted(active, key=lambda each: ranks[each])[: len(active) - self.replicas]:
+                self.cluster.terminate(pod)
+
+    def rank(self, pod: PodRun) -> tuple[bool, int, float]:
+        """Return the rank by which pods are deleted, lowest first: pods without a node, then by the deletion cost."""
+        known = self.cluster.stage.agenda.now - pod.cost_at >= COST_KNOWN_SECONDS
+        cost = self.template.own_cost or (pod.cost if known else "")
+        return bool(pod.node), int(cost or 0), self.rng.random()
+
+    def create(self, name: str, *, index: int | None = None) -> None:
+        """Create a pod; later if the API server rejects it."""
+        reference = {"apiVersion": "apps/v1", "kind": self.kind, "name": self.name, "uid": self.uid, "controller": True}
+        metadata: JsonObject = {"ownerReferences": [reference]}
+        if index is not None:
+            metadata["labels"] = {"apps.kubernetes.io/pod-index": str(index)}
+        pod = new_pod(self.cluster, self.template, name, self.namespace, metadata, owner=self)
+        pod.index = index or 0
+        if self.cluster.add_plain(pod):
+            self.pods[pod] = None
+            self.most_pods = max(self.most_pods, len(self.active))
+        else:
+            self.cluster.stage.agenda.after(_REJECTED_AGAIN_SECONDS, self.kick)
+
+    def changed(self, pod: PodRun) -> None:
+        """Learn that a pod was bound, has ended or was removed."""
+        if pod.gone:
+            self.pods.pop(pod, None)
+        self.kick()
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class StatefulSet(Controller):
+    """An OrderedReady StatefulSet."""
+
+    #: UIDs of the pods of an earlier template.
+    outdated: set[str] = field(default_factory=set)
+
+    @property
+    def settled(self) -> bool:
+        """Whether exactly its replicas run, each of the present template."""
+        return len(self.pods) == len(self.ready) == self.replicas and not self.outdated
+
+    def update(self) -> None:
+        """Change the template: each pod is replaced, the highest index first."""
+        self.outdated = {pod.uid for pod in self.pods}
+        self.kick()
+
+    def sync(self) -> None:
+        """Create, delete or replace at most one pod, if all pods of lower index run."""
+        by_index = {pod.index: pod for pod in self.pods if not pod.gone}
+        self.outdated &= {pod.uid for pod in by_index.values()}
+        if any(pod.deadline is not None for pod in by_index.values()):
+            return
+        for index in range(self.replicas):
+            pod = by_index.get(index)
+            if pod is None:
+                name = f"{self.name}-{index}"
+                if self.cluster.stage.store.find(object_path("pods", name, namespace=self.namespace)) is None:
+                    self.create(name, index=index)
+                return
+            if not pod.node:
+                return
+        extra = [index for index in by_index if index >= self.replicas]
+        old = extra or [index for index, pod in by_index.items() if pod.uid in self.outdated]
+        if old:
+            self.cluster.terminate(by_index[max(old)])
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class Deployment:
+    """A Deployment; its ReplicaSets are in the order of their templates, the newest last."""
+
+    cluster: Cluster
+    rng: random.Random
+    name: str
+    namespace: str
+    template: Template
+    replicas: int
+    #: maxSurge. With 0, maxUnavailable is 1, otherwise 0.
+    surge: int
+    sets: list[Controller] = field(default_factory=list)
+    revision: int = 0
+    sync_due: bool = False
+
+    @property
+    def pods(self) -> list[PodRun]:
+        """All its pods that exist."""
+        return [pod for each in self.sets for pod in each.pods]
+
+    @property
+    def settled(self) -> bool:
+        """Whether exactly its replicas run, all of the newest template."""
+        newest = self.sets[-1]
+        return len(self.sets) == 1 and len(newest.pods) == len(newest.ready) == newest.replicas == self.replicas
+
+    def update(self) -> None:
+        """Change the template, which begins a rolling update."""
+        self.revision += 1
+        self.sets.append(
+            Controller(
+                cluster=self.cluster,
+                rng=self.rng,
+                name=f"{self.name}-{self.revision}",
+                namespace=self.namespace,
+                uid=self.cluster.stage.store.new_uid("replicaset"),
+                template=self.template,
+                replicas=0,
+                deployment=self,
+            )
+        )
+        self.kick()
+
+    def kick(self) -> None:
+        """Let the controllers act soon."""
+        if not self.sync_due:
+            self.sync_due = True
+            self.cluster.stage.agenda.after(self.rng.uniform(*_SYNC_SECONDS), self._sync)
+
+    def _sync(self) -> None:
+        self.sync_due = False
+        *old, new = self.sets
+        before = [each.replicas for each in self.sets]
+        if sum(each.replicas for each in old):
+            self._roll(old, new)
+        else:
+            new.replicas = self.replicas
+        for each in self.sets:
+            each.sync()
+        if before != [each.replicas for each in self.sets]:
+            # Terminating pods do not count, so the next pods are created immediately.
+            self.kick()
+        self.sets = [each for each in self.sets if each is new or each.replicas or each.pods]
+
+    def _roll(self, old: list[Controller], new: Controller) -> None:
+        """Scale the newest ReplicaSet up and the others down, within maxSurge and maxUnavailable."""
+        total, least = sum(each.replicas for each in self.sets), max(0, self.replicas - (not self.surge))
+        new.replicas = min(max(self.replicas + self.surge - total, 0) + new.replicas, self.replicas)
+        total = sum(each.replicas for each in self.sets)
+        excess = total - least - (new.replicas - len(new.ready))
+        for each in old:
+            # Pods that do not run are deleted first.
+            cut = max(0, min(excess, each.replicas - len(each.ready)))
+            each.replicas -= cut
+            excess -= cut
+        can = sum(min(len(each.ready), each.replicas) for each in self.sets) - least
+        for each in old:
+            cut = max(0, min(can, excess, each.replicas))
+            each.replicas -= cut
+            excess, can = excess - cut, can - cut
+
+
+def new_pod(
+    cluster: Cluster,
+    template: Template,
+    name: str,
+    namespace: str,
+    metadata: JsonObject,
+    *,
+    owner: Controller | None = None,
+) -> PodRun:
+    """Return a pod of a template that has not been created yet."""
+    return PodRun(
+        name=name,
+        namespace=namespace,
+        uid=cluster.stage.store.new_uid("pod"),
+        workload=None,
+        shape=template.shape,
+        selector=template.shape.selector(),
+        created=cluster.stage.agenda.now,
+        tolerates_all=template.tolerates_all,
+        owner=owner,
+        metadata={**metadata, "annotations": template.annotations()},
+        requests=dict(template.requests),
+        bindable=template.bindable,
+    )

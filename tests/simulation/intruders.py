@@ -1,0 +1,163 @@
+"""A hostile tenant with pods without a workload, in most runs with a team of Deployments.
+
+It forges owners, squats on nodes of other namespaces, floods the scheduler with alike pods, gives each pod other
+requests or a resource that no node has, and deletes and recreates its pods. The random source is that of the team.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from provisioner.kube.protocol import JsonObject
+from tests.simulation.deployments import Controller, Template, new_pod
+from tests.simulation.objects import HOSTILE_NAMESPACE, PodRun
+
+if TYPE_CHECKING:
+    from tests.simulation.podteam import PodTeam
+    from tests.simulation.run import Simulation
+
+_CHANCE = 0.7
+_KINDS = ("forges owners", "squats", "crowd", "distinct", "misfits", "predicted misfits", "flaps")
+_CROWD, _DISTINCT = (18, 40), 10
+#: Resource that only the scheduler knows to be missing, and requests that no machine meets.
+_UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
+#: Seconds for which squatters stay on their nodes, and for which pods that flap exist.
+_SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
+#: Seconds between replacements of pods that fit no host. The scheduler must have refused a pod for a minute.
+_REPLACED_SECONDS = (100.0, 900.0)
+#: Seconds for which the tenant stays in the calm at least: misfits retry after 40 minutes in some runs.
+_STAYS_SECONDS = (300.0, 300.0, 600.0, 600.0, 3600.0)
+
+
+class Intruders:
+    """The hostile tenant of one run."""
+
+    def __init__(self, simulation: Simulation, team: PodTeam) -> None:
+        self._simulation, self._stage, self._team = simulation, simulation.stage, team
+        self._rng = rng = team.rng
+        present = rng.random() < _CHANCE
+        self._kinds = rng.sample(_KINDS, k=rng.choice((1, 2, 3))) if present else []
+        self._stays_until = 0.0
+        self._gone = False
+        self._controllers: list[Controller] = []
+        self._bare: list[PodRun] = []
+
+    @property
+    def done(self) -> bool:
+        """Whether the tenant has stayed long enough."""
+        return self._stage.agenda.now >= self._stays_until
+
+    def begin(self) -> None:
+        """Start during the storm."""
+        if not self._stage.stormy or not self._kinds:
+            return
+        for kind in self._kinds:
+            if kind in ("squats", "forges owners", "flaps"):
+                self._stage.agenda.after(self._rng.uniform(1.0, 60.0), lambda kind=kind: self._come(kind))
+
+    def begin_calm(self) -> None:
+        """Start the other kinds when all faults are repaired."""
+        if not self._kinds:
+            return
+        self._stays_until = self._stage.agenda.now + self._rng.choice(_STAYS_SECONDS)
+        for kind in self._kinds:
+            self._stage.agenda.after(self._rng.uniform(110.0, 250.0), lambda kind=kind: self._come(kind))
+
+    def leave(self) -> None:
+        """Delete all pods of the tenant."""
+        self._gone = True
+        if self._kinds:
+            self._stage.note("mallory", "leaves")
+        for controller in self._controllers:
+            controller.replicas = 0
+            controller.kick()
+        for pod in self._bare:
+            self._simulation.cluster.terminate(pod)
+
+    def _come(self, kind: str) -> None:
+        if self._gone:
+            return
+        self._stage.fault("hostile pods", kind)
+        match kind:
+            case "forges owners":
+                self._forge()
+            case "squats":
+                self._squat()
+            case "crowd":
+                self._control("crowd", self._rng.randint(*_CROWD))
+            case "distinct":
+                for number in range(_DISTINCT):
+                    self._control(f"distinct-{number}", 1, requests={"cpu": f"{100 + number}m"})
+            case "misfits":
+                fuse = self._control("fuse", self._rng.choice((1, 3)), requests=_UNKNOWN, bindable=False)
+                self._flap(fuse, _REPLACED_SECONDS)
+            case "predicted misfits":
+                self._control("fits-none", 3, requests=_PREDICTED, bindable=False)
+            case _:
+                self._flap(self._control("flaps", self._rng.choice((1, 4))), _FLAPS_SECONDS)
+
+    def _template(self, **options: object) -> Template:
+        annotated = self._team.serve_pods == "annotated" and self._rng.random() < 0.7
+        return Template(shape=self._team.shape, annotated=annotated, **options)  # type: ignore[arg-type]
+
+    def _control(self, name: str, replicas: int, **options: object) -> Controller:
+        controller = Controller(
+            cluster=self._simulation.cluster,
+            rng=self._rng,
+            name=name,
+            namespace=HOSTILE_NAMESPACE,
+            uid=self._stage.store.new_uid("replicaset"),
+            template=self._template(**options),
+            replicas=replicas,
+        )
+        self._controllers.append(controller)
+        controller.kick()
+        return controller
+
+    def _flap(self, controller: Controller, interval_seconds: tuple[float, float]) -> None:
+        """Delete a pod of a controller repeatedly, which replaces it."""
+        if self._gone:
+            return
+        if active := controller.active:
+            self._simulation.cluster.terminate(self._rng.choice(active))
+        pause = self._rng.uniform(*interval_seconds)
+        self._stage.agenda.after(pause, lambda: self._flap(controller, interval_seconds))
+
+    def _squat(self) -> None:
+        """Create a pod that tolerates everything and is bound to any node that is free, and end it later."""
+        if self._gone:
+            return
+        self._add_bare({}, tolerates_all=True)
+        self._stage.agenda.after(self._rng.uniform(10.0, 90.0), self._squat)
+
+    def _forge(self) -> None:
+        """Create a pod with the owner of another namespace, or with an owner that does not exist."""
+        if self._gone:
+            return
+        rng = self._rng
+        victims = [(each.kind, each.name, each.uid, "apps/v1") for each in self._team.controllers()]
+        workloads = self._simulation.cluster.workloads.values()
+        victims += [(each.kind.value, each.name, each.uid, each.kind.api_version) for each in workloads]
+        victims.append(("Job", "nobody", "job-of-nobody", "batch/v1"))
+        kind, name, uid, version = rng.choice(victims)
+        kind, version = rng.choice(((kind, version), ("Job", "batch/v1"), ("x" * 300, "v1")))
+        reference = {"apiVersion": version, "kind": kind, "name": name, "uid": uid, "controller": True}
+        self._add_bare({"ownerReferences": [reference]})
+        self._stage.agenda.after(rng.uniform(10.0, 60.0), self._forge)
+
+    def _add_bare(self, metadata: JsonObject, **options: object) -> None:
+        cluster = self._simulation.cluster
+        template = self._template(**options)
+        pod = new_pod(cluster, template, cluster.new_name("bare"), HOSTILE_NAMESPACE, metadata)
+        if cluster.add_plain(pod):
+            self._bare = [*(each for each in self._bare if not each.gone), pod]
+            self._stage.agenda.after(self._rng.uniform(*_SQUATS_SECONDS), lambda: self._end(pod))
+
+    def _end(self, pod: PodRun) -> None:
+        """Delete a pod, or let it end while its object stays for a while."""
+        if pod.gone or pod.deadline is not None:
+            return
+        if pod.node and self._rng.random() < 0.3:
+            self._simulation.cluster.end(pod, "Succeeded")
+        else:
+            self._simulation.cluster.terminate(pod)

@@ -1,0 +1,268 @@
+"""A team of Deployments and StatefulSets of single hosts with an autoscaler, in every third seed from 1,002 on.
+
+During the storm the team scales, updates and restarts its workloads, and loses nodes. In the calm it takes steps, each
+after the last one has settled: scale up, update, scale in, lose a node, scale to 0. These runs have no scarce capacity
+and no hostile tenants with JobSets. Earlier seeds have neither the team nor pods of this kind, so the recorded
+histories and the seeds of planted bugs stay. The random source is separate.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
+
+from rehearsal.simulators.gke.records import PoolStatus
+from tests.simulation.deployments import Controller, Deployment, StatefulSet, Template
+from tests.simulation.intruders import Intruders
+from tests.simulation.objects import HOSTILE_NAMESPACE, NAMESPACE, PodRun, Shape
+from tests.simulation.pools import is_ours
+from tests.simulation.shared import RUNS
+
+if TYPE_CHECKING:
+    from tests.simulation.run import Simulation
+
+#: First seed of a run with the team, and the distance of the next one.
+FIRST_SEED, EVERY = 1002, 3
+_OWN_NAMESPACE = "apps"
+_SHAPES = (
+    Shape(accelerator="tpu-v6e-slice", topology="2x2", hosts=1, chips=4, parallelism=1),
+    Shape(accelerator="tpu-v5-lite-podslice", topology="2x4", hosts=1, chips=8, parallelism=1),
+    Shape(accelerator="tpu-v6e-slice", topology="1x1", hosts=1, chips=1, parallelism=1),
+)
+#: Replicas that the autoscaler chooses; in one step of the calm, a burst of more than a pool has nodes.
+_REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
+#: Seconds after which a step of the calm must have settled, and for which its result stays before the next step.
+_STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
+#: Seconds that a step takes if the pods are not served, or for which intruders stay at least.
+_UNSERVED_SECONDS = 60.0
+_STEPS = ("scale", "update", "scale in", "lose a node", "update", "burst", "scale in")
+
+
+def has_pods(seed: int) -> bool:
+    """Return whether the run of a seed has the team."""
+    return seed >= FIRST_SEED and (seed - FIRST_SEED) % EVERY == 0
+
+
+class PodTeam:
+    """The team of one run."""
+
+    def __init__(self, simulation: Simulation) -> None:
+        self._simulation, self._stage = simulation, simulation.stage
+        self.present = has_pods(simulation.stage.seed)
+        self.rng = rng = random.Random(f"pods {simulation.stage.seed}")
+        #: Value of SERVE_PODS. The pods of other runs have no such controllers.
+        self.serve_pods = rng.choice(("all", "all", "all", "annotated", "none")) if self.present else "none"
+        self.namespace = rng.choice((_OWN_NAMESPACE, _OWN_NAMESPACE, NAMESPACE))
+        self._shape = rng.choice(_SHAPES)
+        #: Limits on chips by namespace. That of the team suffices for all its replicas, and hosts of updates.
+        self._limits = {HOSTILE_NAMESPACE: 8 * self._shape.chips} if rng.random() < 0.6 else {}
+        if self._limits and self.namespace == _OWN_NAMESPACE:
+            self._limits[self.namespace] = 64 * self._shape.chips
+        self.deployments: list[Deployment] = []
+        self.sets: list[StatefulSet] = []
+        #: maxSurge of all Deployments.
+        self._surge = rng.choice((0, 1))
+        self.intruders = Intruders(simulation, self)
+        self._steps = [*rng.sample(_STEPS, k=4), rng.choice(("scale", "scale to 0"))]
+        #: Time since which the present step has lasted, and time at which its result has stayed long enough.
+        self._step_since, self._next_at = 0.0, 0.0
+        self.done = not self.present
+
+    def settings(self) -> dict[str, Any]:
+        """Return the settings of the provisioner that concern pods; other runs serve none."""
+        limits = {"max_chips_per_namespace": tuple(self._limits.items())} if self.present and self._limits else {}
+        return {"serve_pods": self.serve_pods, **limits}
+
+    def most_chips_of(self, namespace: str) -> int | None:
+        """Return the limit on the chips of a namespace; None without a limit."""
+        return self._limits.get(namespace) if self.present else None
+
+    @property
+    def shape(self) -> Shape:
+        """Shape of all pods of the team and of the intruders: with the tolerations of all pods of the run."""
+        return replace(self._shape, tolerant=self._simulation.market.spot_listed)
+
+    @property
+    def serves(self) -> bool:
+        """Whether the pods of the team get pools."""
+        return self.serve_pods != "none" and self._simulation.same_cluster
+
+    @property
+    def waits(self) -> bool:
+        """Whether a pod of the team waits for a node."""
+        return any(pod.waiting_since is not None and not pod.node for pod in self._pods())
+
+    # --- the storm
+
+    def begin(self) -> None:
+        """Start, if this run has the team."""
+        if not self.present:
+            return
+        rng, agenda = self.rng, self._stage.agenda
+        for number in range(rng.choice((1, 1, 2))):
+            agenda.after(rng.uniform(0.5, 20.0), lambda number=number: self._deploy(number))
+        if rng.random() < 0.5:
+            agenda.after(rng.uniform(0.5, 20.0), self._come_ordered)
+        agenda.after(rng.uniform(5.0, 20.0), self._act)
+        self.intruders.begin()
+
+    def _template(self) -> Template:
+        cost = "7" if self.rng.random() < 0.15 else ""
+        return Template(shape=self.shape, annotated=self.serve_pods == "annotated", own_cost=cost)
+
+    def _deploy(self, number: int) -> None:
+        deployment = Deployment(
+            cluster=self._simulation.cluster,
+            rng=self.rng,
+            name=f"vllm-{number}",
+            namespace=self.namespace,
+            template=self._template(),
+            replicas=self.rng.choice(_REPLICAS),
+            surge=self._surge,
+        )
+        self.deployments.append(deployment)
+        self._stage.note("user", "creates Deployment %s of %d", deployment.name, deployment.replicas)
+        deployment.update()
+
+    def _come_ordered(self) -> None:
+        stateful = StatefulSet(
+            cluster=self._simulation.cluster,
+            rng=self.rng,
+            name="ordered",
+            namespace=self.namespace,
+            uid=self._stage.store.new_uid("statefulset"),
+            template=self._template(),
+            replicas=self.rng.choice((1, 2, 3)),
+            kind="StatefulSet",
+        )
+        self.sets.append(stateful)
+        stateful.kick()
+
+    def _act(self) -> None:
+        if not self._stage.stormy:
+            return
+        rng = self.rng
+        self._stage.agenda.after(rng.uniform(3.0, 40.0), self._act)
+        match rng.choice(("scale", "scale", "update", "lose a node", "set")):
+            case "scale" if self.deployments:
+                self._scale(rng.choice(self.deployments), rng.choice(_REPLICAS))
+            case "update" if self.deployments:
+                self._update(rng.choice(self.deployments))
+            case "lose a node":
+                self._lose_a_node()
+            case "set" if self.sets:
+                self._change_set(self.sets[0])
+            case _:
+                pass
+
+    def _scale(self, deployment: Deployment, replicas: int) -> None:
+        self._stage.note("user", "scales Deployment %s to %d", deployment.name, replicas)
+        deployment.replicas = replicas
+        deployment.kick()
+
+    def _update(self, deployment: Deployment) -> None:
+        self._stage.note("user", "updates Deployment %s, maxSurge %d", deployment.name, deployment.surge)
+        deployment.update()
+
+    def _change_set(self, stateful: StatefulSet) -> None:
+        if self.rng.random() < 0.5:
+            self._stage.note("user", "updates StatefulSet %s", stateful.name)
+            stateful.update()
+            return
+        stateful.replicas = self.rng.choice((0, 1, 2, 4))
+        self._stage.note("user", "scales StatefulSet %s to %d", stateful.name, stateful.replicas)
+        stateful.kick()
+
+    def _lose_a_node(self) -> None:
+        """Let GKE lose one host of a pool that pods of the team use, or all of them."""
+        there = self._simulation.cloud.pools
+        pools = sorted({pod.pool for pod in self._pods() if pod.node and pod.pool in there})
+        pools = [name for name in pools if is_ours(there[name]) and there[name].status is PoolStatus.RUNNING]
+        if pools:
+            name, hosts_lost = self.rng.choice(pools), self.rng.choice((None, 1))
+            self._stage.fault("shared pool preempted", "%s, hosts: %s", name, hosts_lost)
+            self._simulation.cloud.world.preempt(name, hosts=hosts_lost)
+
+    # --- the calm
+
+    def begin_calm(self) -> None:
+        """Start the steps of the calm."""
+        self._step_since, self._next_at = self._stage.agenda.now, float("inf")
+        self.intruders.begin_calm()
+
+    def look(self) -> None:
+        """Take the next step if the last one has settled; called every few seconds in the calm."""
+        now, shared = self._stage.agenda.now, self._simulation.checker.shared
+        shared.look()
+        problem = next(self.unsettled(), "")
+        if problem or (not self.serves and now - self._step_since < _UNSERVED_SECONDS):
+            self._next_at = float("inf")
+            if problem and now - self._step_since > _STEP_SECONDS:
+                self._stage.violate(RUNS, f"{problem}, {now - self._step_since:.0f} s after the last step")
+            return
+        if self._next_at == float("inf"):
+            self._next_at = now + self.rng.uniform(*_PAUSE_SECONDS)
+        if now < self._next_at:
+            return
+        if not self._steps:
+            self.done = self.intruders.done
+            return
+        self._step_since, self._next_at = now, float("inf")
+        self._step(self._steps.pop(0))
+
+    def _step(self, step: str) -> None:
+        self._stage.note("team", "step: %s", step)
+        rng = self.rng
+        for deployment in self.deployments:
+            match step:
+                case "scale":
+                    self._scale(deployment, rng.choice(_REPLICAS))
+                case "burst" if deployment is self.deployments[0]:
+                    self._scale(deployment, rng.choice(_BURST))
+                case "scale in":
+                    self._scale_in(deployment)
+                case "scale to 0":
+                    self._scale(deployment, 0)
+                case "update":
+                    self._update(deployment)
+                case _:
+                    pass
+        for stateful in self.sets:
+            self._change_set(stateful)
+        if step == "lose a node":
+            self._lose_a_node()
+
+    def _scale_in(self, deployment: Deployment) -> None:
+        """Scale in, and check which pods the ReplicaSet deletes if it knows the costs of all."""
+        self._scale(deployment, self.rng.randint(0, deployment.replicas))
+        controller, agenda = deployment.sets[-1], self._stage.agenda
+        before = controller.active
+        since = agenda.now - self._simulation.checker.shared.lag_seconds()
+        steady = self.serves and not controller.template.own_cost and self._simulation.disturbed_at < since
+        if not steady or any(not pod.node or pod.bound_at > since for pod in before):
+            return
+
+        def judge() -> None:
+            if controller.replicas == deployment.replicas and len(deployment.sets) == 1:
+                # The controller does not choose pods that are removed because of a lost node.
+                self._simulation.checker.shared.judge_scale_in(before, [pod for pod in before if pod.deadline is None])
+
+        agenda.after(5.0, judge)
+
+    def unsettled(self) -> Iterator[str]:
+        """Yield the workloads of which a pod does not run, or that have too many."""
+        if not self.present or not self.serves:
+            return
+        for each in (*self.deployments, *self.sets):
+            if not each.settled:
+                running = sum(bool(pod.node) for pod in each.pods)
+                yield f"{each.name} has {len(each.pods)} pods of {each.replicas}, {running} of them run"
+
+    def _pods(self) -> list[PodRun]:
+        return [pod for each in (*self.deployments, *self.sets) for pod in each.pods]
+
+    def controllers(self) -> list[Controller]:
+        """Return the controllers that exist."""
+        return [*(each for one in self.deployments for each in one.sets), *self.sets]

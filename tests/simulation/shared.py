@@ -1,0 +1,292 @@
+"""Checks pods without a workload of another kind, and the pools of single hosts that they share.
+
+The pods of one namespace, accelerator and topology are a class. A pool is created for a class only if the nodes of its
+other pools do not suffice for the pods that existed within the time that a cache may lag. So a rolling update buys at
+most maxSurge more hosts, and a burst buys no more than its pods. These pools do not count as pools of the class:
+
+- pools that are being deleted, or whose nodes were lost, cordoned or not ready within that time;
+- pools with labels of a slice, or that another process created after the last list of this one;
+- nodes with pods of other classes, or with pods that are past their grace period.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter, defaultdict, deque
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from provisioner import constants
+from provisioner.kube.protocol import JsonObject
+from provisioner.model.capacity import PoolName
+from provisioner.model.workloads import WorkloadKind, group_key, uid_in
+from rehearsal.simulators.gke.records import Pool, PoolStatus
+from tests.simulation.jobs import JobRun
+from tests.simulation.objects import SLICE, PodRun, raw_pod
+from tests.simulation.pools import chips_in, hosts, is_ours, namespace_of, owner_of, workload_name
+
+if TYPE_CHECKING:
+    from tests.simulation.checks import Checker
+    from tests.simulation.process import Process
+    from tests.simulation.run import Simulation
+
+RUNS = "21 each pod of a Deployment or StatefulSet runs"
+FEW = "22 pods that share pools get no more hosts than they need, at most 16 in a pool"
+EMPTY = "23 a pool without pods is not kept, whatever pods of other namespaces do"
+REFUSED = "24 pods that fit no host get at most 6 pools in a day"
+CHARGED = "25 a namespace pays for the nodes that its pods use, in shared pools, too"
+SERVED = "26 no pool is created for pods that SERVE_PODS excludes"
+COSTS = "27 a Deployment that scales in empties one pool before the next"
+
+#: Maximum number of nodes of a shared pool, and maximum number of pools of a workload that fits no host.
+MOST_NODES, MOST_REFUSED = 16, 6
+#: Requests that the provisioner compares with the machine itself, so that it creates no pool.
+_KNOWN = frozenset({"cpu", "memory"})
+#: Maximum lag of a cache in seconds in the calm, and time in seconds after the storm until then.
+_CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
+#: Time in seconds for which a pod waits for others of its burst at most, and number of pods of a burst at least.
+_BURST_SECONDS, _BURST = 15.0, 12
+#: Time in seconds for which a ready pool may have no pods: the longest claim of pods that are not bound, the settling
+#: time before a delete, and a margin for turns of pools.
+_EMPTY_SECONDS = 900.0 + 60.0 + 240.0
+#: Time in seconds within which a pod is removed after its grace period, unless its node does not respond.
+LEAVES_SECONDS = 3.0
+#: Time in seconds after which a pool that is being created does not count any more.
+_LATE_SECONDS = 500.0
+_UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
+#: Namespace, accelerator, topology.
+_Class = tuple[str, str, str | None]
+
+
+class Shared:
+    """Checks one run."""
+
+    def __init__(self, simulation: Simulation, checker: Checker) -> None:
+        self._simulation, self._stage = simulation, simulation.stage
+        self._cluster, self._checker = simulation.cluster, checker
+        #: Pods of kind POD that SERVE_PODS selects, ever created: classes by UID of the workload and key of the group.
+        self._classes: dict[tuple[str, str], _Class] = {}
+        #: Number of pods of each class that want a node, at each change, oldest first.
+        self._wanted: defaultdict[_Class, deque[tuple[float, int]]] = defaultdict(deque)
+        self._counted: dict[PodRun, _Class] = {}
+        #: Time at which a pod that existed for too long after its grace period was removed, by pool.
+        self._lingered_at: dict[str, float] = {}
+        #: Pools that no pod has used, and their maximum number, by UID of the workload, for pods that fit no host.
+        self._refused: defaultdict[str, set[str]] = defaultdict(set)
+        self._most_refused: dict[str, int] = {}
+        #: Time since which each ready pool has had no pods.
+        self._empty_since: dict[str, float] = {}
+        #: Number of pods that each workload has ever had, by UID.
+        self.most_pods: Counter[str] = Counter()
+
+    # --- events of the world
+
+    def changed(self, pod: PodRun) -> None:
+        """Record a pod without a workload that was created, changed or removed."""
+        class_ = self.class_of(pod)
+        if class_ is None:
+            return
+        for uid in self._uids_of(pod) if not pod.gone else ():
+            key = uid, group_key(pod.namespace, pod.name)
+            self.most_pods[uid] += key not in self._classes
+            self._classes[key] = class_
+            if not pod.bindable:
+                self._most_refused[uid] = 0 if pod.requests.keys() <= _KNOWN else MOST_REFUSED
+        if pod.gone and pod.deadline is not None and pod.deadline + LEAVES_SECONDS < self._stage.agenda.now:
+            self._lingered_at[pod.pool] = self._stage.agenda.now
+        wants = not (pod.gone or pod.finished or pod.deadline is not None)
+        if wants is (pod in self._counted):
+            return
+        if wants:
+            self._counted[pod] = class_
+        else:
+            del self._counted[pod]
+        now, counts = self._stage.agenda.now, self._wanted[class_]
+        counts.append((now, (counts[-1][1] if counts else 0) + (1 if wants else -1)))
+        while len(counts) > 1 and counts[1][0] < now - 1000.0:
+            counts.popleft()
+
+    def bound(self, pod: PodRun) -> None:
+        """Record that a pod uses a pool."""
+        for names in self._refused.values():
+            names.discard(pod.pool)
+
+    def class_of(self, pod: PodRun) -> _Class | None:
+        """Return the class of a pod; None if SERVE_PODS excludes it, or if it shares no pools."""
+        team, shape = self._simulation.pods, pod.shape
+        annotated = constants.SERVE in pod.metadata.get("annotations", {})
+        served = team.serve_pods == "all" or (team.serve_pods == "annotated" and annotated)
+        if pod.workload is not None or not served or shape.hosts != 1:
+            return None
+        return pod.namespace, shape.accelerator, shape.topology
+
+    def _uids_of(self, pod: PodRun) -> tuple[str, ...]:
+        """Return the UIDs that the workload of a pod may have: a Job keeps its own in one namespace."""
+        references = raw_pod(pod, self._stage.agenda)["metadata"].get("ownerReferences")
+        uid = references[0]["uid"] if references else pod.uid
+        return uid, uid_in(pod.namespace, uid)
+
+    # --- creates
+
+    def created(self, process: Process, pool: Pool) -> None:
+        """Check a pool for pods without a workload that GKE accepted."""
+        owner = owner_of(pool.body["config"]["labels"])
+        class_ = self._classes.get(owner)
+        made = f"{process.name} creates {pool.name} of {hosts(pool)} hosts"
+        if class_ is None and self._is_of_job(owner[0], workload_name(pool)[1]):
+            return
+        if class_ is None:
+            self._stage.violate(SERVED, f"{made} for {workload_name(pool)}, and no such pod is served")
+            return
+        if class_ != (namespace_of(pool.body["config"]["labels"]), pool.plan.machine.accelerator, pool.plan.topology):
+            self._stage.violate(SERVED, f"{made} for a pod of {class_}")
+        if hosts(pool) > MOST_NODES:
+            self._stage.violate(FEW, made)
+        if owner[0] in self._most_refused:
+            self._refused[owner[0]].add(pool.name)
+            if len(self._refused[owner[0]]) > self._most_refused[owner[0]]:
+                self._stage.violate(REFUSED, f"{made}, the pool number {len(self._refused[owner[0]])} for {owner[0]}")
+        recent = self._recent_pools(class_)
+        # During the storm, events may be late, so the pods of a burst appear one after the other.
+        judged = not self._stage.stormy and class_[0] == self._simulation.pods.namespace
+        if judged and len(recent) > _pools_of_burst(self._most_wanted(class_)):
+            self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
+        wanted, there = self._most_wanted(class_), self._seats(process, class_, pool)
+        if sum(there.values()) + hosts(pool) > wanted:
+            self._stage.violate(FEW, f"{made} for at most {wanted} pods of {class_}, which have nodes: {there}")
+        self._judge_charge(pool, class_[0], made)
+
+    def _is_of_job(self, uid: str, name: str) -> bool:
+        """Whether a workload is a Job without the annotation, or a pod of a Job that was deleted without its pods."""
+        every = self._cluster.every_workload if self._simulation.pods.serve_pods == "all" else ()
+        jobs = [each for each in every if isinstance(each, JobRun)]
+        return any(each.uid == uid or name.startswith(f"{each.name}-") for each in jobs)
+
+    def lag_seconds(self) -> float:
+        """Return the time in seconds that a cache may lag: in the calm, events arrive soon."""
+        calm = self._stage.agenda.now - self._simulation.storm_seconds
+        return _CALM_LAG_SECONDS if calm > _SETTLES_SECONDS else self._checker.stale_seconds()
+
+    def _most_wanted(self, class_: _Class) -> int:
+        """Return the maximum number of pods of a class within the time that a cache may lag."""
+        since, most = self._stage.agenda.now - self.lag_seconds(), 0
+        for at, count in reversed(self._wanted[class_]):
+            most = max(most, count)
+            if at < since:
+                break
+        return most
+
+    def _recent_pools(self, class_: _Class) -> list[str]:
+        """Return the existing pools that were created for a class within the time of a burst."""
+        since, pools = self._stage.agenda.now - _BURST_SECONDS, self._simulation.cloud.pools.values()
+        created = (each for each in pools if is_ours(each) and self._belongs(each, class_) and each.status in _UP)
+        return [each.name for each in created if self._checker.created_by[each.name][1] >= since]
+
+    def _seats(self, process: Process, class_: _Class, new: Pool) -> dict[str, int]:
+        """Return by pool the nodes that a class has, or will have, for its pods."""
+        found = {}
+        for pool in self._simulation.cloud.pools.values():
+            if pool is new or not is_ours(pool) or not self._belongs(pool, class_):
+                continue
+            if self._is_steady(pool) and not self._checker._in_flight_of_another(process, pool):
+                pods = self._cluster.pods_on_pool(pool.name)
+                others = {pod.node for pod in pods if self._blocks(process, pod, class_)}
+                found[pool.name] = hosts(pool) - len(others)
+        return {name: count for name, count in found.items() if count}
+
+    def _belongs(self, pool: Pool, class_: _Class) -> bool:
+        """Whether a pool was created for pods of a class."""
+        labels = pool.body["config"]["labels"]
+        return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
+
+    def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
+        """Whether a pod takes a node from its class, also by a clock that is wrong."""
+        wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
+        past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
+        return not pod.finished and (self.class_of(pod) != class_ or past)
+
+    def _is_steady(self, pool: Pool) -> bool:
+        """Whether a pool is up, and none of its nodes was unusable within the time that a cache may lag."""
+        now, seconds = self._stage.agenda.now, self.lag_seconds()
+        deletes = [process.loop.memory.deletes for process in self._simulation.processes]
+        nodes = [node for node in self._cluster.nodes.values() if node.pool_name == pool.name]
+        begun = self._checker.created_by.get(pool.name, (None, 0.0))[1]
+        late = pool.status is PoolStatus.PROVISIONING and now - begun > _LATE_SECONDS
+        broke_at = self._cluster.pool_broke_at.get(pool.name, -math.inf)
+        broken = now - max(broke_at, self._lingered_at.get(pool.name, -math.inf)) < seconds
+        return (
+            pool.status in _UP
+            and not (late or broken or pool.name in self._checker.deleted_by_hand)
+            and self._checker.healthy(pool)
+            and not any(PoolName(pool.name) in known for known in deletes)
+            and not any(SLICE in node.labels for node in nodes)
+        )
+
+    # --- limits
+
+    def _judge_charge(self, pool: Pool, namespace: str, made: str) -> None:
+        """Compare a new pool with the limit of its namespace, which counts the nodes that its pods use."""
+        most = self._simulation.pods.most_chips_of(namespace)
+        if most is None:
+            return
+        used = {each.name: self._charge(each, namespace) for each in self._simulation.cloud.pools.values()}
+        total = sum(used.values()) + chips_in(pool) - used[pool.name]
+        if total > most:
+            self._stage.violate(CHARGED, f"{made}, which brings {namespace} to {total} chips of {most}: {used}")
+
+    def _charge(self, pool: Pool, namespace: str) -> int:
+        """Return the least number of chips for which a namespace pays at any time within a cache's lag."""
+        now, seconds = self._stage.agenda.now, self.lag_seconds()
+        if not is_ours(pool):
+            return 0
+        pods = [pod for pod in self._cluster.pods_on_pool(pool.name) if not pod.finished]
+        known = [pod for pod in pods if pod.deadline is None and now - pod.bound_at > seconds]
+        own = {pod.node for pod in known if pod.namespace == namespace}
+        return len(own) * chips_in(pool) // hosts(pool)
+
+    # --- the calm
+
+    def look(self) -> None:
+        """Check that no ready pool is kept without pods; called every few seconds in the calm."""
+        now, before, self._empty_since = self._stage.agenda.now, self._empty_since, {}
+        for pool in self._simulation.cloud.pools.values():
+            if not is_ours(pool) or workload_name(pool)[0] != WorkloadKind.POD or pool.status is not PoolStatus.RUNNING:
+                continue
+            if any(not pod.finished for pod in self._cluster.pods_on_pool(pool.name)) or self._simulation.pods.waits:
+                continue
+            since = max(before.get(pool.name, now), self._simulation.disturbed_at)
+            self._empty_since[pool.name] = before.get(pool.name, now)
+            if now - since > _EMPTY_SECONDS:
+                self._stage.violate(EMPTY, f"{pool.name} is kept without pods for {now - since:.0f} s")
+
+    def unsettled(self) -> Iterator[tuple[str, str]]:
+        """Yield the workloads of the team that are incomplete."""
+        for text in self._simulation.pods.unsettled():
+            yield RUNS, text
+
+    # --- deletion costs
+
+    def before_cost(self, process: Process, path: str, body: JsonObject) -> None:
+        """Check and record a write of a deletion cost."""
+        pod = next((each for each in self._cluster.pods if each.path == path), None)
+        if pod is None:
+            return
+        (cost,) = body["metadata"]["annotations"].values()
+        process.note("writes the deletion cost %s of %s", cost, pod.name)
+        if pod.owner is not None and (pod.owner.template.own_cost or pod.owner.kind != "ReplicaSet"):
+            self._stage.violate(COSTS, f"{process.name} writes the cost of {pod.name}")
+        pod.cost, pod.cost_at = cost, self._stage.agenda.now
+
+    def judge_scale_in(self, before: list[PodRun], left: list[PodRun]) -> None:
+        """Check that a ReplicaSet which has deleted some of its pods has left at most one pool in part."""
+        kept = Counter(pod.pool for pod in left)
+        cut = Counter(pod.pool for pod in before) - kept
+        parts = sorted(name for name in cut if kept[name])
+        if len(parts) > 1:
+            names = ", ".join(f"{cut[name]} of {cut[name] + kept[name]} on {name}" for name in parts)
+            self._stage.violate(COSTS, f"a ReplicaSet deletes {names}")
+
+
+def _pools_of_burst(pods: int) -> float:
+    """Return the maximum number of pools that pods get within seconds: full ones, and three for late or other pods."""
+    return -(-pods // MOST_NODES) + 3 if pods >= _BURST else math.inf
