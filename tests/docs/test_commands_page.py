@@ -109,12 +109,11 @@ def test_example_prints_the_output_on_the_page(
 
 
 def test_every_command_has_a_section_with_an_example() -> None:
-    """The sections are in the order of `--help`, and the table has its lines."""
+    """The sections are in the order of `--help`."""
     text = PAGE.read_text(encoding="utf-8")
     sections = re.findall(r"(?m)^## `([a-z-]+)`$", text)
     assert sections == [*COMMANDS]
-    for name, (_, said) in COMMANDS.items():
-        assert f"| [`{name}`](#{name}) | {said} |" in text
+    for name in COMMANDS:
         assert f"tpu-provisioner {name}" in text.partition(f"\n## `{name}`")[2].partition("\n## ")[0]
 
 
