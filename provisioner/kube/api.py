@@ -1,7 +1,7 @@
 """Exchanges raw JSON with a Kubernetes API server. No other module imports `kubernetes`.
 
 The kubernetes package provides credentials and connections. Its models would need twenty times the memory, and its
-watch loses ERROR events. Not handled: a client certificate that an exec plugin renews (tokens are).
+watch loses ERROR events. Not handled: an exec plugin that renews a client certificate; renewed tokens are used.
 """
 
 from __future__ import annotations
@@ -52,9 +52,9 @@ _IN_CLUSTER = "in-cluster"
 _LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
-#: Maximum number of connections: those of watches (one per namespace), worker threads, lease, Events and live reads.
+#: Maximum number of connections that are kept for watches, worker threads, the lease, Events and live reads.
 POOL_SIZE = 64
-#: Deadline of this thread's call (`time.monotonic`); None while the lines of a stream are read.
+#: Deadline of the call in this thread (`time.monotonic`); None between calls and while lines of a stream are read.
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -64,11 +64,11 @@ def _left_seconds() -> float:
 
 
 class _Incoming(io.RawIOBase):
-    """Bytes from a server, read until the call's deadline. A socket's own time-out would restart with each byte."""
+    """Bytes from a server. Reads end at the call's deadline; a socket's own time-out would restart with each byte."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
-        # urllib3 has just set this time-out for reads.
+        # urllib3 has just set the socket's time-out to the call's time-out for reads.
         self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
 
     def readable(self) -> bool:
@@ -93,7 +93,7 @@ class _Response(http.client.HTTPResponse):
 
 
 def _bounded(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
-    """Return a subclass of a pool class, such as one for a proxy, whose reads end at the deadline of the call."""
+    """Return a subclass of a pool class (HTTP, HTTPS or proxy) whose connections read until the call's deadline."""
     connection = type("BoundedConnection", (pool.ConnectionCls,), {"response_class": _Response})
     return type("BoundedPool", (pool,), {"ConnectionCls": connection})
 
@@ -101,7 +101,7 @@ def _bounded(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
 class KubeApi(Api):
     """Connection to one API server; safe to share between threads. `client` has credentials and connections.
 
-    A call ends within the sum of its time-outs, regardless of the response, except for the DNS look-up.
+    A call, without its DNS look-up, takes at most the sum of its time-outs, regardless of the response.
     """
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
@@ -112,14 +112,14 @@ class KubeApi(Api):
         self._pool.pool_classes_by_scheme = {scheme: _bounded(pool) for scheme, pool in classes.items()}
         #: Context of the kubeconfig, or "in-cluster".
         self.context_name = context_name
-        #: CA bundle that the client trusts; None if it trusts the public roots, or verifies no certificate.
+        #: CA bundle that the client trusts; None if it trusts the public roots, verifies no certificate, or uses HTTP.
         self.ca_pem = ca_pem
         # The refresh hooks of the kubernetes package change shared state without a lock.
         self._auth_lock = threading.Lock()
 
     @property
     def server(self) -> str:
-        """Return the address of the API server."""
+        """Address of the API server."""
         return str(self._configuration.host).rstrip("/")
 
     def close(self) -> None:
@@ -134,7 +134,7 @@ class KubeApi(Api):
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
         """Return one page of a collection."""
         query = {**request.query, "limit": str(limit)} | ({"continue": continue_token} if continue_token else {})
-        # A single object is read up to ANSWER_BYTES, because there is no smaller page to request.
+        # A page of one object may have up to ANSWER_BYTES, because no smaller page can be requested.
         request = replace(request, query=query, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
         data = self._read(request, accept=_LIST_OF_METADATA if request.metadata_only else _JSON)
         return replace(wire.page_of(request.path, wire.decode_object(request.title, data)), size_bytes=len(data))
@@ -165,12 +165,12 @@ class KubeApi(Api):
 
     @contextmanager
     def _transport(self, request: Request) -> Iterator[None]:
-        """Raise errors of the transport as ClusterErrors, and remove the deadline that `_send` set."""
+        """Raise errors of the transport as Unavailable, and remove the deadline that `_send` set."""
         what, timeouts = request.title, request.timeouts
         try:
             yield
         except wire.TRANSPORT_ERRORS as error:
-            # urllib3's errors refer to themselves, and keep the variables of all callers, such as a review of 8 MiB.
+            # urllib3's errors are in reference cycles, which would keep callers' variables, such as a review of 8 MiB.
             traceback.clear_frames(error.__traceback__)
             words = f"can't be reached: {error}"
             if isinstance(error, NewConnectionError):
@@ -193,7 +193,7 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        # Both attempts of a read share the deadline: a delete after it must not be sent after the lease has ended.
+        # Both attempts of a read share one deadline, so that the delete that follows is not sent after the lease ends.
         _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:
@@ -240,7 +240,7 @@ def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None 
     configuration = Configuration()
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL_SIZE
-    # Otherwise, a watch behind a proxy that silently drops idle connections would stay open indefinitely.
+    # TCP keep-alive, because some proxies silently drop a connection that is idle, such as a watch without events.
     configuration.keep_alive = True
     chosen = kubeconfig or environment.get("KUBECONFIG", "")
     if not chosen and environment.get("KUBERNETES_SERVICE_HOST"):
@@ -302,7 +302,7 @@ def _wrong_with(error: Exception) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the operating system's message for a failure, or else the text of the error."""
+    """Return the operating system's message for a failure, with the file if known, or else the text of the error."""
     while not isinstance(error, OSError) and error.__cause__ is not None:
         error = error.__cause__
     words = error.strerror if isinstance(error, OSError) else ""

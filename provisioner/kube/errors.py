@@ -1,4 +1,4 @@
-"""Errors of calls to the Kubernetes API. `provisioner.kube` raises no others for a failed call."""
+"""Errors of calls to the Kubernetes API. A failed call in `provisioner.kube` raises no other error."""
 
 from __future__ import annotations
 
@@ -6,12 +6,12 @@ from provisioner.model import bounds
 from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure
 
-#: Maximum characters of an API server's message; the rest of a longer one adds no information.
+#: Maximum number of characters that are kept of an API server's message.
 MESSAGE_LIMIT = 256
 
 
 class ClusterError(Exception):
-    """A failed call: message and, if known, the reason, HTTP status and pause that the API server requested."""
+    """Error of a failed call. Status, reason and requested pause are 0 or empty if the API server sent none."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         self.message = bounds.cut(message, MESSAGE_LIMIT)
@@ -33,7 +33,7 @@ class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
 
 
 class Conflict(ClusterError):  # noqa: N818 - named after the API's own reason
-    """409: the object was changed since it was read, or exists already."""
+    """409: the object was changed or recreated since it was read, or exists already."""
 
 
 class Gone(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -57,11 +57,11 @@ class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own r
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
-    """5xx, network, TLS, time-out, credentials. Whether a write took effect is unknown."""
+    """3xx, 408, 5xx, or a failure of the network, TLS or credentials. Whether a write took effect is unknown."""
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
-    """The response is not a JSON object, or lacks a required field."""
+    """The response is not a JSON object, or a required field is missing or cannot be read."""
 
 
 class TooLarge(ClusterError):  # noqa: N818 - named after what it is
@@ -72,7 +72,7 @@ def failure_of(error: ClusterError) -> WriteFailure:
     """Return how a failed write affects the next write of its object."""
     match error:
         case Conflict() | NotFound():
-            # A missing object was deleted, and possibly recreated, since the decision.
+            # NotFound as well: the object was deleted, and possibly recreated, since the decision.
             return WriteFailure.CONFLICT
         case Forbidden() | Invalid():
             return WriteFailure.REFUSED

@@ -26,27 +26,27 @@ from provisioner.model.workloads import ObjectRef
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum characters of a message and of a name in the API.
+#: Maximum characters that the API allows in an Event's message and in a name.
 _MESSAGE_LIMIT, _NAME_LIMIT = 1024, 253
-#: Short, because a write that hangs delays all other Events.
+#: Time-outs of a write; short, because a write that hangs delays all other Events.
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
-#: Time in seconds within which repeats belong to one Event, and interval of their writes. Values of the scheduler.
+#: Seconds without a repeat after which a new Event begins, and minimum seconds between two writes of one Event.
 _WINDOW_SECONDS, _REPEAT_SECONDS = 600.0, 300.0
-#: Different Events of one object: burst, then one every five minutes. Values of client-go.
+#: Maximum number of different Events of one object: a burst, then one every five minutes. Values of client-go.
 _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
-#: Writes of all Events: burst, and writes per second.
+#: Maximum number of writes of Events: in a burst, and per second after it.
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
-#: Maximum number of different Events in the table: about 400 bytes each, or 9,000 with the longest texts.
+#: Maximum number of different Events in the table, of about 400 bytes each, or 9,000 bytes with the longest texts.
 CAPACITY = 32768
-#: Pause in seconds after a failed write in a namespace, and interval at which the thread checks for the end of pauses.
+#: Pause in seconds of a namespace after a temporary failure, and interval at which the thread checks for its end.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-#: Interval in seconds of the clean-up and of the report on dropped Events, and maximum number of namespaces in it.
+#: Interval in seconds of the clean-up and the report on dropped Events; maximum number of namespaces in the report.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """One Event and its repeats: the latest message, the number of repeats, and the time when it was last due."""
+    """One Event with its repeats: latest message and time, number of occurrences, and when a write was last due."""
 
     ref: ObjectRef
     #: "Warning" or "Normal".
@@ -64,7 +64,7 @@ class _Series:
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace: known ones with the longest unseen first, and waiting ones in the order of writing."""
+    """Events of one namespace: `known` in the order of the last occurrence, `waiting` in the order of writing."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
@@ -85,7 +85,7 @@ class EventRecorder:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
-        #: Guards all fields below; never held during a call.
+        #: Lock of all fields below; never held during a call.
         self._changed = threading.Condition()
         #: Namespaces by the time of their last write, the latest last.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
@@ -103,13 +103,13 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event without blocking. Repeats have the same object, reason, and `key` or else message."""
+        """Record an Event without blocking. Repeats have the same object, type, reason, and `key` or else message."""
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            # A dropped Event leaves no entry in the table.
+            # A new namespace is added to the table only if the Event is not dropped.
             space = self._namespaces.get(ref.namespace) or _Namespace()
             if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return
@@ -189,13 +189,13 @@ class EventRecorder:
     # --- the table; the caller holds the lock
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
-        """Return whether another Event of an object is accepted; if so, count it for the object."""
+        """Return whether a new Event of an object is accepted; if so, count the Event for the object."""
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(each.known) for name, each in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
-            # Drop the oldest Event of the namespace that has the most.
+            # The table is full: drop the largest namespace's oldest Event, or the new Event if its own is as large.
             largest = max(sizes, key=sizes.__getitem__)
             if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")
@@ -244,13 +244,13 @@ class EventRecorder:
     # --- the calls
 
     def _write(self, series: _Series, body: JsonObject) -> None:
-        """Create an Event, or update it for a repeat; create a new one if it has expired (after an hour)."""
+        """Create an Event, or update it for a repeat; create a new Event if the old one has expired (after an hour)."""
         ref, namespace = series.ref, series.ref.namespace or "default"
         if series.name:
             with contextlib.suppress(errors.NotFound):
                 self._api.patch(object_path("events", series.name, namespace=namespace), body, timeouts=_TIMEOUTS)
                 return
-        # The name begins with the object's, as kubectl users expect. Equal text and time result in the same name.
+        # The name begins with the object's name, as kubectl users expect, and depends only on the Event and its time.
         digest = hashlib.sha256(series.digest + series.moment.isoformat().encode()).hexdigest()[:16]
         # The name is set before the call: if its response is lost, a retry writes the same Event.
         name = series.name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"

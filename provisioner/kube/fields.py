@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. A value of a wrong type counts as absent, except in an identity."""
+"""Reads fields of raw JSON. A value of a wrong type counts as absent, except in an identity or a deletion time."""
 
 from __future__ import annotations
 
@@ -15,14 +15,14 @@ from provisioner.model import bounds
 #: Replaces a creation time that cannot be read.
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _LARGEST_INDEX_DIGITS = 9
-#: The API's counts are int32.
+#: Maximum of the API's counts, which are int32.
 _LARGEST_COUNT = 2**31 - 1
-#: Python refuses to print integers of thousands of digits.
+#: Maximum bits of an integer in a message; Python refuses to print integers of thousands of digits.
 _MOST_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts up to `most_characters` here, and in total in `within`. `problem` is the first excess."""
+    """Reads texts of up to `most_characters` in total, which also count in `within`. `problem` is the first excess."""
 
     def __init__(self, what: str, *, most_characters: int, within: BoundedReader | None = None) -> None:
         self.problem = ""
@@ -35,7 +35,7 @@ class BoundedReader:
         self.problem = self.problem or problem
 
     def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
-        """Read one text; cut it if it is too long, and return "" for other types."""
+        """Read one text, cut if it is too long; empty for other types, or if a total is exceeded."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > most:
@@ -51,14 +51,14 @@ class BoundedReader:
         return ""
 
     def count(self, characters: int) -> BoundedReader | None:
-        """Count kept characters; return the reader whose bound they exceed, None if none."""
+        """Count kept characters; return the reader whose total they exceed, None if they fit."""
         self._left -= characters
         if self._left < 0:
             return self
         return self._within.count(characters) if self._within is not None else None
 
     def labels(self, what: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Read a map of texts; if it has too many entries, only the keys in `keep`."""
+        """Read a map of texts; read only the keys in `keep` if the map has too many entries."""
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
@@ -81,7 +81,7 @@ class BoundedReader:
         }
 
     def entries(self, what: str, raw: object, most: int) -> list[dict[str, Any]]:
-        """Return the objects in a list; none if the list is too long."""
+        """Return the objects in a list, empty if the list has more than `most` entries."""
         if not isinstance(raw, list):
             return []
         if len(raw) > most:
@@ -91,7 +91,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return one string for equal short texts, which thousands of pods have; sys.intern might never free them."""
+    """Return the same string for equal short texts of thousands of pods. Unlike sys.intern, the cache is bounded."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 
@@ -133,7 +133,7 @@ def index(digits: str) -> int | None:
 
 
 def count(raw: object, *, default: int = 1) -> int:
-    """Read a count, such as the number of pods, limited to the API's range."""
+    """Read a count, such as the number of pods, limited to the API's range; `default` if it is not an integer."""
     if isinstance(raw, bool) or not isinstance(raw, int):
         return default
     return min(max(raw, 0), _LARGEST_COUNT)
@@ -151,7 +151,7 @@ def text(raw: object) -> str:
 
 
 def name(raw: object) -> str:
-    """Read a name. Kubernetes limits names; a longer text is cut, so that it matches no name."""
+    """Read a name, empty for other types. A text longer than any name is cut, so that it matches no name."""
     return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
 
 
@@ -176,12 +176,12 @@ def at(raw: object, *path: str) -> dict[str, Any]:
 
 
 def mappings(raw: object) -> Sequence[dict[str, Any]]:
-    """Return the objects in a list."""
+    """Return the objects in a list, empty for other types."""
     return [entry for entry in raw if isinstance(entry, dict)] if isinstance(raw, list) else ()
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the conditions of a status by type; the API allows one of each type, and the first one counts."""
+    """Return the conditions of a status by type. If a type occurs twice, which the API forbids, the first counts."""
     return {text(each.get("type")): each for each in reversed(mappings(status.get("conditions")))}
 
 
@@ -207,7 +207,7 @@ _SCALES = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-#: Maximum quantity; larger ones, which the API server accepts (10E chips of a node), count as this one.
+#: Maximum quantity. Larger quantities, which the API server accepts (10E chips of a node), are read as this value.
 _LARGEST = Decimal(2**63 - 1)
 
 _TIMESTAMP = re.compile(
@@ -216,17 +216,17 @@ _TIMESTAMP = re.compile(
 
 
 def parse_quantity(raw: object) -> Decimal | None:
-    """Return the value of a quantity ("1500m", "2Gi", "1e3", 4); None for anything else and negative values."""
+    """Return the value of a quantity ("1500m", "2Gi", "1e3", 4); None if it is negative or not a quantity."""
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
     if isinstance(raw, int):
-        # min() before any conversion to text: Python refuses to print integers of thousands of digits.
+        # An integer is never converted to text, because Python refuses to print thousands of digits.
         return min(Decimal(raw), _LARGEST) if raw >= 0 else None
     match = _QUANTITY.fullmatch(str(raw))
     if match is None:
         return None
     digits, exponent, suffix = match.groups()
-    # Limit it before the scaling also, because Decimal does not compute beyond a million digits.
+    # Limit the value before the multiplication as well, because Decimal cannot multiply numbers above 10^999999.
     value = min(Decimal(digits + (exponent or "")), _LARGEST) * _SCALES[suffix or ""]
     return min(value, _LARGEST) if value >= 0 else None
 

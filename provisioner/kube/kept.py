@@ -1,8 +1,8 @@
 """Bounds the memory that the objects of one namespace take in a cache.
 
-The reflector adds and drops the records of its collection. Beyond the bound of a namespace, the records that rank last
-are replaced by reduced ones: with the identity and a problem. The choice does not depend on the order of the events, so
-that a restart keeps the same records. Used by one thread.
+The reflector adds and drops the records of its collection. If a namespace exceeds its bound, its records of the highest
+rank are replaced by reduced records with the identity and a problem. If ranks differ, the choice does not depend on the
+order of the events, so that a restart keeps the same records. Used by one thread.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: Share of the bound above which reduced records of a namespace are not read again in full. Below it, the objects are
-#: listed again; with a share of 1, a namespace at its bound would cause a list with each object that it deletes.
+#: If a namespace with reduced records uses less than this share of its bound, the objects are listed again. With a
+#: share of 1, a namespace at its bound would cause a list with each object that it deletes.
 _FULL = 0.9
-#: A heap is rebuilt above this number plus two entries for each record.
+#: A heap is rebuilt when it has more entries than this number plus two for each full record.
 _MAX_OUTDATED = 1000
 
 
@@ -37,12 +37,12 @@ class NamespaceBound(Generic[T]):
     max_objects: int | None = None
     #: Returns the reduced record, which has the given problem.
     reduce: Callable[[T, str], T]
-    #: Returns the rank of a record; the records of a namespace with the highest ranks are reduced first.
+    #: Returns the rank of a record; the record with the highest rank in a namespace is reduced first.
     rank: Callable[[T], float]
 
     @property
     def problem(self) -> str:
-        """Message for objects beyond the bound."""
+        """Problem of the reduced records."""
         most = f"{self.max_bytes >> 20} MiB of memory"
         most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (
@@ -100,12 +100,12 @@ class Kept(Generic[T]):
             del self._namespaces[key[0]]
 
     def has_room(self, name: str) -> bool:
-        """Whether reduced records of a namespace may be kept in full if the objects are read again."""
+        """Whether a namespace has reduced records and uses less than `_FULL` of its bound."""
         namespace = self._namespaces.get(name)
         return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
 
     def _share(self, namespace: _Namespace) -> float:
-        """Return the used share of the bound."""
+        """Return the used share of the objects or of the bytes, whichever is larger."""
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
         return max(objects, namespace.size / self.bound.max_bytes)
 

@@ -1,10 +1,10 @@
 """Elects one leader, which holds a Lease and, if it exists, the Lease of the Go provisioner.
 
 Leadership lasts for a fixed time after the last successful renewal was sent, by the monotonic clock of this process.
-The Lease of another holder has expired if this process saw it unchanged for its duration; times in the Lease are not
+Another holder's Lease has expired if this process saw it unchanged for the duration in it; times in the Lease are not
 trusted. This controller's Lease is acquired first, and the Go provisioner's only while the first is held, so two
 candidates cannot wait for each other. Not handled: a process that is suspended notices the loss late, so callers begin
-a write only if the remaining time is enough for all of it.
+a write only if the remaining time is enough for the whole write.
 """
 
 from __future__ import annotations
@@ -28,13 +28,13 @@ _log = structlog.get_logger(__name__)
 
 #: Seconds without a renewal after which another candidate may take the lease.
 _DURATION_SECONDS = 30
-#: Short enough that after a renewal that hangs, another one ends before the deadline.
+#: Time-outs of a call; short, so that after a renewal that hangs, another renewal can end before the deadline.
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 #: Maximum duration in seconds that is respected in a Lease; a longer one would block all candidates by mistake.
 _LONGEST_DURATION_SECONDS = 3600.0
-#: Maximum length of a holder; longer values, which any client with write access could set, are cut.
+#: Maximum characters of a holder; a longer value, which any client with write access could set, is cut.
 _LONGEST_HOLDER = 253
-#: Seconds after the last renewal at which this process stops leading: before the lease ends, after several attempts.
+#: Seconds after the last renewal at which this process stops leading; several renewals failed, the lease has not ended.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
 #: Maximum wait in seconds for a renewal in progress before the lease is released.
@@ -49,7 +49,7 @@ def pod_of(holder: str) -> str:
 
 
 def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | None]:
-    """Return the holder of a Lease, empty if none, and the time of its last renewal. Raises ClusterError."""
+    """Return a Lease's holder, empty if none, and last renewal, None if unknown. Raises ClusterError."""
     try:
         lease = api.get(object_path("leases", name, namespace=namespace, root=LEASES_ROOT))
     except errors.NotFound:
@@ -59,9 +59,9 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 
 
 class LeaseElector:
-    """Acquires and renews leadership in one thread; a second one detects its loss, even while a renewal hangs.
+    """Acquires and renews leadership in one thread; a second thread detects its loss, even while a renewal hangs.
 
-    The first Lease of `leases` is this controller's; each further one counts only if it exists. `on_started` and
+    The first Lease of `leases` is this controller's; each further Lease counts only if it exists. `on_started` and
     `on_lost` are called from these threads and must not block. `release` does not call `on_lost`.
     """
 
@@ -86,7 +86,7 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
-        #: Why this process does not lead, or may soon lose the lease; None after a successful renewal.
+        #: Reason why this process does not lead or may lose the lease; None at first and after a successful renewal.
         self.problem: str | None = None
 
         self._leases = tuple(
@@ -125,20 +125,20 @@ class LeaseElector:
 
     @property
     def leader(self) -> str:
-        """Pod of the leader, or of the Go provisioner if this process waits for its lease; empty if unknown."""
+        """Pod of the leader, or of the Go provisioner while this process waits for its Lease; empty if unknown."""
         for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)
         return pod_of(self._own.holder)
 
     def stop(self, *, timeout_seconds: float = 1.0) -> None:
-        """End the thread and keep the lease until it expires, because a call of this process may be in progress."""
+        """End the threads. The lease is kept until it expires, because a write of this process may be in progress."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=timeout_seconds)
 
     def release(self) -> None:
-        """End the thread and release the lease. Call it when no write is in progress. Never raises."""
+        """End the threads and release the lease. Must be called when no write is in progress. Never raises."""
         self.stop(timeout_seconds=_RENEWAL_SECONDS)
         with self._lock:
             self._leading = False
@@ -214,12 +214,12 @@ class LeaseElector:
             if lost:
                 self._leading = False
         if lost:
-            # Before the log line, which may hang if the output is not read.
+            # The callback precedes the log line, which may hang if the output is not read.
             self._call(self._on_lost)
             _log.warning("lease.lost", identity=self.identity, problem=self.problem)
 
     def _deadline(self) -> float:
-        """Return the time at which leadership ends without another renewal; both leases count."""
+        """Return the time at which leadership ends without another renewal; -inf if a Lease is not confirmed."""
         confirmed = [lease.confirmed_at for lease in self._leases]
         known = [moment for moment in confirmed if moment is not None]
         return min(known) + _RENEW_DEADLINE_SECONDS if len(known) == len(confirmed) else float("-inf")
@@ -247,7 +247,7 @@ def _in_words(error: errors.ClusterError, namespace: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Claim:
-    """Claim of this process to one Lease. Used by the elector's thread; other threads read only `holder`."""
+    """Claim of this process to one Lease. Other threads than the elector's read only `holder` and `confirmed_at`."""
 
     api: Api
     name: str
@@ -257,13 +257,13 @@ class _Claim:
     must_exist: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    #: Time of the last request that confirmed that this process holds the lease or need not; None if not confirmed.
+    #: Time of the last request that confirmed that this process holds, or need not hold, the Lease; None if not.
     confirmed_at: float | None = None
     #: Holder at the last read or write; empty if unset or unknown.
     holder: str = ""
-    #: Lease as this process last wrote it; None if it does not hold it.
+    #: Lease as this process last wrote it; None if this process does not hold the Lease.
     _held: JsonObject | None = None
-    #: Last record of another holder, and the time since which it is unchanged.
+    #: Last spec with another holder, and the time since which the spec has been unchanged.
     _observed: object = None
     _observed_at: float = 0.0
 
@@ -272,12 +272,12 @@ class _Claim:
         return object_path("leases", self.name, namespace=self.namespace, root=LEASES_ROOT)
 
     def attempt(self) -> str | None:
-        """Acquire or renew; return None, or the reason why that is not possible. Raises ClusterError."""
+        """Acquire or renew the Lease; return None, or the reason why that is not possible. Raises ClusterError."""
         if self._held is not None:
             try:
                 self._write(self._held, taking=False)
             except (errors.Conflict, errors.NotFound):
-                # Another client wrote or deleted it, so read it again.
+                # Another client wrote or deleted the Lease, so read it again.
                 self._held = None
             else:
                 return None
@@ -326,7 +326,7 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make this process the holder of the Lease that was read, or create a Lease if there was none."""
+        """Make this process the holder of the Lease `current`, or of a new Lease if it is None."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
             # Without a resourceVersion, this write could overwrite another client's.
@@ -339,7 +339,7 @@ class _Claim:
             ours |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
         if current is not None:
-            # `current` contains the resourceVersion that was read, so this fails if another client has written since.
+            # `current` has the resourceVersion that was read, so the call fails if another client has written since.
             self._held = self.api.put(self._path, {**current, "spec": spec | ours}, timeouts=_TIMEOUTS)
         else:
             path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)
@@ -349,7 +349,7 @@ class _Claim:
         self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
-        """Return for how long another holder's record must remain unchanged, by this clock, to count as expired."""
+        """Return the seconds for which `spec` must remain unchanged, by this process's clock, to count as expired."""
         if spec != self._observed:
             self._observed = spec
             self._observed_at = self.clock()

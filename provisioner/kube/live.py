@@ -1,4 +1,4 @@
-"""Reads the cluster right before a delete, and writes to nodes. Unreadable data prevent the delete (Malformed)."""
+"""Reads the cluster right before a delete, and writes to nodes. Unreadable data raise Malformed: no delete is sent."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
-#: Field selector of nodes that are not cordoned. The API server supports it for nodes.
+#: Field selector of nodes that are not cordoned.
 _OPEN = "spec.unschedulable=false"
 #: Label selector of nodes without TPUs.
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
@@ -32,9 +32,9 @@ _UID_NAMESPACE = "kube-system"
 #: Nodes per page, and maximum number of pages, that are read to find a node whose provider id identifies the cluster.
 _IDENTITY_PAGE_SIZE = 100
 _IDENTITY_PAGES = 20
-#: Attempts to list a collection, because a list that takes longer than etcd keeps its revision starts again.
+#: Maximum attempts to list a collection: a list that takes longer than etcd keeps its revision must start again.
 _LIST_ATTEMPTS = 3
-#: Attempts to change a node, which fail if another client writes to it between the read and the write.
+#: Maximum attempts to change a node; an attempt fails if another client writes between the read and the write.
 _CHANGE_ATTEMPTS = 5
 #: Maximum pause in seconds before the next read after failures.
 _REREAD_CAP_SECONDS = 60.0
@@ -52,19 +52,19 @@ class PoolNode:
     name: str
     #: Node pool by GKE's annotation or the label; empty if none is set.
     pool_name: PoolName
-    #: Empty if the API server returns none. A node that is recreated under the same name has a different UID.
+    #: UID, empty if the API server returns none. A node that is recreated under the same name has a different UID.
     uid: str = ""
-    #: Whether pods may be bound to it: it is not cordoned.
+    #: Whether the node is not cordoned, so that pods may be bound to it.
     open: bool
-    #: Whether it has the annotation that the provisioner sets with a cordon.
+    #: Whether the node has the annotation that the provisioner sets with a cordon.
     marked: bool
-    #: Whether the label selector of the pool selects it.
+    #: Whether the label selector of the pool selects the node.
     labelled: bool = False
     #: Namespace in the label that no kubelet can set. Empty if the node lacks that label, as all nodes on GKE do.
     namespace: str = ""
 
     def pool_by(self, membership: Membership, namespace: str) -> PoolName:
-        """Return its node pool, empty if it is unknown. A reported pool counts only on nodes with this namespace.
+        """Return the node's pool, empty if unknown. A reported pool counts only if the node's namespace is `namespace`.
 
         The name of a node always counts: pods may run before the controller of node groups sets the label.
         """
@@ -75,11 +75,11 @@ class PoolNode:
 def find_nodes_of_pool(
     api: Api, pool_name: PoolName, hosts: int, membership: Membership, namespace: str = ""
 ) -> tuple[list[PoolNode], frozenset[str]]:
-    """List the nodes of a pool; return them and the names of the nodes in the cluster whose pool is unknown.
+    """Return the nodes of a pool, and the names of the nodes in the cluster whose pool is unknown or not listed.
 
     The second result is empty if the label selects at least `hosts` nodes. If it selects fewer, labels may have been
     edited, so the metadata of all nodes are listed: some megabytes for 1,000 nodes. `namespace` is as in `pool_by`;
-    the pool of a node that has another namespace is known to be another one.
+    a node with another namespace belongs to another pool.
     """
     nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
@@ -96,9 +96,9 @@ def find_nodes_of_pool(
 def list_nodes_of_pool(
     api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", others: Iterable[str] = ()
 ) -> list[PoolNode]:
-    """List the nodes of a pool that its label selects, and of the nodes in `others`.
+    """Return the nodes with a pool's label, or named in `others`, that belong to the pool.
 
-    All nodes are listed before the open ones: a node that opens or registers in between is returned as open.
+    All nodes are listed before the open nodes, so a node that is uncordoned or registers in between counts as open.
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
     found: dict[str, PoolNode] = {}
@@ -154,7 +154,7 @@ def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
 
 
 def uncordon(api: Api, node_name: str) -> None:
-    """Undo `cordon` if a live read of the node still has its annotation."""
+    """Undo `cordon` if a live read of the node still shows the annotation that `cordon` set."""
 
     def change(node: JsonObject) -> JsonObject | None:
         if ((node.get("metadata") or {}).get("annotations") or {}).get(constants.CORDONED) != "true":
@@ -190,7 +190,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
         except errors.NotFound:
             return
         except errors.Conflict:
-            # Most conflicts are status reports of the kubelet between the read and the write.
+            # Retry, because most conflicts are caused by the kubelet, which often reports the node's status.
             if attempt == _CHANGE_ATTEMPTS:
                 raise
         else:
@@ -240,17 +240,17 @@ class Rereading:
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def left_seconds(self, now: datetime, pause_seconds: float) -> float:
-        """Return the rest of a pause that began with the last read, in seconds."""
+        """Return the seconds left of a pause that began with the last read; at most 0 if the pause has ended."""
         passed = (now - self.tried_at).total_seconds()
-        # The clock may have been set back.
+        # The pause ends if the clock was set back to before the last read.
         return pause_seconds - passed if passed >= 0 else 0.0
 
     def retry_seconds(self) -> float:
-        """Return the pause before a retry in seconds: doubled after each failure, 0 if there was none."""
+        """Return the seconds to wait before a retry: doubled after each failure, 0 if the last read succeeded."""
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
-        """Read; keep the last result if that fails. `trouble` is the start of the public problem, with a colon."""
+        """Call `read`; if it fails, `problem` becomes `trouble`, which ends with a colon, and the error."""
         self.tried_at = self.clock()
         try:
             read()
@@ -266,7 +266,7 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """The object must not be deleted now. The message has the reason; `told` is the part that any user may see."""
+    """The object must not be deleted now. The message is the reason; `told` is the reason that any user may see."""
 
     def __init__(self, message: str, *, told: str = "") -> None:
         super().__init__(message)
@@ -274,7 +274,7 @@ class KeptError(Exception):
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
-    """Run a gate; return the reason to keep the object, None if it may be deleted. If the gate crashes, keep it."""
+    """Run a gate; return the reason to keep the object, None if it may be deleted. A crash of the gate is a reason."""
     try:
         pass_through()
     except KeptError as error:
@@ -288,7 +288,7 @@ def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
 
 
 def look_last(strangers: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Check the nodes right before the delete. Raises KeptError if one is open, or registered since the last check."""
+    """Check the nodes right before the delete. Raises KeptError if `strangers` yields a node or all checks are slow."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in strangers():

@@ -1,7 +1,7 @@
 """Reads GKE's MachineConfigs: the machine types, accelerators and topologies that a cluster lists.
 
-Google does not document them. The fields are those that its autoscaler reads (GoogleCloudPlatform/cluster-autoscaler,
-apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions about them.
+Google does not document them. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
+apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions about MachineConfigs.
 """
 
 from __future__ import annotations
@@ -22,17 +22,17 @@ _log = structlog.get_logger(__name__)
 MACHINE_CONFIGS = Collection(
     name="MachineConfigs", resource="machineconfigs", root="/apis/cloud.google.com/v1", optional=True
 )
-#: TPUs that MachineConfigs list.
+#: TPUs that each MachineConfig lists, by its key.
 Listed: TypeAlias = Mapping[Key, tuple[tpu.Accelerator, ...]]
 #: Modes of usagePolicy in which the autoscaler ignores the machine types of a family.
 _INACTIVE_MODES = frozenset({"Legacy", "WeightsOnly"})
 _ARCHITECTURES = frozenset({"amd64", "arm64"})
-#: Maximum number of entries that are read of a list, and of chips of a VM.
+#: Maximum number of entries that are read of a list, and maximum number of chips of a VM.
 _MOST_ENTRIES, _MOST_CHIPS = 1024, 64
 
 
 def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
-    """Return the TPUs of a MachineConfig, None if it lists none. Raises MalformedObject if it cannot be read."""
+    """Return the TPUs of a MachineConfig, None if it is inactive or lists none. Raises MalformedObject."""
     try:
         family = raw["spec"].get("machineFamily") or {}
         if (family.get("usagePolicy") or {}).get("mode") in _INACTIVE_MODES:
@@ -67,7 +67,7 @@ def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accel
 
 def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.MachineType:
     name, resources, own = str(raw["name"]), raw["resources"], raw.get("properties") or {}
-    # Properties that the machine type does not set are those of its family.
+    # A property that the machine type does not set has the value of the family.
     properties = {**defaults, **{key: value for key, value in own.items() if value is not None}}
     accelerator, disks = resources["accelerator"], properties.get("bootDiskConfig") or {}
     alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
@@ -76,7 +76,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
     if not (1 <= chips <= _MOST_CHIPS and matches and min(cpus, memory_gib) > 0):
         raise ValueError(f"{name} has {chips} chips, topology {alone!r}, {cpus} CPUs and {memory_gib} GiB")
     named = dict.fromkeys(str(each) for each in (disks.get("defaultType"), *_entries(disks, "types")) if each)
-    # The newest generations support no other boot disk.
+    # If no disk type is listed, assume the only one that the newest generations support.
     boot, on_request = tuple(named) or ("hyperdisk-balanced",), properties.get("napDisabled") is True
     arch = str(properties.get("systemArchitecture")).lower()
     arch = arch if arch in _ARCHITECTURES else ""
@@ -84,7 +84,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 
 
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
-    """Add all MachineConfigs that were ever listed to this process's table; return them, `before` if none is new.
+    """Extend the table of TPUs by all MachineConfigs that were ever listed; return these, `before` if none is new.
 
     Machine types are kept when their MachineConfig is deleted, because an upgrade of the CRD recreates the objects.
     Must not be called while a decision uses the table.

@@ -16,7 +16,7 @@ from provisioner.model.workloads import Expression, Requirements, Term, Tolerati
 
 #: A selector term without requirements matches no node in the scheduler; this term has the same effect in the model.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
-#: Keys that decisions need even if an object is rejected for too many labels or selectors.
+#: Keys that are read even if an object has too many labels or selectors, because decisions need them.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
@@ -24,12 +24,12 @@ _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONS
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: Labels of nodes that determine a slice.
+#: Labels of nodes that determine the shape of a slice.
 _OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
-    """Return the amount that the scheduler reserves: the maximum of running and starting containers, and overhead."""
+    """Return the amount that the scheduler reserves: the pod-level request or the containers' peak, plus overhead."""
     asked = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
@@ -51,7 +51,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
 
 
 def requested_chips(what: str, spec: object) -> int:
-    """Return the chips that a pod requests, as a resource or by claims. Raises MalformedObject as `counted_chips`."""
+    """Return the chips that a pod requests, as a resource or by claims. Raises MalformedObject like `counted_chips`."""
     return counted_chips(what, spec) or _claimed_chips(spec)
 
 
@@ -64,7 +64,7 @@ def counted_chips(what: str, spec: object) -> int:
 
 
 def _claimed_chips(spec: object) -> int:
-    """Return the chips of a pod that requests them by ResourceClaims: all chips of the host that it selects.
+    """Return all chips of the host that a pod with ResourceClaims selects; 0 without claims or a selected accelerator.
 
     The driver allocates all chips of a host. The claims are not read; GKE's autoscaler also reads only the pod.
     """
@@ -77,7 +77,7 @@ def _claimed_chips(spec: object) -> int:
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
-    """Return a pod's nodeSelector, with the labels of slices that required node affinity restricts to one value.
+    """Return a pod's nodeSelector, and each label of a slice for which required node affinity allows only one value.
 
     The scheduler treats both alike. Labels in nodeSelector take precedence over the affinity.
     """
@@ -90,7 +90,7 @@ def node_selector_of(spec: object) -> dict[str, Any]:
 
 
 def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
-    """Return the only value of a label that all terms together allow, empty if they allow several."""
+    """Return the value of a label if all terms together allow exactly one, otherwise an empty text."""
     values: set[str] = set()
     for term in terms:
         expressions = fields.mappings(term.get("matchExpressions"))
@@ -102,7 +102,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # A term without any requirement matches no node; this one allows any value of the label.
+            # The term has other requirements, so it allows any value of the label. An empty term matches no node.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -112,7 +112,7 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 
 
 def has_claims(spec: object) -> bool:
-    """Whether a pod has ResourceClaims, of any devices."""
+    """Whether a pod has ResourceClaims, for any devices."""
     return bool(fields.sequence(fields.mapping(spec).get("resourceClaims")))
 
 
@@ -133,7 +133,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
 
 
 def _that_ask(containers: object) -> Iterable[dict[str, Any]]:
-    """Return the containers with resources. A pod may have thousands without, and each is read for three resources."""
+    """Return the containers with resources, so that each resource is not looked up in thousands of other containers."""
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 
@@ -162,7 +162,7 @@ def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) ->
 def requirements(
     what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
 ) -> Requirements:
-    """Read a pod's requirements on its node. Raises MalformedObject if its chips, CPU or memory cannot be read."""
+    """Read a pod's requirements on its node. Raises MalformedObject if a requested amount cannot be read."""
     reader = reader or reader_of_pod()
     counted = counted_chips(what, spec)
     claimed = 0 if counted else _claimed_chips(spec)
@@ -193,7 +193,7 @@ def requirements(
             for entry in tolerations
         ),
         affinity_terms=required_terms(reader, spec),
-        # Read last, because the arguments above set it.
+        # This argument comes last, because reading the arguments above sets the reader's problem.
         problem=reader.problem,
     )
 
@@ -214,7 +214,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return only the chips, slice and marks, and the labels that decide whether a pod is served or are in `labels`."""
+    """Return requirements with only chips, slice, marks, texts that decide whether a pod is served, and `labels`."""
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),
@@ -225,7 +225,7 @@ def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Re
 
 
 def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    """Return the texts of `keys`, without those that are longer than OBJECT_NAME."""
+    """Return the texts of `keys` that are not longer than OBJECT_NAME."""
     return {key: texts[key] for key in keys if key in texts and len(texts[key]) <= bounds.OBJECT_NAME}
 
 
@@ -235,7 +235,7 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
-    """Read required node affinity, empty if absent, (MATCHES_NOTHING,) if no term matches any node."""
+    """Read required node affinity, empty if absent, (MATCHES_NOTHING,) if it is too long or has only empty terms."""
     required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()

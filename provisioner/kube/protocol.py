@@ -1,4 +1,4 @@
-"""Interface to an API server: calls that raise ClusterError and are never repeated, pages, and paths."""
+"""Interface to an API server: calls, which raise ClusterError if they fail, pages of lists, and paths of objects."""
 
 from __future__ import annotations
 
@@ -14,21 +14,21 @@ from provisioner.kube import errors
 #: A decoded JSON object with values of any JSON type.
 JsonObject = dict[str, Any]
 
-#: Objects per page; the value that the API server recommends.
+#: Objects per page; the default of kubectl and client-go.
 PAGE_SIZE = 500
 #: Maximum bytes of a page with more than one object; the decoded page may need twenty times as much memory.
 PAGE_BYTES = 4 * 1024 * 1024
-#: Maximum bytes of a response. etcd limits objects to 1.5 MiB, and the API server requests to 3 MiB; JSON is larger.
+#: Maximum bytes of a response. etcd limits an object to 1.5 MiB, the API server a request to 3 MiB; JSON takes more.
 ANSWER_BYTES = 16 * 1024 * 1024
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
-#: A JSON body is valid, because JSON is YAML.
+#: Content type of server-side apply. The body may be JSON, because JSON is YAML.
 APPLY_PATCH = "application/apply-patch+yaml"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of one call, which lasts at most their sum. In an open stream, only silence is limited."""
+    """Time-outs of a call, which takes at most their sum after the DNS look-up. In a stream, only silence counts."""
 
     connect_seconds: float = 5.0
     #: Maximum wait for the response, and maximum silence while the lines of a stream are read.
@@ -44,7 +44,7 @@ class Page:
 
     items: list[Any]
     resource_version: str
-    #: Empty on the last page.
+    #: Token of the next page; empty on the last page.
     continue_token: str = ""
     #: Bytes of the response; 0 if not counted.
     size_bytes: int = 0
@@ -80,7 +80,7 @@ class Request:
 
 
 class Api(ABC):
-    """Calls of a Kubernetes API server with raw JSON. Each raises ClusterError if it fails."""
+    """Calls to a Kubernetes API server with raw JSON. A call that fails raises ClusterError."""
 
     @abstractmethod
     def exchange(self, request: Request) -> JsonObject:
@@ -88,7 +88,7 @@ class Api(ABC):
 
     @abstractmethod
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Send a GET of a collection; return the page. Raises TooLarge if the page has more than PAGE_BYTES."""
+        """Return a page of a collection. Raises TooLarge above PAGE_BYTES, or above ANSWER_BYTES with a limit of 1."""
 
     @abstractmethod
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
@@ -123,7 +123,7 @@ class Api(ABC):
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Apply `body` on the server, so that `manager` owns exactly its fields, by force; return the metadata."""
+        """Apply `body` on the server by force, so that `manager` owns exactly these fields; return the metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
@@ -147,7 +147,7 @@ def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1"
 
 
 def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the path of an object. Raises ValueError for an empty name, which would refer to the collection."""
+    """Return the path of an object. Raises ValueError for an empty name, "." and "..", which refer to other paths."""
     if not name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of an object in {resource}: specify the object's name")
     return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"
@@ -175,7 +175,7 @@ class Pager:
                     raise
                 self.limit //= 2
             else:
-                # Twice as many objects of this size would still fit.
+                # Double the limit if twice as many objects of this size would fit easily.
                 if page.size_bytes * 3 <= PAGE_BYTES:
                     self.limit = min(self.most, self.limit * 2)
                 return page

@@ -24,7 +24,7 @@ T = TypeVar("T")
 
 #: Minimum and maximum duration of a watch in seconds.
 _WATCH_SECONDS = 45, 60
-#: A watch that ends sooner without events counts as failed; otherwise, a server could cause a busy loop.
+#: A watch that ends within this time, in seconds, without events counts as failed, which prevents a busy loop.
 SHORT_WATCH_SECONDS = 1.0
 #: Seconds by which a watch may end early and still count as ended by the server at the agreed time.
 _EARLY_SECONDS = 5.0
@@ -32,9 +32,9 @@ _EARLY_SECONDS = 5.0
 WATCHES_BEFORE_RELIST = 3
 #: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
-#: Maximum number of deleted UIDs that are kept: more than one round can miss.
+#: Maximum number of deleted UIDs that are kept; fewer objects are deleted between two rounds.
 _DELETIONS_KEPT = 10_000
-#: Interval in seconds of lists of a kind that is not installed or that RBAC does not allow.
+#: Maximum pause in seconds between two lists of a kind that is not installed or that RBAC does not allow.
 ABSENT_RETRY_SECONDS = 10.0
 
 
@@ -85,7 +85,7 @@ class Listing(Generic[T]):
 class Reflector(Generic[T]):
     """Records of one collection, updated by the lists and watches of its feeder. JSON is not kept.
 
-    `parse` returns None for unwanted objects. If it raises MalformedObject, the object's last record is kept.
+    `parse` returns None for unwanted objects. If it raises any exception, the object's last record is kept.
     `on_change` is called after each change that is not `quiet`, and must not block. The feeder lists or watches as
     `begin` requests, passes on each page, line, end of a watch and error, and waits for the seconds that are returned.
     """
@@ -114,18 +114,18 @@ class Reflector(Generic[T]):
         #: UIDs of the records, to recognize a late DELETED event of an older object with the same name.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
-        #: UIDs of objects that were seen to be deleted, oldest first; a dict keeps the order.
+        #: UIDs of objects that were deleted or became unwanted, the oldest first; a dict keeps the order.
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 
         #: Whether a full list was read, and the server has not since reported the kind as missing or forbidden.
         self.synced = False
-        #: Last confirmation of the records: start of a list, event, bookmark, or end of a watch of full length.
+        #: Time of the last start of a list, event, bookmark, or end of a watch of full length; None if none.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
         #: Whether, by the last response, the API server does not know the kind.
         self.missing = False
-        #: Time since which no list has succeeded because the API server does not know the kind, None if one has.
+        #: Time of the first response that the API server does not know the kind; None after a successful list.
         self._missing_since: float | None = None
         self._relist = False
 
@@ -148,7 +148,7 @@ class Reflector(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an event showed the deletion of an object or of its record; absence from a list does not count."""
+        """Whether an event deleted an object, or the object became unwanted. Absence from a list does not count."""
         with self._lock:
             return uid in self._seen_deleted
 
@@ -159,7 +159,7 @@ class Reflector(Generic[T]):
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
 
     def missing_seconds(self) -> float:
-        """Return the seconds since the API server has not known the kind, 0 if it knows the kind."""
+        """Return the seconds for which the kind has been missing, 0 if the last response was another one."""
         since = self._missing_since
         return self._clock() - since if self.missing and since is not None else 0.0
 
@@ -270,7 +270,7 @@ class Reflector(Generic[T]):
         if self.missing and self._missing_since is None:
             self._missing_since = self._clock()
         if not isinstance(error, errors.ClusterError):
-            # Restart after any error: without the watch, the controller would see no changes.
+            # List again after an unexpected error, because without the watch the controller would see no changes.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
             self._resource_version = ""
             self._set_problem(f"the {self.name} watch failed: {error!r}; listing again")
@@ -333,7 +333,7 @@ class Reflector(Generic[T]):
         if problem is None:
             _log.info("watch.recovered", watch=self.name)
         elif self.missing and self._collection.optional:
-            # A cluster without the API is healthy: most clusters have only some of the kinds.
+            # No warning, because most clusters have only some of the optional kinds.
             _log.info("watch.not_installed", watch=self.name, problem=self._collection.install_hint or problem)
         else:
             _log.warning("watch.failed", watch=self.name, problem=problem)
@@ -348,7 +348,7 @@ class Reflector(Generic[T]):
     # --- changes of records
 
     def _add(self, listing: Listing[T], raw: object) -> None:
-        """Add an object to a list, which takes effect once it is complete (`_replace`)."""
+        """Add an object to a list, which replaces the records once the list is complete (`_replace`)."""
         key, uid = _identity(raw)
         listing.seen.add(key)
         record = self._read(key, uid, raw)
@@ -411,7 +411,7 @@ class Reflector(Generic[T]):
                 return False
             malformed = self._malformed.pop(key, None) is not None
             self._uids.pop(key, None)
-            # Unwanted objects do not count, because many of them would displace the other UIDs.
+            # UIDs of unwanted objects are not kept, because many of them would displace the other UIDs.
             if malformed or key in self._records:
                 self._note_end(uid)
             if self._records.pop(key, None) is None:
@@ -426,7 +426,7 @@ class Reflector(Generic[T]):
             self._relist_if_room(key[0])
 
     def _relist_if_room(self, namespace: str) -> None:
-        """Request a new list if it could keep more records of a namespace in full, because no JSON is kept."""
+        """Request a new list if reduced records of a namespace could be full again, because their JSON is not kept."""
         self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
     def _note_end(self, uid: str) -> None:
@@ -445,7 +445,7 @@ class Reflector(Generic[T]):
         else:
             self._malformed.pop(key, None)
             if record is None and self._uids.get(key) == uid:
-                # The record is removed because the object is no longer wanted, so its absence is explained.
+                # The object became unwanted: `seen_deleted` must explain the absence of its record.
                 with self._lock:
                     self._note_end(uid)
             return record
@@ -461,7 +461,7 @@ def _same_or_new(before: T | None, record: T) -> T:
 
 
 def _reduced(kept: Kept[T] | None, key: Key, records: Mapping[Key, T]) -> dict[Key, T]:
-    """Count a new record; return the reduced records, possibly of this one, that exceed the namespace's bound."""
+    """Count a new record; return reduced copies of records, possibly this one, that exceed the namespace's bound."""
     if kept is None:
         return {}
     bound = kept.bound

@@ -18,7 +18,7 @@ _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
 
 
 def parse_claim(raw: object) -> Claim:
-    """Read a PersistentVolumeClaim."""
+    """Read a PersistentVolumeClaim. It has a problem if it is being deleted, lost its volume, or is partly bound."""
     metadata, spec, status = (fields.at(raw, key) for key in ("metadata", "spec", "status"))
     named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
     problem = ""
@@ -66,7 +66,7 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     return frozenset[str]().union(*allowed) if allowed else None
 
 
-#: The creation times are not read, so the first listed claims are kept. A further one restricts nothing.
+#: All claims have the same rank, because their creation times are not read. A reduced claim restricts no nodes.
 BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
     plural="PersistentVolumeClaims",
     max_bytes=bounds.NAMESPACE_CLAIMS,

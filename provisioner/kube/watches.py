@@ -1,7 +1,7 @@
 """List-watches that run in threads, combinations of them, and the parser of nodes.
 
 Watches are shorter than the read time-out, so a hung connection is noticed. A watch that the server ends at the agreed
-time counts as contact, because in quiet clusters bookmarks come only every two minutes.
+time counts as contact, because a watch in a quiet cluster may receive no bookmark.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ T = TypeVar("T")
 #: Selects the ConfigMap that pauses the creation of pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: Maximum seconds without contact. API servers send a bookmark about every minute, so more than two are suspicious.
+#: Maximum seconds without contact; a healthy watch makes contact at its end at the latest, after 60 s.
 MAX_SILENCE_SECONDS = 150.0
 _CONNECT_SECONDS = 5.0
 _LIST_SECONDS = 30.0
@@ -66,7 +66,7 @@ class ListWatch(Reflector[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread. If it hangs in a connect, do not wait for it: it is a daemon."""
+        """End the thread; wait at most 1 s for it, because it is a daemon and may hang in a connect."""
         self._stopping.set()
         with self._lock:
             stream = self._stream
@@ -88,13 +88,13 @@ class ListWatch(Reflector[T]):
         try:
             query = self.begin()
             return self._list() if query is None else self._watch(query)
-        except Exception as error:  # noqa: BLE001 - a dead watch is a controller that sees no changes
+        except Exception as error:  # noqa: BLE001 - without its watch, the controller would see no changes
             return 0.0 if self._stopping.is_set() else self.failed(error)
 
     def _list(self) -> float:
         request = Request("GET", self.path, query=self.query, timeouts=self.list_timeouts)
         pager = Pager(self._api, request, most=self.page_size)
-        # Passed on without a variable, which would keep the page in memory while the next one is read.
+        # No variable refers to a page, because it would keep the page in memory while the next page is read.
         token = self.take_page(pager.fetch())
         while token and not self._stopping.is_set():
             token = self.take_page(pager.fetch(token))
@@ -105,7 +105,7 @@ class ListWatch(Reflector[T]):
             with self._lock:
                 self._stream = stream
             try:
-                # stop() may have looked for a stream to close just before this one was opened.
+                # If stop() was called before `_stream` was set, it did not close this stream.
                 for line in () if self._stopping.is_set() else stream:
                     if self._stopping.is_set():
                         break
@@ -151,16 +151,16 @@ class CombinedWatch(Generic[T]):
 
     @property
     def problem(self) -> str | None:
-        """Return the problems of all parts."""
+        """Problems of all parts; None if no part has a problem."""
         return "; ".join(part.problem for part in self.parts if part.problem) or None
 
     @property
     def missing(self) -> bool:
-        """Whether the API server does not know the kind of any part."""
+        """Whether the API server does not know the kind of at least one part."""
         return any(part.missing for part in self.parts)
 
     def missing_seconds(self) -> float:
-        """Return the seconds since the API server has not known the kind of any part, 0 if it knows one."""
+        """Return the seconds for which the kinds of all parts have been missing, 0 if the kind of one is not."""
         return min(part.missing_seconds() for part in self.parts)
 
     @property
@@ -205,7 +205,7 @@ def created_at(raw: object) -> datetime | None:
 
 
 def parse_labels(raw: object) -> dict[str, str]:
-    """Read the labels of a node or namespace, up to a maximum. Only administrators can write them."""
+    """Read at most CLUSTER_OBJECT_LABELS labels of a node or namespace; further labels are ignored."""
     labels = fields.at(raw, "metadata", "labels")
     entries = ((fields.name(key), fields.name(value)) for key, value in labels.items() if isinstance(value, str))
     return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
@@ -218,7 +218,7 @@ def _shared_amounts(*amounts: tuple[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def parse_node(raw: object) -> Node | None:
-    """Read a node; None if it belongs to no node pool. The provisioner's label alone does not identify the pool."""
+    """Read a node; None if it reports no pool and lacks the provisioner's label, which does not identify a pool."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     pool_name = reported_pool(labels, annotations)
@@ -250,7 +250,7 @@ def parse_node(raw: object) -> Node | None:
         ready=fields.conditions(status).get("Ready", {}).get("status") == "True",
         cordoned=spec.get("unschedulable") is True,
         cordoned_by_us=annotations.get(constants.CORDONED) == "true",
-        # Device plugins report whole devices. No pod could use a fraction.
+        # A fraction is cut, because device plugins report whole devices.
         allocatable_chips=int(chips),
         allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),
         allocatable_memory_bytes=int(podspec.quantity_of(what, "allocatable", "memory", allocatable)),

@@ -1,4 +1,4 @@
-"""Converts HTTP responses of an API server to lines, JSON objects, pages and errors. Does not manage connections."""
+"""Converts HTTP responses of an API server to lines, JSON objects, pages and errors. Opens no connections."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioner.kube.protocol import ANSWER_BYTES, JsonObject, Page
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum bytes of a line, which is one event with one object.
+#: Maximum bytes of a line of a watch; a line is one event with one object.
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
@@ -37,7 +37,7 @@ _BY_STATUS: dict[int, type[errors.ClusterError]] = {
 
 
 class LineStream:
-    """Lines of one streamed response."""
+    """Lines of one streamed response. One thread reads them; any thread may close the stream."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str, read_seconds: float) -> None:
         self._response = response
@@ -163,7 +163,7 @@ def error_of_status(raw: JsonObject) -> errors.ClusterError:
     """Convert the Status object of an ERROR event."""
     code = raw.get("code")
     if not isinstance(code, int) or isinstance(code, bool):
-        # Some proxies send only the reason.
+        # The code is missing: some proxies send only the reason.
         code = 410 if raw.get("reason") in ("Expired", "Gone") else 500
     return _error(code, raw, "the API server ended the watch with an error")
 
