@@ -1,4 +1,4 @@
-"""Makes the calls and writes of plans on thread pools. Each call has one answer, or is logged as crashed."""
+"""Makes the calls and writes of plans on thread pools. A call has one answer, is logged as crashed, or is dropped."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class CallingActor(Generic[A]):
-    """Base class of the products' actors. Each call has one result of type A."""
+    """Base class of the products' actors. A call has at most one result, of type A."""
 
     clock: Callable[[], datetime]
     #: Guaranteed seconds of leadership; infinite without leader election.
@@ -45,7 +45,7 @@ class CallingActor(Generic[A]):
     on_answer: Callable[[], None]
     monotonic: Callable[[], float] = time.monotonic
     _answers: queue.SimpleQueue[tuple[str, A]] = field(default_factory=queue.SimpleQueue, init=False)
-    #: Guards all fields below.
+    #: Lock of all fields below.
     _idle: threading.Condition = field(default_factory=threading.Condition, init=False)
     #: Number of submitted calls that have not ended.
     under_way: int = field(default=0, init=False)
@@ -76,7 +76,7 @@ class CallingActor(Generic[A]):
         try:
             executor.submit(self._run, ticket, call, key)
         except Exception:  # noqa: BLE001 - an error must not affect other calls
-            # A pool that cannot start a thread has queued the call nevertheless, and may make it later.
+            # A pool that cannot start a thread has queued the call nevertheless. The claim prevents a later start.
             if not self._begin(ticket):
                 return True
             _log.exception("call.not_submitted")
@@ -147,7 +147,7 @@ class CallingActor(Generic[A]):
 
 
 class Exchange(NamedTuple):
-    """How to send one call."""
+    """The way in which one call is sent."""
 
     #: Name of the call in metrics.
     method: str
@@ -164,7 +164,7 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, Generic[CallT, WriteT]):
-    """Carries out plans of calls and writes that have keys. Each is answered once, even if it crashes."""
+    """Carries out plans of calls and writes with keys. Each has one answer, even after a crash, unless dropped."""
 
     write_executor: Executor
     metrics: ActionMetrics

@@ -28,7 +28,7 @@ LONGEST_PAUSE_SECONDS = 15.0
 #: Seconds without a round after which the loop counts as dead. Longer than all time-outs of a round together.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
-#: Characters of a logged result. Its beginning has the names; the rest may come from users.
+#: Maximum characters of a logged result. Its beginning has the names; the rest may be users' texts.
 _SHOWN_CHARACTERS = 200
 
 
@@ -48,7 +48,7 @@ class Wake(threading.Event):
         super().set()
 
     def asked_seconds_ago(self) -> float | None:
-        """Return the seconds since the first `set` after the last call; None if there was none."""
+        """Return the seconds since the first `set` after the last call of this method; None without a `set`."""
         asked_at, self._asked_at = self._asked_at, None
         return None if asked_at is None else max(0.0, self._monotonic() - asked_at)
 
@@ -58,7 +58,7 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class RoundLoop(ABC, Generic[A]):
-    """Runs rounds of a product until `stopping` is set. All fields belong to the loop's thread."""
+    """Runs rounds of a product until `stopping` is set. Other threads use only `wake`, `stopping` and `alive`."""
 
     #: Carries out plans, and returns the answers to their calls.
     actor: CallingActor[A]
@@ -89,7 +89,7 @@ class RoundLoop(ABC, Generic[A]):
         self.memory = shifted(self.memory, by)
 
     def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
-        """Begin a round: measure the watches, process the answers, and follow the clock; return whether to lead.
+        """Begin a round: measure the watches, process the answers, follow the clock; return whether this process leads.
 
         A cluster may lack the kinds of `optional` watches.
         """
@@ -115,9 +115,9 @@ class RoundLoop(ABC, Generic[A]):
         return leading
 
     def carry_out(self, plan: Any, snapshot: Any) -> None:
-        """Store the memory of a plan, make its calls, and report it. If the snapshot is not synced, do only the first.
+        """Store the memory of a plan, make its calls, and report it. Without a synced snapshot, store only the memory.
 
-        If this crashes, calls that the actor does not have count as lost after 60 s.
+        If this method crashes, calls that were not submitted count as lost after 60 s.
         """
         self.memory = plan.memory
         if not snapshot.not_synced:
@@ -125,7 +125,7 @@ class RoundLoop(ABC, Generic[A]):
             self.report(partial(self.reporter.tell, plan, snapshot))
 
     def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
-        """Return the seconds until the next round: until `wake_at`, `due_in_seconds` or the heartbeat."""
+        """Return the seconds until `wake_at`, `due_in_seconds` or the heartbeat, whichever is first."""
         moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
         if wake_at is not None:
             moments.append((wake_at - self.clock()).total_seconds())
@@ -162,5 +162,5 @@ class RoundLoop(ABC, Generic[A]):
             self.wake.wait(max(0.0, pause - GAP_SECONDS))
 
     def alive(self) -> bool:
-        """Whether a round has ended within DEAD_AFTER_SECONDS."""
+        """Whether a round ended, or `run` began, within DEAD_AFTER_SECONDS."""
         return self.monotonic() - self._last_round_monotonic < DEAD_AFTER_SECONDS

@@ -71,7 +71,7 @@ def make_replica(
 ) -> Replica:
     """Create the shared objects, without starting any. Without a `name`, the identity is host name and process id.
 
-    The first lease, in `namespace`, is this controller's; each further one counts only if it exists. Without election,
+    The first lease, in `namespace`, is this controller's; a further lease counts only if it exists. Without election,
     this process leads. A process that loses its lease ends by `exit_process` in the elector's thread, even if a round,
     a call or the API server hangs: another process may lead already, and Kubernetes restarts this one as a follower.
     """
@@ -119,7 +119,7 @@ class Controller(Generic[LoopT, ActorT]):
     watches: Mapping[str, Watch[Any]]
     actor: ActorT
     server: HttpServer
-    #: Ends further parts of a product when no call is in progress.
+    #: Ends further parts of a product, after the wait for calls in progress.
     last: Callable[[], object] | None = None
 
     def start(self) -> None:
@@ -132,12 +132,12 @@ class Controller(Generic[LoopT, ActorT]):
             self.replica.elector.start()
 
     def stop(self) -> None:
-        """End the loop after its round, without waiting for that."""
+        """Request the end of the loop after its current round; does not wait."""
         self.loop.stopping.set()
         self.loop.wake.set()
 
     def shut_down(self) -> None:
-        """Wait for calls in progress, then release the lease. Call it after the loop has ended."""
+        """Wait for calls in progress, release the lease if no call is left, and end all parts. The loop has ended."""
         drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
         self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():
@@ -160,7 +160,7 @@ class Controller(Generic[LoopT, ActorT]):
         """
 
         def stop(signal_name: str) -> None:
-            # Before the log line, which may block if the output is not read.
+            # The stop precedes the log line, which may block if the output is not read.
             self.stop()
             _log.info("controller.stopping", signal=signal_name)
 
@@ -222,5 +222,5 @@ def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int],
 
 
 def _say_lease_lost() -> None:
-    # Each line is flushed when it is written.
+    # The line is not lost when the process exits, because each line is flushed when it is written.
     _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
-# Otherwise, certificates would not be valid yet for clients whose clock is slow.
+#: Time by which the start of validity precedes `now`, for clients whose clock is slow.
 _BACKDATED = dt.timedelta(hours=1)
 
 
@@ -24,7 +24,7 @@ class KeyPair:
 
 
 def new_key() -> ec.EllipticCurvePrivateKey:
-    """Create a private key of the type of all these certificates."""
+    """Create a private key (EC, P-256)."""
     return ec.generate_private_key(ec.SECP256R1())
 
 
@@ -66,7 +66,7 @@ class Authority:
         return self._certificate.public_bytes(serialization.Encoding.PEM)
 
     def server(self, common_name: str, *, names: Sequence[str]) -> KeyPair:
-        """Return a serving certificate for DNS names."""
+        """Return a new key and its serving certificate for DNS names."""
         alternatives = x509.SubjectAlternativeName([x509.DNSName(name) for name in names])
         return self.issue(_name(common_name), [ExtendedKeyUsageOID.SERVER_AUTH], alternatives)
 
@@ -76,7 +76,7 @@ class Authority:
         usages: Sequence[x509.ObjectIdentifier],
         alternatives: x509.SubjectAlternativeName | None = None,
     ) -> KeyPair:
-        """Return a new key and its certificate."""
+        """Return a new key and its certificate for the subject `of`."""
         key = new_key()
         builder = (
             self._builder(of, key.public_key())

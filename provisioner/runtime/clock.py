@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 _T = TypeVar("_T")
 
-#: Change of the difference between wall clock and monotonic clock, in seconds, from which the clock counts as set.
+#: If the difference of wall clock and monotonic clock changes by this many seconds or more, the clock was set.
 _SET_SECONDS = 1.0
 _NEVER = datetime.min.replace(tzinfo=UTC)
 
@@ -35,7 +35,7 @@ class FollowedClock:
         return datetime.fromtimestamp(self._monotonic() + self._offset_seconds, tz=UTC)
 
     def follow(self) -> timedelta:
-        """Adopt the machine's clock; return by how much it was set since the last call, zero if it was not."""
+        """Adopt the machine's clock; return by how much it was set since the last call, zero if by less than 1 s."""
         before, self._offset_seconds = self._offset_seconds, self._offset()
         by = self._offset_seconds - before
         return timedelta(seconds=by) if abs(by) >= _SET_SECONDS else timedelta()
@@ -45,7 +45,7 @@ class FollowedClock:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Return a copy in which all nested times are later by `by`, except `datetime.min`, which means never."""
+    """Add `by` to all times in nested dataclasses, mappings and tuples, except `datetime.min`, which means never."""
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by

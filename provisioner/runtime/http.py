@@ -43,20 +43,20 @@ _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
 _BACKLOG = 256
 #: Number of responses in a burst, and the pause in seconds before a response while the rate is exceeded.
 _BURST, _PAUSE_SECONDS = 200, 0.25
-#: Maximum size of all bodies of requests that are not answered. Bodies of at most 64 KiB are not counted, because the
-#: number of connections limits them.
+#: Maximum bytes of the bodies of all unanswered requests. Bodies of at most 64 KiB are not counted, because the number
+#: of connections limits them.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
-#: h11 takes time in the square of the spaces before an invalid character: 3 s for 32,000, with the interpreter locked.
+#: A head with these spaces is rejected: h11 takes quadratic time for spaces before an invalid character (32,000: 3 s).
 _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
-#: Connections whose handshake has not ended, by the address of the client, oldest first; with entries that are closed.
+#: Connections whose handshake has not ended, by the address of the client, oldest first; some may be closed.
 Handshakes = dict[Any, socket.socket]
 
 
 class ServerError(UserError):
-    """An address that cannot be served; the message is for the user."""
+    """An address cannot be served. The message is for the user."""
 
 
 class Address(NamedTuple):
@@ -67,7 +67,7 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address | None:
-    """Return the address in Go's form (":8080", "127.0.0.1:8080", "[::1]:8080"), None for "0" and ""."""
+    """Read an address in Go's form (":8080", "[::1]:8080"); None for "0" and "". Raises ServerError for other texts."""
     if text in ("", DISABLED):
         return None
     match = re.fullmatch(r"(?:\[(?P<v6>[0-9A-Fa-f:.]+)\]|(?P<host>[^:\[\]/ *]*)):(?P<port>[0-9]{1,5})", text)
@@ -80,8 +80,8 @@ def parse_address(text: str) -> Address | None:
 class Limits:
     """Bounds of one address."""
 
-    #: Maximum number of open connections; beyond it, the client with the most loses its oldest. Also the maximum number
-    #: of TLS handshakes; beyond it, the oldest one ends.
+    #: Maximum number of open connections; beyond it, the client with the most connections loses its oldest connection.
+    #: Also the maximum number of TLS handshakes; beyond it, the oldest handshake ends.
     connections: int = 32
     #: Maximum time from the connection to the first byte of a request, and from there to the end of the response.
     request_seconds: float = 10.0
@@ -91,7 +91,7 @@ class Limits:
     header_bytes: int = 16384
     #: Maximum size of a body.
     body_bytes: int = 65536
-    #: Maximum rate of responses to all clients, after a burst of 200; None if not limited. Others wait for 0.25 s.
+    #: Responses per second to all clients above which, after a burst of 200, each waits for 0.25 s; None disables it.
     answers_per_second: float | None = None
 
 
@@ -112,7 +112,7 @@ class _Requests(h11.Connection):
 
 
 class _Connection(H11Protocol):
-    """A connection that is aborted at its deadline, or if its client has too many."""
+    """A connection that is aborted at its deadline, or to make room if its client has the most connections."""
 
     def __init__(self, limits: Limits, handshakes: Handshakes, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
@@ -143,18 +143,18 @@ class _Connection(H11Protocol):
     def data_received(self, data: bytes) -> None:
         if self._rests:
             self._allow(self._limits.request_seconds, rests=False)
-        # h11 would respond to bytes after the last request while the response to that request is written.
+        # Bytes after the last request are ignored: h11 would respond to them before that request is answered.
         if self.conn.their_state is not h11.MUST_CLOSE and not self.transport.is_closing():
             super().data_received(data)
 
     def on_response_complete(self) -> None:
-        # uvicorn closes the connection before that time; its client may not have read the response by then.
+        # uvicorn closes an idle connection earlier. The deadline is for a client that does not read the response.
         self._allow(self._limits.idle_seconds + self._limits.request_seconds, rests=True)
         super().on_response_complete()
 
     def connection_lost(self, exc: Exception | None) -> None:  # noqa: ARG002
         self._deadline.cancel()
-        # With an error, uvicorn's timer would keep the connection (50 KiB with TLS) until the end of its idle time.
+        # If uvicorn got the error, its timer would keep the connection (50 KiB with TLS) until the idle time ends.
         super().connection_lost(None)
 
 
@@ -189,7 +189,7 @@ def _make_server(
             log_config=None,
             log_level=logging.CRITICAL,
             access_log=False,
-            # Set explicitly, otherwise uvicorn reads them from the environment.
+            # These two values are explicit; otherwise, uvicorn would read them from the environment.
             workers=1,
             proxy_headers=False,
             headers=[("Server", name)],
@@ -214,7 +214,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         size = int(headers.get("content-length", 0))
         large = size if size > _SMALL_BYTES else 0
         if "transfer-encoding" in headers:
-            # h11 takes microseconds per chunk, and a chunk may have one byte.
+            # Chunks are rejected: h11 takes microseconds for a chunk, which may have a single byte.
             rejected = PlainTextResponse("send Content-Length\n", 411)
         elif size > limits.body_bytes:
             rejected = PlainTextResponse(f"the body has more than {limits.body_bytes} bytes\n", 413)
@@ -230,7 +230,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
         try:
             await app(scope, receive, send)
         except ClientDisconnect:
-            # The client closed the connection before its body was read.
+            # This is no failure: the client closed the connection before its body was read.
             return
         except Exception as error:
             if (left_out := repeats.left_out(place_of(error))) is not None:
@@ -244,7 +244,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
 
 
 class HttpServer:
-    """Serves an app on each address as `name`, over TLS if `tls` is given; start and stop once each."""
+    """Serves an app on each address as `name`, over TLS if `tls` is given. Can be started and stopped once."""
 
     def __init__(
         self,
@@ -279,12 +279,12 @@ class HttpServer:
         return _TlsListener(listening, self._handshakes[address], self._limits.connections)
 
     def drain(self) -> None:
-        """Close each connection with its next response, from 1 s later at the latest, so that clients reconnect."""
+        """Close each connection with its next response, so that clients reconnect. Takes effect within 1 s."""
         for server in self._servers:
             server.config.encoded_headers.append((b"connection", b"close"))
 
     def stop(self) -> None:
-        """Free the addresses and end all connections. Responses in progress get one more second."""
+        """Free the addresses and end all connections. Responses in progress have one more second."""
         for server in self._servers:
             server.should_exit = True
         if self._thread.is_alive():
@@ -309,7 +309,7 @@ class HttpServer:
         await asyncio.gather(*(server.serve(sockets=[listening]) for server, listening in pairs))
         states = [server.server_state for server in self._servers]
         if cancelled := {task for state in states for task in state.tasks}:
-            # uvicorn responds 500 for each.
+            # Wait until uvicorn has responded 500 to each cancelled request.
             await asyncio.wait(cancelled, timeout=_GRACE_SECONDS)
         for connection in {connection for state in states for connection in state.connections}:
             connection.transport.abort()

@@ -13,7 +13,7 @@ _PATIENCE_SECONDS = 4.0
 
 
 class Busy(Exception):  # noqa: N818 - it names the state of the server
-    """A request gets no place now, or not within 4 s."""
+    """A request gets no place, because the lane is full, or because it waited for 4 s."""
 
 
 class Lane:
@@ -23,12 +23,12 @@ class Lane:
     """
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
-        """`room` limits the total weight of requests. A place rests as long as it was used, up to the maximum."""
+        """`room` limits the total weight of requests. A place rests for as long as it was used, up to the maximum."""
         self._free, self._room, self._max_rest_seconds = places, room, max_rest_seconds
         #: Flow and weight of each request that has a place or waits for one, and the weight of each flow.
         self._requests: dict[asyncio.Future[bool], tuple[str, int]] = {}
         self._weights: Counter[str] = Counter()
-        #: Waiting requests by flow; the first flow is next. The result is whether the request gets a place.
+        #: Waiting requests by flow; the first flow is next. A future's result is whether its request gets a place.
         self._waiting: dict[str, deque[asyncio.Future[bool]]] = {}
 
     @asynccontextmanager
@@ -72,7 +72,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait timed out in the same step in which the request got its place.
+                # The wait timed out in the same step in which the request got its place, so release the place.
                 self._release()
         if not has_place:
             raise Busy

@@ -66,7 +66,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     for name in _CHATTY:
         library = logging.getLogger(name)
         library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
-        # Google's libraries turn this off if they were imported before.
+        # Google's libraries have turned off the propagation if they were imported before.
         library.propagate = True
     logging.captureWarnings(True)
     structlog.configure(

@@ -49,7 +49,7 @@ class LastRound(Collector):
 
 
 class Registry(CollectorRegistry):
-    """Metrics with one prefix, including the release and the metrics of every process."""
+    """Metrics with one prefix, among them the release, and the standard metrics of a process without the prefix."""
 
     def __init__(self, prefix: str, *, version: str) -> None:
         super().__init__(auto_describe=True)
@@ -120,7 +120,7 @@ class LoopMetrics:
         self._watch_age.labels(resource).set(age)
 
     def forget_watch(self, resource: str) -> None:
-        """Remove the metrics of a list-watch that has nothing to watch."""
+        """Remove the metrics of a list-watch whose kind is missing."""
         self._watch_synced.remove(resource)
         self._watch_age.remove(resource)
 

@@ -21,7 +21,7 @@ def look_less_often() -> None:
 
 
 def on_end(action: Callable[[str], object]) -> None:
-    """Call `action` with the signal's name on SIGTERM and SIGINT, outside the thread that they interrupt."""
+    """Call `action` with the signal's name on SIGTERM and SIGINT, in a separate thread."""
     numbers: queue.SimpleQueue[int] = queue.SimpleQueue()
 
     def handle() -> None:

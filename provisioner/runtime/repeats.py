@@ -64,7 +64,7 @@ class Lasting:
     _messages: OrderedDict[str, str] = field(default_factory=OrderedDict)
 
     def fails(self, key: str, message: str) -> bool:
-        """Record a failure; return whether to log it: it has not lasted with the same message."""
+        """Record a failure; return whether it is new or its message has changed, so that it must be logged."""
         is_new = self._messages.get(key) != message
         self._messages[key] = message
         self._messages.move_to_end(key)

@@ -32,7 +32,7 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Path and response, which does not depend on the query. Created in a thread, one page at a time."""
+    """Path and response, which does not depend on the query. Responses are created in a thread, one at a time."""
 
     path: str
     make: Callable[[], Response]
@@ -52,7 +52,7 @@ def file_pages(package: str) -> tuple[Page, ...]:
 
 
 def make_app(routes: Sequence[Route]) -> ASGIApp:
-    """Return an app with these routes. An endpoint may raise Busy."""
+    """Return an app with these routes. An endpoint may raise Busy, which is answered 503."""
     not_found = f"not found; available: {' '.join(sorted({each.path for each in routes}))}\n"
 
     async def answer_not_found(_request: Request, _error: Exception) -> Response:
@@ -67,7 +67,7 @@ def make_app(routes: Sequence[Route]) -> ASGIApp:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether the body's type is JSON. On behalf of a page of another site, browsers send only other types."""
+    """Return whether the body's type is JSON. For a page of another site, browsers send only other types."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 

@@ -23,15 +23,15 @@ from provisioner.runtime.http import Address, HttpServer, Limits, parse_address
 from provisioner.runtime.lanes import Lane
 from provisioner.runtime.resources import Page, client_of, make_app
 
-#: Probes, scrapers and browsers send far fewer requests.
+#: Limits of an address; probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Minimum size of compressed pages, and the level. Higher levels take at least twice as long for 10 % less size.
+#: Minimum bytes of a compressed page, and the level. Higher levels take at least twice as long for 10 % less size.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
 #: Maximum number of requests for pages that are served or wait. Requests of aborted connections may still wait.
 _PAGES = _LIMITS.connections
 #: Maximum pause in seconds after a page; otherwise the pause is as long as the page took.
 _MAX_REST_SECONDS = 0.5
-#: Services, and GKE's DNS endpoint of a control plane. The API server's proxy forwards the Host of its caller.
+#: Suffixes of served hosts: Services, and GKE's DNS endpoint; the API server's proxy forwards the Host of its caller.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
 _REJECTED = (
@@ -54,7 +54,7 @@ def make_status_server(
 ) -> HttpServer:
     """Return the server of two addresses, `metrics` and `probes`. Raises ServerError if one is invalid.
 
-    `alive` is the heartbeat; without it, /healthz responds with `stopped`. `problems` are the reasons why the process
+    `alive` is the heartbeat; if it fails, /healthz responds with `stopped`. `problems` are the reasons why the process
     is not ready. The server's thread calls both, so they must not block. `pages` are served next to the probes.
     """
     served: dict[Address, list[Route]] = {}
@@ -119,7 +119,7 @@ def _for_known_hosts(app: ASGIApp) -> ASGIApp:
 
 
 def _is_known(host: str) -> bool:
-    """Whether a Host header, with or without a port, names this server. Browsers never send an empty one."""
+    """Whether a Host header, with or without a port, may name this server. No browser sends an empty header."""
     name = _PORT.sub("", host).lower().removesuffix(".")
     return not {".", ":"} & set(name) or _is_address(name) or name.endswith(_SUFFIXES)
 
