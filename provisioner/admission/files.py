@@ -18,12 +18,12 @@ _DATED = "the certificate may no longer be trusted: it was not checked for long,
 
 
 class _Context(ssl.SSLContext):
-    """Serves the pair loaded last. OpenSSL's context would keep half of a bad pair, and one pair per type of key."""
+    """Serves the pair loaded last. OpenSSL's context would keep half of a bad pair, and a pair for each key type."""
 
     _loaded: ssl.SSLContext | None = None
 
     def load_cert_chain(self, certfile: Any, keyfile: Any = None, password: Any = "") -> None:
-        # Without the argument, OpenSSL asks on the terminal for the password of an encrypted key, and blocks.
+        # Without `password`, OpenSSL would ask on the terminal for the password of an encrypted key, and block.
         fresh = ssl.SSLContext(self.protocol)
         fresh.minimum_version = self.minimum_version
         fresh.load_cert_chain(certfile, keyfile, password)
@@ -81,7 +81,7 @@ class CertificateFiles:
         try:
             found = self.files.certificate.read_bytes(), self.files.key.read_bytes()
             if found != self._served:
-                # If only one file is replaced, loading fails. Files that change now are loaded again in the next step.
+                # Loading fails while only one file is new. Files that change now are loaded in the next step.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
@@ -114,7 +114,7 @@ class CertificateLoop:
         self.stopping.set()
 
     def alive(self) -> bool:
-        """Whether the thread runs, or is not expected to."""
+        """Whether the thread runs, has not been started, or was stopped."""
         return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
 
     def problems(self) -> Sequence[str]:

@@ -1,8 +1,8 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-Hooks that are `quick` answer small bodies in the event loop. There are lanes for other small bodies, for answers that
-wait for another server, and, one at a time, for large bodies of quick hooks and for those of other hooks, which take
-seconds. If a lane is full, requests are answered 503 at once. If a hook fails, the API server still gets an answer.
+Hooks that are `quick` answer small bodies in the event loop. There are lanes for small bodies of other hooks, for
+answers that wait for another server, and, with a single thread each, for large bodies of quick and of other hooks. A
+request without a place in its lane is answered 503. If a hook fails, the API server still gets an answer.
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ _JSON = "application/json"
 #: milliseconds, and takes up to thirty times its size in memory.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
-#: Numbers of threads. More would not be faster, because Python computes in one thread at a time.
+#: Threads of the lanes for small and large bodies. More would not be faster: Python computes in one thread at a time.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
-#: Threads for answers that wait for another server. Each holds an object, so memory limits their number.
+#: Threads for answers that wait for another server. Each thread holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of bodies, kept decoded, whose answers wait for another server. Each counts at least 1/_WAITING of it.
+#: Maximum bytes of all bodies whose answers wait for another server. A body counts as at least 1/_WAITING of it.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 
@@ -71,7 +71,7 @@ def begin_of(
     tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
-    """Return the function that answers the bodies posted to a webhook; `tell` receives notices, except of dry runs."""
+    """Return the function that answers bodies posted to a webhook. It passes notices to `tell`, except of dry runs."""
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Response | Later:
@@ -82,14 +82,14 @@ def begin_of(
             head = review.head_of(body)
             denied = review.encode_answer(head, review.Answer(denied=str(error)))
             return Response(denied, 200 if hook.strict and head.uid else 400, media_type=_JSON)
-        # While an answer waits, the objects are not kept for encoding it.
+        # An answer is encoded from this copy without objects, so that they are not in memory while the answer waits.
         head = replace(request, object={}, old_object={})
 
         def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Response | Later:
             try:
                 found = judge()
                 if callable(found):
-                    # An answer is deferred at most once.
+                    # The cast is correct, because an answer is deferred at most once.
                     return cast(Later, lambda most_bytes: go_on(partial(found, most_bytes)))
                 outcome, encoded = _outcome_of(found), review.encode_answer(head, found)
                 if found.notice is not None and not head.dry_run:
@@ -152,7 +152,7 @@ class Lanes:
                             return content
                         weight = max(len(body), _LATER_LEAST_BYTES)
                         return await self._run(self._later, weight, flow, partial(content, review.READ_BYTES))
-                # Bodies wait here undecoded. A small body whose owner was TooLarge is decoded a second time.
+                # Bodies wait undecoded in this lane, including small bodies whose owner was TooLarge.
                 return await self._run(self._large[quick], len(body), flow, partial(_finished, begin, body, since))
             except Busy:
                 busy(time.perf_counter() - since)

@@ -1,4 +1,4 @@
-"""Maintains the webhook server's own certificates in a Secret of all replicas; no key of an authority is stored."""
+"""Maintains the webhook server's own certificates in a Secret for all replicas. No authority's key is stored."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
 def make_keys(names: Sequence[str], *, now: datetime, valid: timedelta) -> Keys:
     """Create an authority and a serving certificate for DNS names; the authority's key is dropped."""
     authority = Authority("tpu-provisioner webhook", now=now, valid=valid)
-    # A common name has at most 64 characters; verifiers read the alternative names.
+    # The common name is cut to its maximum of 64 characters, because verifiers read only the alternative names.
     serving = authority.server(names[0][:64], names=names)
     return Keys(
         certificate_pem=serving.certificate_pem.decode(),
@@ -72,7 +72,7 @@ def are_certificates(pem: str) -> bool:
 
 def load(context: ssl.SSLContext, keys: Keys) -> None:
     """Serve these keys on new connections. Raises KeysError if they cannot be used."""
-    # OpenSSL reads keys only from files. These are in memory, so that no key is written to a disk.
+    # OpenSSL reads keys only from files. These files are in memory, so that no key is written to a disk.
     with _in_memory(keys.certificate_pem) as certificate, _in_memory(keys.key_pem) as key:
         try:
             context.load_cert_chain(certificate, key)
@@ -132,15 +132,15 @@ class Keeper:
 
     def _keep(self) -> str:
         for _ in range(_ATTEMPTS):
-            # If another replica wrote the Secret or the webhooks in between, start again with its keys.
+            # If another replica wrote the Secret or the webhooks in between, read both again.
             with suppress(errors.Conflict):
                 return self._keep_once()
         raise errors.Conflict(f"Secret {self.namespace}/{self.secret} or the webhooks change all the time")
 
     def _keep_once(self) -> str:
         """Update Secret and webhooks, and serve the keys of the Secret; return the problem, empty if none."""
-        # Read before the Secret: if this process is suspended in between, its patch has an outdated resourceVersion
-        # and is rejected; otherwise it could restore a CA bundle that another replica has replaced.
+        # The webhooks are read before the Secret. If this process is suspended in between, its patch of the webhooks is
+        # rejected as outdated; otherwise it could restore a CA bundle that another replica has replaced.
         configurations, forbidden = self._configurations()
         stored = self._get(self._secret_path())
         self._looked = self.now()
@@ -155,7 +155,7 @@ class Keeper:
             served=self._served,
         )
         if not are_certificates(state.earlier):
-            # With an invalid authority in it, API servers would reject the whole bundle.
+            # Earlier authorities that are unreadable are dropped, because API servers would reject the whole bundle.
             state = replace(state, earlier="")
         if state != before:
             self._write(stored, state)
@@ -164,7 +164,7 @@ class Keeper:
         try:
             missing = self._announce(rotation.trusted(state), configurations)
         finally:
-            # Serve the keys after the webhooks trust them, or after announcing them failed.
+            # Serve the keys when the webhooks trust them, or when the attempt to make the webhooks trust them failed.
             self._serve(state)
         return forbidden or missing
 
@@ -191,19 +191,19 @@ class Keeper:
                 self.api.patch(self._path(kind), body, strategic=True, timeouts=_TIMEOUTS)
                 _log.info("webhook_certificates.announced", configuration=self.configuration, webhooks=names)
             self._announced[kind] = bundle
-        # Users who want only some of the webhooks register only those.
+        # One configuration is enough, because a user may register only some of the webhooks.
         missing = all(each is None for each in configurations.values())
         titles = " or ".join(f"{kind} {self.configuration}" for kind in configurations)
         return f"{titles} does not exist; apply it" if missing else ""
 
     def _configurations(self) -> tuple[dict[str, JsonObject | None], str]:
-        """Return the configurations that may be read, and the problem if another one is forbidden."""
+        """Return the configurations that may be read, None if missing, and the problem if another one is forbidden."""
         configurations, problem = {}, ""
         for kind in _KINDS:
             try:
                 configurations[kind] = self._get(self._path(kind))
             except errors.Forbidden as error:
-                # The problem delays rotations, but must not keep a new replica from serving the Secret's keys.
+                # The problem delays rotations, but a new replica must still serve the Secret's keys.
                 problem = f"{kind} {self.configuration} cannot be read: {error}"
         return configurations, problem
 
@@ -233,7 +233,7 @@ class Keeper:
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
-    """Return whether all registered webhooks trust a bundle; those registered later get it in the next step."""
+    """Return whether all registered webhooks trust a bundle; a webhook registered later gets it in the next step."""
     wanted = set(_certificates(bundle))
     return all(wanted <= set(_certificates(trusted)) for each in configurations for _, trusted in _webhooks(each))
 

@@ -22,9 +22,9 @@ _WARNING_CHARACTERS = 1000
 _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
-#: Maximum number of objects, lists and commas in a body: more than the largest object has, before and after an update.
+#: Maximum number of objects, lists and commas in a body; more than the largest object has in its old and new form.
 _MOST_PARTS = 500_000
-#: API servers write version, UID and namespace of a review before the object.
+#: Number of bytes in which version, UID and namespace are searched; API servers write them before the object.
 _HEAD_BYTES = 4096
 _HEAD = (
     re.compile(rb'"apiVersion": ?"(admission\.k8s\.io/v1(?:beta1)?)"'),
@@ -69,7 +69,7 @@ class Request:
     #: Namespace of the request, because an object that is being created may lack it.
     namespace: str = ""
     name: str = ""
-    #: Raw object as it will be stored; empty for a delete.
+    #: Raw new object; empty for a delete.
     object: Mapping[str, Any] = field(default_factory=dict)
     #: Raw object as it is stored; empty for a create.
     old_object: Mapping[str, Any] = field(default_factory=dict)
@@ -80,7 +80,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """A message about a reviewed object for its owner: only the owner's controller, no user, sees the answer."""
+    """Message for the users of a reviewed object, because only the controller that sent the object sees the answer."""
 
     about: ObjectRef
     message: str
@@ -99,8 +99,8 @@ class Answer:
     notice: Notice | None = None
 
 
-#: Maximum size in bytes of an object that a review reads, among several reviews at a time and as the only one. The API
-#: server stores up to 1.5 MiB.
+#: Maximum bytes of an object that a review reads: while other reviews read objects, and while no other review does. The
+#: API server stores up to 1.5 MiB.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
 #: Finishes a review that reads from the API server or takes long. Called with READ_BYTES first; if it raises kube's
 #: TooLarge for a larger object, it is called with READ_ALONE_BYTES.
@@ -139,7 +139,7 @@ def parse_review(body: bytes) -> Request:
 
 
 def head_of(body: bytes) -> Request:
-    """Return version, UID and namespace of a review without decoding it, empty if not within _HEAD_BYTES."""
+    """Return version, UID and namespace of a review without decoding it; v1 or empty if not within _HEAD_BYTES."""
     found = (each.search(body, 0, _HEAD_BYTES) for each in _HEAD)
     version, uid, namespace = (each[1].decode() if each is not None else "" for each in found)
     return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
@@ -160,7 +160,7 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
 
 
 def _shown(warnings: Iterable[str]) -> Iterable[str]:
-    """Yield warnings up to the limits above; API servers silently omit text beyond theirs."""
+    """Yield warnings up to the limits above; API servers silently omit text beyond their own limits."""
     left = _WARNINGS_CHARACTERS
     for each in dict.fromkeys(warnings):
         text = bounds.cut(_plain(each), _WARNING_CHARACTERS)
@@ -172,10 +172,10 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
 
 
 def _plain(text: str) -> str:
-    """Return a text in one line without control characters: API servers drop warnings that contain some."""
+    """Return a text in one line without control characters, because API servers drop warnings that contain them."""
     return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Python decodes the floats: msgspec would block all threads for 10 us for each one near the limits, or 4 s in 8 MiB.
+#: Python decodes the floats: msgspec would block all threads for 10 us for each float near the limits, or 4 s in 8 MiB.
 _DECODER = msgspec.json.Decoder(float_hook=float)

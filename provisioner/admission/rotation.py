@@ -16,7 +16,7 @@ from provisioner.kube import fields
 #: Validity of certificates, and the time before its end at which the next ones are created.
 VALID = dt.timedelta(days=90)
 _BEFORE_THE_END = dt.timedelta(days=30)
-#: Duration of each step: several times the intervals in which replicas read the Secret, and API servers webhooks.
+#: Duration of a step: several times the interval in which replicas read the Secret, and API servers the webhooks.
 STEP = dt.timedelta(minutes=10)
 
 _NEXT, _SINCE, _EARLIER = "next", "since", "earlier"
@@ -40,7 +40,7 @@ class Keys:
 class State:
     """Content of the Secret."""
 
-    #: Keys to serve; None if the Secret has no usable keys.
+    #: Keys to serve; None if the Secret lacks any part of them.
     present: Keys | None = None
     #: Keys that are trusted but not served yet; None outside of a rotation.
     next: Keys | None = None
@@ -69,7 +69,7 @@ def advance(
     """
     present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
     if present is None:
-        # Replicas of another release, or with another clock, may still serve the keys that are unusable here.
+        # The authority remains trusted, because replicas of another release or clock may still serve these keys.
         earlier = state.present.authority_pem if state.present is not None else ""
         kept = _usable(served, valid_until)
         if kept is not None:
@@ -95,7 +95,7 @@ def advance(
 
 
 def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.datetime) -> bool:
-    """Return whether a certificate valid `until` a time may be untrusted, since other replicas may have replaced it."""
+    """Return whether a certificate has expired, or other replicas may have rotated it since this one `looked`."""
     rotating = state.next is not None or until - now <= _BEFORE_THE_END
     return until <= now or (rotating and now - looked >= STEP)
 
@@ -103,7 +103,7 @@ def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.d
 def trusted(state: State) -> str:
     """Return the authorities that API servers must trust, as PEM."""
     found = (each.authority_pem for each in (state.present, state.next) if each is not None)
-    # An authority may lack its last newline if a user wrote it. Joined to the next one in a line, both are unreadable.
+    # Newlines separate the authorities, because a user may have written an authority without its last newline.
     return "\n".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
 
 

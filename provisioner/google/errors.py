@@ -46,11 +46,11 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 _NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
-#: The first match wins. Each rule names the source of its text.
+#: Classes of texts; the first match wins.
 TEXTS: Sequence[TextRule] = (
-    # Limits of requests per time, which end without any action; not a quota of resources.
+    # Limits of requests per time, which are not quotas of resources: the same request succeeds later.
     text_rule(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
-    # Exhausted addresses are like a quota: later, or elsewhere, some may be available (GKE's autoscaler).
+    # Exhausted addresses are like a quota: addresses may be available later or elsewhere (GKE's autoscaler).
     text_rule(
         r"IP_SPACE_EXHAUSTED|does not have available private IP space|Cannot find pod range with enough available IPs",
         FailureKind.QUOTA,
@@ -65,7 +65,7 @@ TEXTS: Sequence[TextRule] = (
         r"GCE_STOCKOUT|RESOURCE_POOL_EXHAUSTED|INSUFFICIENT_CAPACITY|RESERVATION_CAPACITY_EXCEEDED",
         FailureKind.STOCKOUT,
     ),
-    # A reservation that is used up, or not ready yet. As in a stockout, capacity that others use may become free later.
+    # A reservation that is used up or not ready yet. As in a stockout, its capacity may become free later.
     # The texts are those in GKE's autoscaler and gsutil issue 1000.
     text_rule(
         r"\breservation\b[^.]*\b(insufficient|sufficient capacity|exhausted|enough|not have available resources)"
@@ -79,7 +79,7 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Texts of a stockout: akka issue 32992, kubeflow issue 673, xpk. Code without a reservation: GKE's autoscaler.
+    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that GKE's autoscaler treats alike.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",
@@ -97,14 +97,14 @@ TEXTS: Sequence[TextRule] = (
         r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
         FailureKind.PERMISSION,
     ),
-    # Pools in ERROR have a text and often no code.
+    # Texts of invalid requests, because a pool in state ERROR has a text and often no code.
     text_rule(
         r"invalid value for field|requested invalid target size|can't be specified with|is not supported"
         r"|is incorrect for the requested resources|invalid TPU topology|is not a valid size|not specified"
         r"|must be a match of regex|INVALID_ARGUMENT",
         FailureKind.INVALID,
     ),
-    # Not all machines were available. This is a summary; Google often adds the reason (SkyPilot).
+    # Not all machines were available. The rule is the last, because Google often adds the reason (SkyPilot).
     text_rule("VM_MIN_COUNT_NOT_REACHED", FailureKind.STOCKOUT),
 )
 
@@ -118,7 +118,7 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
     return otherwise
 
 
-#: Texts of failed preconditions that end without any action, for texts that no rule matches.
+#: Texts of failed preconditions that a retry solves. Used only if no rule matches the text.
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
 
 _STATUSES = frozenset(map(int, HTTPStatus))
@@ -135,7 +135,7 @@ _REASONS: Mapping[str, FailureKind] = {
         ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"), FailureKind.OPERATION_IN_THE_WAY
     ),
     **dict.fromkeys(("resourceNotReady", "RESOURCE_NOT_READY"), FailureKind.OPERATION_IN_THE_WAY),
-    # In a 403, Google's older form of 429.
+    # A 403 with one of these reasons is Google's older form of 429.
     **dict.fromkeys(("rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED"), FailureKind.UNAVAILABLE),
     **dict.fromkeys(("quotaExceeded", "QUOTA_EXCEEDED"), FailureKind.QUOTA),
 }
@@ -158,21 +158,21 @@ def same(kind: FailureKind) -> CodeRow:
     return CodeRow(read=kind, create=kind, change=kind)
 
 
-#: The call may not have arrived, or its response was lost.
+#: Classes of a call that may not have arrived, or whose response was lost.
 LOST = CodeRow(read=FailureKind.UNAVAILABLE, create=FailureKind.UNKNOWN_OUTCOME, change=FailureKind.UNKNOWN_OUTCOME)
 CODES: Mapping[int, CodeRow] = {
     400: same(FailureKind.INVALID),
     401: same(FailureKind.PERMISSION),
     403: same(FailureKind.PERMISSION),
-    # A create can miss only its parent or a resource that the request refers to.
+    # For a create, the parent is missing, or a resource that the request refers to.
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
-    # For a create, GKE's autoscaler reads "node group exists". Updates and deletes cannot conflict with a name.
+    # GKE's autoscaler takes it for "node group exists" after a create. Updates and deletes cannot conflict with a name.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
-    # Etags and fingerprints: the resource was changed since it was read. Policies, the other use, have a text rule.
+    # The resource was changed since it was read (etag, fingerprint). A 412 for a policy is found by its text.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
     429: same(FailureKind.UNAVAILABLE),
-    # Cancelled on the way by client or proxy.
+    # The client or a proxy cancelled the call on its way.
     499: LOST,
     # The method does not exist: the call had no effect, and retries will have none.
     501: same(FailureKind.INVALID),
@@ -209,12 +209,12 @@ def kind_of_text(text: str, rules: Sequence[TextRule]) -> FailureKind | None:
 
 
 def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> FailureKind:
-    """Return the class of an error response for a call. Values of users are removed from its message already."""
+    """Return the class of an error response for a call. Users' values must have been removed from its message."""
     if not answer.from_google and answer.code < 500:
         # The response is from a proxy or another server, so a 404 does not mean that the resource does not exist.
         return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE
     kind = kind_of_text(answer.message, rules) if answer.code in _TEXT_DECIDES else None
-    # After a 5xx, text and reasons may be wrong.
+    # After a 5xx, text and reasons are ignored, because they may be wrong.
     if kind not in SURER_THAN_REASONS and answer.code < 500:
         kind = next((_REASONS[reason] for reason in _REASONS if reason in answer.reasons), kind)
     if kind is not None:
@@ -264,7 +264,7 @@ def mentions(text: str, name: str) -> bool:
 
 def _parts(value: str) -> Iterator[str]:
     yield value
-    # Google may repeat a path in another form than in the request.
+    # Google may repeat a path in another form than in the request, so each of its segments is removed.
     if "/" in value:
         yield from (part for part in value.split("/") if part not in _COLLECTIONS)
     if "@" in value:
@@ -272,5 +272,5 @@ def _parts(value: str) -> Iterator[str]:
 
 
 def _alternatives(texts: set[str]) -> str:
-    # The longest first, so that a prefix does not match instead.
+    # The longest text comes first; otherwise its prefix could match instead.
     return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))

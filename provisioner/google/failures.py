@@ -17,7 +17,7 @@ from provisioner.model.capacity import CallError, Failure, FailureKind
 
 _E = TypeVar("_E", bound=CallError)
 
-#: Exceptions that Google's libraries raise for failed calls. OSError: from requests, or from a CA bundle.
+#: Exceptions that Google's libraries raise for failed calls. Errors of requests, or of a CA bundle, are OSErrors.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
@@ -29,7 +29,7 @@ _NOT_ENABLED = "IAM Service Account Credentials API has not been used"
 _ENABLE_HELP = "Enable it in that project: gcloud services enable iamcredentials.googleapis.com"
 _LONGEST_MESSAGE = 2000
 _PASSWORD = re.compile(r"//[^/\s@]{1,500}@")
-#: Mistakes in an address or in a header: detected before sending, and by each retry.
+#: Mistakes in an address or in a header. The request is not sent, and each retry fails as well.
 _BAD_ADDRESS = (
     requests.exceptions.URLRequired,
     requests.exceptions.MissingSchema,
@@ -55,7 +55,7 @@ class Api(Generic[_E]):
     error: type[_E]
     #: Name in messages.
     name: str
-    #: Option that sets its address.
+    #: Option that sets the API's address.
     address_option: str
     kind_of_answer: Callable[[Answer], FailureKind]
     #: Returns the remedy for missing permissions, by the text of the API.
@@ -137,7 +137,7 @@ def _read_answer(response: requests.Response) -> Answer:
 
 
 def _seconds(text: str) -> float | None:
-    """Return a delay in seconds. Dates, which the header also allows, are not used by Google's APIs."""
+    """Return a delay in seconds; None for other texts. The header also allows dates, which Google does not use."""
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9})?", text):
         return None
     return float(text)

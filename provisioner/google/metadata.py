@@ -1,6 +1,6 @@
 """Reads project, location, zone and cluster of this process from the metadata server of Google Cloud.
 
-Elsewhere nothing is known, after at most one second for the connection. Never raises.
+On other machines the result is empty, after at most one second for the connection. Never raises.
 """
 
 from __future__ import annotations
@@ -9,20 +9,20 @@ import contextlib
 import http.client
 from collections.abc import Mapping
 
-#: The address instead of the name, because the look-up of a missing name can take very long.
+#: Address of the server; not its name, because the look-up of a missing name can take very long.
 _DEFAULT_HOST = "169.254.169.254"
 _HOST_VARIABLE = "GCE_METADATA_HOST"
 _FLAVOR = "Metadata-Flavor"
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
-    """Return the known ones of project, zone of the machine, location (region or zone) of the cluster, and cluster.
+    """Return those that are known: project, zone of the machine, location (region or zone) and name of the cluster.
 
     The server is at the address in GCE_METADATA_HOST if that is set.
     """
     host = environ.get(_HOST_VARIABLE) or _DEFAULT_HOST
     found: dict[str, str] = {}
-    # On other machines, or in a temporary failure, keep the fields that were read before it.
+    # If the server is missing or a read fails, return the fields that were read before.
     with (
         contextlib.suppress(OSError, http.client.HTTPException),
         contextlib.closing(http.client.HTTPConnection(host, timeout=timeout_seconds)) as connection,
@@ -39,5 +39,5 @@ def _read(connection: http.client.HTTPConnection, path: str) -> str:
     connection.request("GET", f"/computeMetadata/v1/{path}", headers={_FLAVOR: "Google"})
     response = connection.getresponse()
     body = response.read().decode("utf-8", "replace").strip()
-    # Another server at that address does not send the header.
+    # A response without the header is from another server at that address, so it is ignored.
     return body if response.status == 200 and response.headers.get(_FLAVOR) == "Google" else ""

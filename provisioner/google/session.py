@@ -18,7 +18,7 @@ from requests.adapters import HTTPAdapter
 import provisioner
 from provisioner.settings.forms import is_loopback
 
-#: Number of connections that are kept open per host: this many threads can call at the same time without new ones.
+#: Connections that are kept open per host: this many threads can call at the same time without new connections.
 _CONNECTIONS = 32
 _CONNECT_TIMEOUT_SECONDS = 3.0
 _SCOPES = ("https://www.googleapis.com/auth/cloud-platform",)
@@ -28,7 +28,7 @@ class ApiSession(auth_requests.AuthorizedSession):
     """Authorized session that repeats a request only after a 401, and raises an exception for error responses."""
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
-        # A separate token request, because the default one retries an unreachable server for minutes.
+        # A separate request for tokens, because the default request retries an unreachable server for minutes.
         token_request = auth_requests.Request(requests.Session())
         super().__init__(  # type: ignore[no-untyped-call]
             credentials, auth_request=token_request, max_refresh_attempts=1
@@ -52,7 +52,7 @@ class ApiSession(auth_requests.AuthorizedSession):
 
         A redirect is an error: it would send the call to another address, and repeat a create.
         """
-        # After a 401, the parent class calls this again with the same arguments and the remaining time.
+        # After a 401, the parent class calls this method again, with the tuple and the remaining time.
         if not isinstance(timeout, tuple):
             max_allowed_time, timeout = timeout, (min(_CONNECT_TIMEOUT_SECONDS, timeout), timeout)
         options = {**kwargs, "timeout": timeout, "max_allowed_time": max_allowed_time, "allow_redirects": False}
@@ -65,7 +65,7 @@ class ApiSession(auth_requests.AuthorizedSession):
 def find_credentials() -> auth_credentials.Credentials:
     """Find the application-default credentials. Raises GoogleAuthError if they do not exist."""
     with warnings.catch_warnings():
-        # Warning about a user's login without a quota project, which is of no use in a log.
+        # The warning about a user's login without a quota project is of no use in a log.
         warnings.filterwarnings("ignore", category=UserWarning, module="google.auth")
         credentials, _ = google.auth.default(scopes=_SCOPES)
     return credentials

@@ -58,14 +58,14 @@ from provisioner.workloads.kind import STATEFUL_SET, controller_of
 _log = structlog.get_logger(__name__)
 
 NAME = "tpu-provisioner-webhook"
-#: Seconds in which reviews are still answered after SIGTERM, until API servers know that this replica ends.
+#: Seconds for which reviews are still answered after SIGTERM, until API servers know that this replica ends.
 _DRAIN_SECONDS = 8.0
 #: A review contains an object of up to 3 MiB, twice if it is changed. API servers keep idle connections for 90 s. Each
 #: connection keeps its last request, and a path takes four times its size in memory.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
-#: Maximum number of remembered Events, with 9 KB each: names of owners of unstored pods are arbitrary.
+#: Maximum number of remembered Events, of up to 9 KB each. Users can choose any number of owners' names.
 _EVENTS = 2048
-#: Maximum wait in seconds for the first list of MachineConfigs, such as without the right to list, and its interval.
+#: Maximum wait in seconds for the first list of MachineConfigs, which RBAC may forbid, and interval of the checks.
 _CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
 #: Time-outs of a read. Webhooks time out after 10 s by default, and reviews wait for up to 4 s in a lane.
 _READ_TIMEOUTS = Timeouts(connect_seconds=1.0, read_seconds=2.0)
@@ -129,7 +129,7 @@ class WebhookServer:
         self.machine_configs.start()
         # Until there is a certificate, no review can be answered, and /readyz reports it.
         self.certificates.start()
-        # Pods of generations that only MachineConfigs list would get no variables, or be rejected.
+        # Wait for the MachineConfigs: pods of generations that only they list would get no variables, or be rejected.
         deadline = time.monotonic() + _CATALOGUE_SECONDS
         while knowledge_of(self.machine_configs) is Knowledge.UNKNOWN and time.monotonic() < deadline:
             time.sleep(_CATALOGUE_PAUSE_SECONDS)
@@ -154,7 +154,7 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> WebhookServer:
-    """Return the server, not started. It creates certificates without `files`. `variables` are the settings."""
+    """Return the server, not started. Without `files`, it creates certificates. `variables` are the settings."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
@@ -226,7 +226,7 @@ def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] |
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
-    """Return an answer that admits an object unchanged. Its notice is on `maker`, whose controller gets the answer."""
+    """Return an answer that admits an object unchanged, with a notice for `maker`, whose controller gets the answer."""
     told = f"{key.title} could not be read ({why})"
     message = f"A Job is created without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
@@ -237,7 +237,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
     """Report a notice as an Event on its object and in the log."""
     about = notice.about
     recorder.emit(about, constants.INCOMPLETE_ENVIRONMENT, notice.message, warning=True)
-    # The Events have the others: a user of the namespace could fill the log with the names of owners.
+    # Not all notices are logged, because a user of the namespace could fill the log. Each notice is an Event.
     left_out = repeats.left_out(about.namespace)
     if left_out is not None:
         owner = f"{about.kind} {about.namespace}/{about.name}"
@@ -293,7 +293,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
     return [
         Hook(
             name="environment",
-            # The path that gke-tpu-env-injector has.
+            # gke-tpu-env-injector has the same path.
             path="/mutate",
             answer=partial(judge_pod, read_owner=read_owner, settings=settings),
             strict=settings.wrong == "deny",
@@ -308,8 +308,8 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
             strict=True,
             quick=True,
         ),
-        # Namespaces choose a path by their label; the setting applies to namespaces without the label. They are strict,
-        # because a pod that is not reviewed could run on the node pool of another namespace.
+        # Namespaces choose a path by their label; the setting applies to namespaces without the label. The hooks are
+        # strict, because a pod that is not reviewed could run on the node pool of another namespace.
         *(
             Hook(name=name, path=path, answer=partial(review_placement, assigned=assigned), strict=True, quick=True)
             for name, path, assigned in (
@@ -318,7 +318,7 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
                 ("placement-off", "/mutate/placement/off", False),
             )
         ),
-        # Namespaces choose a path by their label. None is strict: a failing server must not reject workloads.
+        # Namespaces choose a path by their label. The hooks are not strict: a failing server must not reject workloads.
         *(
             Hook(name=name, path=path, answer=partial(validation_of, mode=mode))
             for name, path, mode in (
