@@ -39,11 +39,11 @@ _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=
 class Documents:
     """Documents of the controllers that run. At least one is not None."""
 
-    #: None if the controller of slices is not installed or does not answer.
+    #: Document about slices; None if their controller is not installed or does not answer.
     slices: Document | None
-    #: None if the controller of IPU partitions is not installed, may not be asked, or does not answer.
+    #: Document about IPU partitions; None if their controller is not installed, may not be read, or does not answer.
     partitions: partitions_board.Document | None = None
-    #: Failure of an installed controller; empty if each one has answered.
+    #: Failure of an installed controller; empty if each installed controller has answered.
     problem: str = ""
 
 
@@ -64,7 +64,7 @@ def documents(remote: Remote) -> Documents:
 def _without_slices(remote: Remote, failure: RemoteError) -> Documents:
     installed = not isinstance(failure, NotInstalledError)
     if installed and remote.server:
-        # All products answer at one address.
+        # A single address answers for all products, so partitions cannot be read either.
         raise failure
     try:
         found = partitions(remote)
@@ -120,7 +120,7 @@ def view_problem(document: Document) -> str:
 
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
-    """Yield the problems that prevent decisions; with problems, or if `dated`, also the age of the last decision."""
+    """Yield the problems that prevent decisions, and the time of the last decision if it may be old or if `dated`."""
     yield from (plain(f"ATTENTION: {each}") for each in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):
@@ -166,7 +166,7 @@ def _ask_partitions(remote: Remote, path: str) -> Any:
     except KubeconfigError:
         raise
     except (Forbidden, NotFound):
-        # Partitions are left out without permission to read them, and if the leading pod was just deleted.
+        # The result has no partitions if the user may not read them, or if the leading pod was just deleted.
         return None
     except ClusterError as error:
         raise RemoteError(
@@ -179,7 +179,7 @@ def _by_proxy(remote: Remote, api: Api, pod: str, path: str) -> Any:
 
 
 def _holder(remote: Remote, api: Api, lease: str) -> str:
-    """Return the pod that leads, empty if no Lease names one. Raises UnreachableError if there is no API server."""
+    """Return the pod that holds a Lease, empty if none. Raises UnreachableError if the API server does not respond."""
     try:
         return pod_of(holder_of(api, lease, namespace=remote.namespace)[0])
     except Unavailable as error:
@@ -222,7 +222,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             body = answer.read(_MOST_BYTES)
         return json.loads(body)
     except urllib.error.HTTPError as error:
-        # The error keeps the connection open, and is kept as the cause of the raised error.
+        # Without the close, the connection would remain open, because the raised error keeps this error as its cause.
         error.close()
         if absent_ok and error.code == HTTPStatus.NOT_FOUND:
             return None
@@ -234,7 +234,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
             f"{url} cannot be read: {error.reason}. To reach the controller, use {forward}."
         ) from error
     except (OSError, http.client.HTTPException, ValueError, RecursionError) as error:
-        # The server at the address may be no controller, and may not speak HTTP.
+        # The server at the address may not be a controller, and its response may be neither HTTP nor JSON.
         raise RemoteError(f"{url} cannot be read: {error}") from error
 
 

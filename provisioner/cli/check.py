@@ -30,7 +30,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
     Exit code 1 when a check failed, or not all checks could run.
     """
-    # Findings are printed; the log is only for unexpected errors.
+    # Only unexpected errors are logged, because findings are printed.
     logs.configure("error", stream=sys.stderr)
     found, width = [], output.terminal_width()
     for finding in all_findings(attempt(kubeconfig, os.environ), os.environ):
@@ -44,7 +44,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings about the start, then those of the checks that its successful parts allow."""
+    """Yield the findings about settings, kubeconfig and credentials, then those of the checks that these allow."""
     yield _judge_settings(tried, environment).of(_SETTINGS)
     if tried.api is None:
         yield preflight.failed(tried.kubeconfig_problem).of(_KUBECONFIG)

@@ -14,7 +14,7 @@ from provisioner.cli.frame import command_with
 _SHELLS: dict[str, type[ShellComplete]] = {"bash": BashComplete, "zsh": ZshComplete, "fish": FishComplete}
 _PROGRAM = "tpu-provisioner"
 _VARIABLE = "_TPU_PROVISIONER_COMPLETE"
-#: Last line of an answer in kubectl's completion protocol (Cobra's): complete no files; complete files.
+#: Last line of a response in the completion protocol of kubectl (Cobra): complete no files, or complete files.
 _NO_FILES, _FILES = ":4", ":0"
 
 
@@ -31,7 +31,7 @@ def command(shell: str) -> int:
     """
     root = click.get_current_context().find_root().command
     complete = _SHELLS[shell](root, {}, _PROGRAM, _VARIABLE)
-    # BashComplete.source() would start bash to get its version.
+    # The method of the base class is called, because BashComplete.source() would start bash to get its version.
     click.echo(ShellComplete.source(complete))
     return 0
 

@@ -40,9 +40,9 @@ from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.pods import get_workload, list_pods_on_node
 
 _LOOK_SECONDS = 10.0
-#: Interval in seconds between the progress lines of `drain --wait`: proxies close connections without traffic.
+#: Maximum interval in seconds between lines of `drain --wait`, because proxies close connections without traffic.
 _REMIND_SECONDS = 60.0
-#: Age of a Lease's last renewal after which no process leads. It is renewed every 5 s, and lasts for 30 s.
+#: Age in seconds of a Lease's last renewal above which no process leads; a Lease ends 30 s after its last renewal.
 _LEASE_SECONDS = 60.0
 _WITHOUT_NODE = {"fieldSelector": "spec.nodeName=,status.phase=Pending"}
 
@@ -69,7 +69,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
     It changes nothing: the controllers delete them. Exit code 0 only when none is left.
     """
     effective, api, tried = prepare(kubeconfig, os.environ)
-    # Findings are printed; the log is only for unexpected errors.
+    # Only unexpected errors are logged, because the result is printed.
     logs.configure("error", stream=sys.stderr)
     supplier, proof = choose(effective, api, tried.gke, wall_clock)
     look = Look(settings=effective, api=api, supplier=supplier, identity=proof)
@@ -77,7 +77,7 @@ def command(kubeconfig: str | None, *, wait: bool, patience_seconds: float, form
 
     def say(line: str) -> None:
         if form not in FORMATS:
-            # Flushed, because a user may read the lines through a pipe while waiting.
+            # Each line is flushed, because a user may read the lines through a pipe while waiting.
             print(line, flush=True)
 
     left = drain(look, patience, say=say, wait=time.sleep, monotonic=time.monotonic)
@@ -95,7 +95,7 @@ def drain(
     wait: Callable[[float], None],
     monotonic: Callable[[], float],
 ) -> Left:
-    """Repeat until no pool is left or the patience is over; return the pools that are left."""
+    """Look every 10 s until no pool is left or the patience is over; return the pools that are left."""
     began = said_at = monotonic()
     last: list[str] = []
     while any(left := look.left()):
@@ -124,11 +124,11 @@ def _place_of(raw: object) -> tuple[str, str]:
 
 
 class Left(NamedTuple):
-    """Node pools that are left. Both parts are empty only if certainly none is left."""
+    """Node pools that are left. Both parts are empty only if it is certain that no node pool is left."""
 
-    #: Reasons by name.
+    #: Reasons why pools are left, by pool name.
     pools: dict[PoolName, str]
-    #: Further messages, also about problems for which the pools are unknown.
+    #: Further messages, also about problems because of which the pools are unknown.
     messages: list[str]
 
 
@@ -153,7 +153,7 @@ class Look:
 
     def left(self) -> Left:
         """Read the pools that are left."""
-        # A wrong cluster would have no pools of this one.
+        # Without the proof, the pools listed could be those of another cluster, and none would seem to be left.
         proof = self.identity
         if proof is not None and not proof.proven and not proof.attempt():
             return Left({}, [proof.problem])
@@ -170,7 +170,7 @@ class Look:
     def _node_groups(self, pools: Container[str]) -> Iterator[str]:
         """Yield a line about the TPUNodeGroups that are left, except those that represent one of `pools`."""
         try:
-            # If the kind is not installed, a list without the right to it is answered 403 instead of 404.
+            # The API group is read first, because a list of a missing kind may be answered 403 instead of 404.
             self.api.get(API_ROOT)
             path = collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT)
             listed = list_all(self.api, path, {}, _place_of, metadata_only=True)
@@ -213,7 +213,7 @@ class Look:
             )
 
     def _why(self, pool: NodePool, owner: Ownership, membership: Membership) -> str:
-        """Return why a pool exists, and how its deletion comes about."""
+        """Return the reason why a pool is left, and the way to delete it."""
         kind, namespace, name = owner.workload
         named = owner.workload.text
         if pool.status is PoolStatus.STOPPING:
@@ -233,7 +233,7 @@ class Look:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
-                            # The pool was created for another workload.
+                            # Name this pod's workload, because the pool was created for another workload.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
         except (ClusterError, MalformedObject) as error:
@@ -241,13 +241,13 @@ class Look:
         return f"not needed (it was created for {named}); the controller deletes it"
 
     def _waiting(self) -> list[str]:
-        """Return the pods of workloads that request chips and have no node: they may be about to get a pool."""
+        """Return the served pods that request chips and have no node, because they may be about to get a pool."""
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
         served = self.settings.namespaces
         return [f"{each.namespace}/{each.name}" for each in pods if not served or each.namespace in served]
 
     def _why_nobody_leads(self) -> str:
-        """Return the reason why no controller seems to run; empty if one does, or if that is unknown."""
+        """Return the reason why no controller seems to run; empty if a controller leads, or if that is unknown."""
         namespace = self.settings.own_namespace
         try:
             holder, renewed = holder_of(self.api, constants.LEASE_NAME, namespace=namespace)

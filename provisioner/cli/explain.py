@@ -56,21 +56,21 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     if explained:
         return ExitCode.OK
     if asked.partitions is not None:
-        # The pod may be among those that the document leaves out.
+        # The pod may be one of the entries that the document omits.
         missing += ipus.left_out(asked.partitions)
     print("".join(f"{line}\n" for line in missing), end="", file=sys.stderr)
     return ExitCode.ERROR
 
 
 def explanations(document: Document, name: str, namespace: str) -> list[Explanation]:
-    """Return the explanations of all objects of this name."""
+    """Return the explanations of all objects of this name; empty if the document has no view."""
     if document.view is None:
         return []
     return explain(document.view, document.served_at, document.tracks, document.activity, name, namespace)
 
 
 def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str]:
-    """Yield possible causes if a name is unknown."""
+    """Yield the message about a name without explanation: the problem, or the possible causes."""
     problem = view_problem(document)
     if problem:
         yield f"tpu-provisioner: {problem}"

@@ -17,7 +17,7 @@ from provisioner.model.wording import UserError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 FORMATS = ("json", "yaml")
-#: Name of a file, which shells complete. Commands themselves report a file that cannot be read.
+#: Type of an option for a file, so that shells complete it. The command reports a file that cannot be read.
 FILE = click.Path(readable=False)
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -31,25 +31,24 @@ class Command(click.Command):
         self._examples = tuple(examples)
 
     def format_epilog(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the examples."""
+        """Write the examples, without wrapping them."""
         program = ctx.find_root().info_name or ""
         if self._examples:
             with formatter.section("Examples"):
-                # Examples are not wrapped.
                 for line in self._examples:
                     formatter.write(f"  {line.format(prog=program)}\n")
 
 
 def command_with(*examples: str) -> Callable[[Callable[..., Any]], Command]:
-    """Return the decorator that makes a command of a function."""
+    """Return the decorator that turns a function into a command with examples."""
     return click.command(cls=Command, examples=examples)
 
 
 class Frame(Command, click.Group):
-    """Group that imports a command when it is chosen; `entries` has module (in `package`) and summary of each."""
+    """Group that imports commands when they are chosen. `entries` has modules (in `package`) and summaries by name."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
-        # click lists, completes and suggests commands without importing any.
+        # These commands have only a summary, so that click lists, completes and suggests them without imports.
         named = {name: click.Command(name, short_help=summary) for name, (_, summary) in entries.items()}
         super().__init__(commands=named, **options)
         self._modules = {name: f"{package}.{module}" for name, (module, _) in entries.items()}
@@ -61,10 +60,10 @@ class Frame(Command, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Import the chosen command."""
+        """Return the chosen command, imported."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            # Imports leave no garbage, and searching for it takes a twentieth of the time.
+            # The collector is disabled, because imports leave no garbage, and the search takes a twentieth of the time.
             gc.disable()
             try:
                 command = import_module(self._modules[name]).command
@@ -74,23 +73,23 @@ class Frame(Command, click.Group):
 
 
 def format_option(*more: str) -> Callable[[_Function], _Function]:
-    """Add -o with FORMATS and these formats; the command gets `form`, None for a table."""
+    """Add the option -o for FORMATS and `more` formats; the command gets `form`, None without the option."""
     return click.option("-o", "--output", "form", type=click.Choice((*FORMATS, *more)), help="format of the output")
 
 
 def file_option(name: str, text: str, **options: Any) -> Callable[[_Function], _Function]:
-    """Add an option with the name of a file, which shells complete."""
+    """Add an option for a file; shells complete its value."""
     return click.option(name, type=FILE, metavar="FILE", help=text, **options)
 
 
 def kubeconfig_option(command: _Function) -> _Function:
-    """Add the option of commands that talk to the cluster."""
+    """Add --kubeconfig, for commands that talk to the cluster."""
     text = "kubeconfig file (default: in-cluster, else $KUBECONFIG, else ~/.kube/config)"
     return file_option("--kubeconfig", text)(command)
 
 
 def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
-    """Add the options for the addresses of a process's metrics (with this default) and health checks."""
+    """Add the options for the addresses of a process's metrics, by default `metrics`, and health checks."""
 
     def decorate(command: _Function) -> _Function:
         health = click.option(
@@ -100,14 +99,14 @@ def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
             help='address of /healthz and /readyz; "0" disables it',
         )
         about = 'address of /metrics; "0" disables it'
-        # The help lists options in the order of decorators, of which the last is the innermost.
+        # The outer decorator is the first option in the help.
         return click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)(health(command))
 
     return decorate
 
 
 def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:
-    """Return the callback of an option whose text a function reads; its ValueError is a usage error."""
+    """Return the callback of an option that `read` converts. A ValueError of `read` is a usage error."""
 
     def callback(_context: click.Context, _option: click.Parameter, text: str | None) -> Any:
         try:
@@ -122,7 +121,7 @@ def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], 
     """Add a flag with an optional value, like flags of Go programs."""
 
     def read(value: str) -> bool:
-        from provisioner.settings.forms import go_bool  # noqa: PLC0415 - only where there is such a flag
+        from provisioner.settings.forms import go_bool  # noqa: PLC0415 - most commands have no such flag
 
         return go_bool(value)
 
@@ -139,13 +138,13 @@ def truth_option(name: str, text: str, **options: Any) -> Callable[[_Function], 
 
 
 def wants_color(environment: Mapping[str, str] = os.environ) -> bool | None:
-    """Return False if the environment disables colours; otherwise None: only terminals get colours."""
+    """Return False if the environment disables colours, otherwise None: click then colours only on a terminal."""
     # https://no-color.org: any value disables colours.
     return False if environment.get("NO_COLOR") or environment.get("TERM") == "dumb" else None
 
 
 class RemoteError(UserError):
-    """A controller cannot be reached or read; the message is for the user."""
+    """A controller cannot be reached, or its response cannot be used. The message is for the user."""
 
 
 class UnreachableError(RemoteError):
@@ -158,7 +157,7 @@ class NotInstalledError(RemoteError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Remote:
-    """Location of the controller."""
+    """Location of the controller: an address, or a namespace in a cluster."""
 
     #: Address of the controller's probes (http://127.0.0.1:8081); empty to use the kubeconfig.
     server: str = ""
@@ -168,7 +167,7 @@ class Remote:
 
 
 def remote_options(command: _Function) -> _Function:
-    """Add the options of commands that read from a controller; they get a `remote`."""
+    """Add the options of a command that reads from a controller; the command gets them as `remote`."""
 
     @click.option(
         "--server",

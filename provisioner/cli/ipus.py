@@ -60,7 +60,7 @@ def left_out(document: Document) -> Iterator[str]:
 
 
 def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
-    """Yield lines about the pods or the partition of this name; empty if it is unknown."""
+    """Yield lines about the pods or the partition of this name; no line if the name is unknown."""
     kind, _, rest = name.rpartition("/")
     if kind not in ("", "pod", "pods", "partition"):
         return

@@ -14,9 +14,9 @@ from provisioner.cli import output
 from provisioner.cli.frame import Frame, wants_color
 from provisioner.model.wording import UserError
 
-#: A program of this name runs `run`: manifests of the Go provisioner set `command: [/manager]`, with flags only.
+#: Program name with which `run` is the command: manifests of the Go provisioner set `command: [/manager]` and flags.
 _NAME_OF_GO = "manager"
-#: kubectl starts `kubectl-tpu` for `kubectl tpu`.
+#: Program name with which kubectl starts the plugin for `kubectl tpu`.
 _NAME_OF_PLUGIN = "kubectl-tpu"
 _PROGRAM = "tpu-provisioner"
 #: Module and summary of each command, in the order of `--help`.
@@ -41,7 +41,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     output.prepare()
     is_process = arguments is None
     if is_process:
-        # Imports leave no garbage, and searching for it takes a tenth of the time; `Frame` enables it again.
+        # The collector is disabled until `Frame` enables it, because imports leave no garbage to search for.
         gc.disable()
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
     given = list(sys.argv[1:] if arguments is None else arguments)
@@ -53,7 +53,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     finally:
         output.finish()
         if is_process:
-            # Objects need no collection, because the process ends.
+            # The process ends, so no objects need to be collected.
             gc.freeze()
 
 
@@ -72,7 +72,7 @@ def make_frame() -> click.Group:
 def choose(frame: Callable[[], click.Group], given: list[str], *, program: str, complete_var: str) -> int:
     """Run the command that the arguments name. Raises SystemExit with code 2 if they are wrong."""
     try:
-        # Completion scripts set this variable, independent of the program's name.
+        # Completion scripts set the variable `complete_var`, regardless of the program's name.
         ended = frame().main(
             given, prog_name=program, complete_var=complete_var, standalone_mode=False, color=wants_color()
         )

@@ -1,6 +1,6 @@
-r"""Find and read manifests as `kubectl apply -f` does: files, folders and standard input.
+r"""Finds and reads manifests like `kubectl apply -f`: files, folders and standard input.
 
-Not handled: a file that is nested for thousands of levels, and characters that JSON writes as two escapes.
+Not handled: files with thousands of nested levels, and characters that JSON writes as two escapes.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class Problem(NamedTuple):
     """A problem with a file or with one of its lines."""
 
     source: str
-    #: Number from 1; 0 if the problem concerns the whole file.
+    #: Line number, from 1; 0 if the line is unknown or the problem concerns the whole file.
     line: int
     message: str
 
@@ -41,7 +41,7 @@ class Manifests(NamedTuple):
 
 
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
-    """Return all objects; "-" is standard input, and of a folder the files that kubectl reads are read."""
+    """Return all objects in files, folders (the files that kubectl reads) and standard input ("-")."""
     documents: list[Document] = []
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
@@ -73,7 +73,7 @@ def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
 
 
 def read_documents(source: str, content: bytes | str) -> tuple[list[Document], list[Problem]]:
-    """Read the documents of a file of YAML or JSON, up to the first that cannot be read."""
+    """Return the documents of a YAML or JSON file up to the first unreadable document, and its problem."""
     documents: list[Document] = []
     loader = None
     try:
@@ -104,7 +104,7 @@ def read_documents(source: str, content: bytes | str) -> tuple[list[Document], l
 
 
 class _Loader(_LOADER):  # type: ignore[misc]
-    """Loads values like kubectl: keys are texts and occur once, dates and times are texts."""
+    """Loads values like kubectl: keys are texts and may not occur twice; dates and times are texts."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[str, Any]:  # noqa: FBT001, FBT002 - PyYAML's
         self.flatten_mapping(node)
@@ -114,7 +114,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
             line = key.start_mark.line
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a mapping or a list", key.start_mark)
-            # Keys that `<<` adds are written elsewhere.
+            # Keys that `<<` adds are on lines of another mapping, and may be repeated in this one.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
                     words = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
@@ -124,7 +124,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
         return found
 
     def construct_number(self, node: yaml.ScalarNode) -> Any:
-        """Return a number; values to the base 60 in YAML 1.1, such as 1:30, are texts."""
+        """Return a number, or a text for a value such as 1:30, which YAML 1.1 reads in base 60."""
         if ":" in node.value:
             return node.value
         return self.construct_yaml_int(node) if node.tag.endswith("int") else self.construct_yaml_float(node)
@@ -143,7 +143,7 @@ def _line_of(node: yaml.Node, path: FieldPath) -> int:
     line = node.start_mark.line
     for step in path:
         if isinstance(node, yaml.MappingNode):
-            # The last of equal keys counts: keys that `<<` adds come first.
+            # If a key occurs twice, the last one counts, because keys that `<<` adds come first.
             found = [pair for pair in node.value if pair[0].value == step][-1:]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
             found = [(each, each) for each in node.value[step : step + 1]]

@@ -1,4 +1,4 @@
-"""Output of commands: texts, tables, values for programs, and exit codes."""
+"""Writes the output of commands: texts, tables, and values for programs. Defines their exit codes."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ class ExitCode(IntEnum):
 
 
 def prepare() -> None:
-    """Make standard output accept any text: missing characters are escaped; a closed one (`>&-`) is replaced."""
+    """Make standard output escape characters that it cannot encode. A closed output (`>&-`) becomes /dev/null."""
     if sys.stdout is None:
         sys.stdout = open(os.devnull, "w", encoding="utf-8")  # noqa: PTH123, SIM115 - pathlib takes 10 ms to import
     if isinstance(sys.stdout, io.TextIOWrapper):
@@ -32,7 +32,7 @@ def prepare() -> None:
 
 
 def finish() -> None:
-    """Flush standard output at the end of a command; a closed pipe is no error."""
+    """Flush standard output at the end of a command. A closed pipe is not an error."""
     try:
         if sys.stdout is not None:
             sys.stdout.flush()
@@ -47,7 +47,7 @@ def refuse(message: str) -> int:
 
 
 def show(text: str) -> None:
-    """Print a text, with colours only on a terminal; a closed pipe is no error."""
+    """Print a text, with colours only on a terminal. A closed pipe is not an error."""
     try:
         # click.echo would write UTF-8 even to an ASCII terminal.
         sys.stdout.write(f"{text if sys.stdout.isatty() else click.unstyle(text)}\n")
@@ -57,8 +57,8 @@ def show(text: str) -> None:
 
 
 def write(value: Any, form: str) -> None:
-    """Print a value of the API's types for programs, as JSON or YAML."""
-    import msgspec  # noqa: PLC0415 - tables do without
+    """Print a value (dataclasses, lists, mappings) for programs, as JSON or YAML."""
+    import msgspec  # noqa: PLC0415 - tables do not need it
 
     builtins = msgspec.to_builtins(value)
     if form == "json":
@@ -75,18 +75,18 @@ def drop_the_rest() -> None:
 
 
 def plain(text: str) -> str:
-    """Return a text on one line without control characters: texts of users must not control the terminal."""
+    """Return a text on one line without control characters, because users' texts must not control the terminal."""
     return "".join(letter if letter.isprintable() else " " for letter in text)
 
 
-#: Maximum number of lines of text below a row: the cause is at the beginning, the remedy after it.
+#: Maximum number of lines of text below a row; enough for the cause and the remedy after it.
 _LINES_OF_WORDS = 4
 _INDENT = "    "
 _NARROWEST = 20
 
 
 def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width: int | None = None) -> list[str]:
-    """Return the rows as lines, cut to `width`; the columns of `right`, from 0, are aligned to the right."""
+    """Return the rows as lines, cut to `width`. Columns whose index, from 0, is in `right` are aligned to the right."""
     if not rows:
         return []
     rows = [[plain(cell) for cell in row] for row in rows]
@@ -102,14 +102,14 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
 
 
 def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the rows as lines; last columns that do not fit into `width` are wrapped below their row."""
+    """Return the rows as lines. The last columns, if they do not fit into `width`, are wrapped below their row."""
     kept = len(rows[0]) if rows else 0
     while kept > 1 and width is not None and any(len(line) > width for line in aligned([row[:kept] for row in rows])):
         kept -= 1
     found = []
     for line, row in zip(aligned([row[:kept] for row in rows], width=width), rows, strict=True):
         found.append(line)
-        # A column below its row has its heading before it; the last column is text.
+        # In the text below a row, each cell follows the heading of its column, except the cell of the last column.
         named = zip(rows[0][kept:-1], row[kept:-1], strict=True)
         below = [*(f"{head.lower()} {cell}" for head, cell in named if cell != "-"), *row[max(kept, len(row) - 1) :]]
         if any(below) and row is not rows[0]:
@@ -118,7 +118,7 @@ def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = Non
 
 
 def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int | None = None) -> list[str]:
-    """Return a line, wrapped to `width`, as at most `most` lines; `hanging` precedes all but the first."""
+    """Return a line, wrapped to `width`, as at most `most` lines. Each line but the first begins with `hanging`."""
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(
@@ -130,6 +130,6 @@ def terminal_width() -> int | None:
     """Return the width of the terminal; None if output goes elsewhere and must not be cut."""
     if not sys.stdout.isatty():
         return None
-    import shutil  # noqa: PLC0415 - it brings archives and compression
+    import shutil  # noqa: PLC0415 - it imports archives and compression
 
     return shutil.get_terminal_size().columns

@@ -66,7 +66,7 @@ def command(
         return 0
     if (tls_cert_file is None) != (tls_key_file is None):
         raise click.UsageError("--tls-cert-file and --tls-key-file need each other")
-    # Subcommands do not need these modules.
+    # These modules are imported here, because subcommands do not need them.
     import structlog  # noqa: PLC0415
 
     from provisioner import settings  # noqa: PLC0415
@@ -94,7 +94,7 @@ def command(
     )
 
     def exit_process(code: int) -> None:
-        # Called if the process cannot end regularly; another replica may lead already.
+        # Called if the lease is lost or calls hang. Another replica may lead already, so the clients are closed.
         try:
             _close(clients.values())
         finally:
@@ -127,7 +127,7 @@ def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
 
 
 def _credentials(folder: str, host: str, port: int) -> Path | None:
-    """Return the folder with the credentials for a server: its own if it exists, otherwise the common one."""
+    """Return the folder of credentials for a server: its own if it exists, else the common one; None if unset."""
     if not folder:
         return None
     own = Path(folder) / f"{host}_{port}"

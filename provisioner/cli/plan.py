@@ -1,4 +1,4 @@
-"""`tpu-provisioner plan`: the controller's decision about manifests, for a cluster without any node pool, offline."""
+"""`tpu-provisioner plan`: shows offline how the controller decides about manifests in a cluster without node pools."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def read_plan_settings(name: str | None, live: Remote | None, documents: Iterabl
         variables = _read_settings_file(name)
         warnings = settings.warnings_about_environment(variables)
     elif live is not None:
-        # Importing HTTP would take a tenth of the time of `plan`.
+        # Imported only here, because importing HTTP would take a tenth of the time of `plan`.
         from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
 
         variables = settings_of(live)
@@ -252,7 +252,7 @@ def _summary(found: Forecast, prices: Prices) -> str:
 
 
 def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
-    """Return the cost of pools per hour, each by its first possible choice; None if no price is known."""
+    """Return the cost of pools per hour, with the first possible choice of each pool; None if no price is known."""
     costs = [
         prices.per_hour(pool.slice_.shape.accelerator.label, option.choice.kind, pool.chips)
         for pool in pools
@@ -311,7 +311,7 @@ def _wrapped(text: str, part: str) -> list[str]:
 
 
 def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Iterator[str]:
-    """Yield names and choices of capacity, which do not fit the table; if `wide`, also labels and taints."""
+    """Yield the lines below a row: names, choices of capacity and cost of pools; if `wide`, also labels and taints."""
     pool = pools[0]
     request = _shown_request(pool)
     names = dict.fromkeys(output.plain(each.shown_name) for each in pools)

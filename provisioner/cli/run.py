@@ -1,4 +1,4 @@
-"""`tpu-provisioner run`: the controller in the foreground, with the Go provisioner's flags in all of Go's forms."""
+"""`tpu-provisioner run`: runs the controller in the foreground. Accepts the Go provisioner's flags in Go's forms."""
 
 from __future__ import annotations
 
@@ -24,9 +24,9 @@ _log = structlog.get_logger(__name__)
 
 #: Log levels by value of the Go provisioner's flag --zap-log-level.
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
-#: Help of flags without effect, which docs/settings.md leaves out.
+#: Help of the flags that have no effect; docs/settings.md does not list these flags.
 NO_EFFECT = "accepted, but without effect"
-#: Maximum time in seconds by which the checks delay the start.
+#: Maximum delay of the start in seconds by the checks.
 _CHECKS_SECONDS = 3.0
 
 

@@ -33,7 +33,7 @@ class Attempt:
     inferred: Mapping[str, str]
     settings: settings.Settings | None = None
     api: KubeApi | None = None
-    #: None unless settings and credentials are valid and capacity comes from GKE.
+    #: Client of GKE; None unless settings and credentials are valid and capacity comes from GKE.
     gke: GkeClient | None = None
     settings_problems: tuple[str, ...] = ()
     kubeconfig_problem: str = ""
@@ -41,7 +41,7 @@ class Attempt:
 
 
 class StartError(UserError, ValueError):
-    """The command cannot start, not only because of settings. The message lists every problem and its remedy."""
+    """The command cannot start, and not only settings are wrong. The message lists every problem and its remedy."""
 
     def __init__(self, problems: Sequence[str]) -> None:
         count = len(problems)
@@ -100,7 +100,7 @@ def _infer(environment: Mapping[str, str]) -> dict[str, str]:
     if environment.get("GKE_ENDPOINT") or all(environment.get(variable) for variable in _INFERRED):
         return {}
     found = metadata.read_surroundings(environment)
-    # Variables that are set are not inferred.
+    # Only variables that are unset or empty are inferred.
     return {
         variable: found.get(key, "")
         for variable, (key, _) in _INFERRED.items()

@@ -21,10 +21,10 @@ from provisioner.slices.messages.states import RUNS
 from provisioner.slices.view.explain import for_how_long
 from provisioner.slices.view.types import PoolView, SliceView, State, View
 
-#: States that need attention come first, then all in the order of a slice's life.
+#: All states: first those that need attention, then the others in the order of a slice's life.
 _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))
 _STATES = f"only slices in this state: {', '.join(each.value for each in _ORDER)}"
-#: Maximum number of causes that the line about waiting slices names.
+#: Maximum number of causes in the line about waiting slices.
 _MAX_CAUSES = 4
 _LOOK_SECONDS = 2.0
 _CLEAR = "\x1b[H\x1b[2J"
@@ -53,7 +53,7 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
             except RemoteError as error:
                 if not watch:
                     raise
-                # Watching users see the failure, and later that the controller responds again.
+                # With --watch, the failure is shown until the controller responds again.
                 shown = f"tpu-provisioner: {error}"
             sys.stdout.write(f"{_CLEAR if watch and sys.stdout.isatty() else ''}{shown}\n")
             sys.stdout.flush()
@@ -66,7 +66,7 @@ def command(namespace: str, *, state: str | None, watch: bool, form: str | None,
 
 
 def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[str]:
-    """Return lines about slices, then IPU partitions, of the installed controllers; partitions have no `state`."""
+    """Return lines about slices and IPU partitions of the installed controllers; with a `state`, only about slices."""
     width = terminal_width()
     found = asking.Documents(slices=asking.board(remote)) if state else asking.documents(remote)
     lines: list[str] = []
@@ -96,7 +96,7 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     yield from attention(document, dated=True)
     view, now = document.view, document.served_at
     if view is None:
-        # `attention` has already named the problems.
+        # The problems are not repeated, because `attention` has already yielded them.
         yield "nothing has been decided yet" if document.problems else view_problem(document)
         return
     for alert in view.alerts:
@@ -133,7 +133,7 @@ def _chips(view: View) -> str:
 
 
 def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
-    """Yield one line with the number of rejected slices, and one with the causes for which the others wait."""
+    """Yield a line with the number of rejected slices, and a line with the causes for which other slices wait."""
     for state, words in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
         found = [each for each in slices if each.state is state]
         causes = Counter(each.cause for each in found if each.cause).most_common(_MAX_CAUSES)
@@ -173,7 +173,7 @@ def _table(
         )
         why = "" if each.reason == RUNS else f"{each.reason} {each.next_step}".rstrip()
         due = clock(each.next_try_at, now) if each.next_try_at is not None else ""
-        # The reason of a back-off already contains this time.
+        # The time is not added if `why` contains it, as the reason of a back-off does.
         if due not in why:
             why = f"(next try {due}) {why}"
         yield (*row, *(more if wide else ()), why)

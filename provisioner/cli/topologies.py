@@ -1,4 +1,4 @@
-"""`tpu-provisioner topologies`: lists the slices that Google sells, with machine types and hosts."""
+"""`tpu-provisioner topologies`: lists the slices that Google offers, with machine types and hosts."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def _rows(offer: Accelerator, *, everything: bool) -> Iterator[dict[str, Any]]:
             "machine_type": machine.name,
             "hosts": layouts[0].nodes(1),
             "chips_per_pod": [shape.chips_per_pod for shape in layouts],
-            # Chips per pod for which the pod has to select the machine type.
+            # Numbers of chips per pod for which the pod must select the machine type.
             "on_request": [
                 shape.chips_per_pod
                 for shape in layouts
