@@ -1,4 +1,4 @@
-"""`python -m provisioner`."""
+"""Entry point of `python -m provisioner`."""
 
 import sys
 

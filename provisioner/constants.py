@@ -16,7 +16,7 @@ JOB_CONTROLLER = "kubernetes.io/job-controller"
 
 # --- JobSet -----------------------------------------------------------------------------------------------------
 JOBSET_NAME = "jobset.sigs.k8s.io/jobset-name"
-#: Absent on pods of JobSet releases before 0.8.
+#: UID of a pod's JobSet, as a label; absent before JobSet 0.8.
 JOBSET_UID = "jobset.sigs.k8s.io/jobset-uid"
 REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
@@ -24,22 +24,22 @@ JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
 #: SHA1 of "<namespace>/<job name>", which does not change if the Job restarts or is recreated under the same name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
-#: Annotation of JobSets, their jobs and pods: label key whose values are the places that jobs do not share.
+#: Annotation of JobSets, their jobs and pods: key of a node label; two jobs never share nodes with the same value.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-#: Annotation of JobSets and replicated jobs with exclusive placement, with any value: pods select the label below.
+#: Annotation, with any value, of JobSets and replicated jobs with exclusive placement: pods select NAMESPACED_JOB.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
-#: Label of nodes that JobSet selects for the pods of one child Job, "NAMESPACE_JOB"; JobSet does not write it.
+#: Label of nodes, "NAMESPACE_JOB". JobSet lets the pods of a child Job select it, but does not write it on nodes.
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
-#: Key of the taint of such nodes, which JobSet lets these pods tolerate.
+#: Key of the taint of nodes with NAMESPACED_JOB. JobSet adds a toleration to the pods of that Job.
 JOB_TAINT = "alpha.jobset.sigs.k8s.io/no-schedule"
-#: Name of the Job, on its pods.
+#: Label of pods: name of their Job.
 JOB_NAME = "batch.kubernetes.io/job-name"
 RESTART_ATTEMPT = "jobset.sigs.k8s.io/restart-attempt"
 #: spec.managedBy of JobSets that the JobSet controller in this cluster manages.
 JOBSET_CONTROLLER = "jobset.sigs.k8s.io/jobset-controller"
 
 # --- LeaderWorkerSet --------------------------------------------------------------------------------------------
-#: Name of the set, on its pods and StatefulSets.
+#: Label of pods and StatefulSets: name of their LeaderWorkerSet.
 LWS_NAME = "leaderworkerset.sigs.k8s.io/name"
 #: Annotation of pods: number of pods in a group.
 LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
@@ -55,13 +55,13 @@ LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
 LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of leader pods: LeaderWorker, or LeaderExcluded if the leader is in no subgroup.
 LWS_SUBGROUP_POLICY_TYPE = "leaderworkerset.sigs.k8s.io/subgroup-policy-type"
-#: Annotations of sets: label key whose values are the places that groups do not share, or that subgroups do not share.
+#: Annotations of sets: key of a node label; two groups, or two subgroups, never share nodes with the same value.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 #: Label of sets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
-#: Labels of nodes on Compute Engine: their TPUNodeGroup, and its namespace, which only its controller can set.
+#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. No kubelet can set the namespace.
 NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
@@ -97,7 +97,7 @@ APPLIED_LABELS = "node.gke.io/last-applied-node-labels"
 TPU_ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = "cloud.google.com/gke-spot"
-#: Value "spot", "standard" or another one.
+#: Label of nodes with the value "spot", "standard", or another kind of provisioning.
 PROVISIONING = "cloud.google.com/gke-provisioning"
 #: Number of chips of the node.
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
@@ -108,25 +108,25 @@ RESERVATION_SUB_BLOCK = "cloud.google.com/reservation-subblocks"
 FLEX_START = "cloud.google.com/gke-flex-start"
 #: Taint of queued nodes, and the label in the nodeSelector of their pods.
 QUEUED = "cloud.google.com/gke-queued"
-#: Value in a nodeSelector, in seconds.
+#: Label in a nodeSelector: maximum run duration in seconds.
 MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
 #: Labels of nodes in a collection of node pools: its name, and its purpose, such as HIGH_AVAILABILITY.
 COLLECTION = "cloud.google.com/gke-nodepool-group-name"
 WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
-#: Requests networks of the TPUs that GKE manages ("auto"). Nodes with these networks have the second label.
+#: Label in a nodeSelector: "auto" requests TPU networks that GKE manages. Their nodes have NETWORKING_DRA_DRIVER.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
 #: Nodes with the value "true" offer their chips in ResourceSlices of the driver, and have no google.com/tpu.
 TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
 TPU_DRIVER_NAME = "tpu.google.com"
-#: Disables the resiliency of the inter-chip links. Copied to the nodes.
+#: Label in a nodeSelector: "false" disables the resiliency of the inter-chip links. Copied to the nodes.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
 #: Requests that GKE restarts the slice after a repair. Copied to the nodes if a pod has it.
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
-#: Copied to the nodes.
+#: Label in a nodeSelector that is copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
-#: On nodes: Unix time of the next host maintenance, "ONGOING" during one, and a taint shortly before one.
+#: On nodes: Unix time of the next host maintenance; "ONGOING" during a maintenance; taint shortly before it.
 SCHEDULED_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
@@ -159,7 +159,7 @@ ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
 OS = "kubernetes.io/os"
 ARCH = "kubernetes.io/arch"
-#: Older names of the labels above, and one of the storage driver. Nodes have them as well.
+#: Older names of the labels above, and the zone label of the storage driver. Nodes have these labels as well.
 GKE_ZONE = "topology.gke.io/zone"
 BETA_ZONE = "failure-domain.beta.kubernetes.io/zone"
 BETA_REGION = "failure-domain.beta.kubernetes.io/region"
@@ -174,23 +174,23 @@ SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 # --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
 #: Label or annotation of pods and JobSets; "true" excludes the object from provisioning.
 DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
-#: Label of JobSets, "sync" or "async": the Go provisioner serves them by Slice resources, without node pools. Early
+#: Label of JobSets, "sync" or "async": the Go provisioner serves them by Slice resources, without node pools. Its early
 #: builds read an annotation with the value "true".
 SLICE_AUTOPROVISIONING = "tpu-provisioner.cloud.google.com/slice-autoprovisioning"
 #: Comma-separated keys of pod labels that are copied to the nodes.
 COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
-#: Form "vpc1:subnet1, vpc2:subnet2".
+#: Annotation of the form "vpc1:subnet1, vpc2:subnet2".
 ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
 NODE_SERVICE_ACCOUNT = "tpu-provisioner.cloud.google.com/node-service-account"
-#: "reservation/r1, on-demand, spot", the best first.
+#: Annotation such as "reservation/r1, on-demand, spot", the best choice first.
 CAPACITY = "tpu-provisioner.cloud.google.com/capacity"
-#: "us-east5-a, us-east5-b", the best first.
+#: Annotation such as "us-east5-a, us-east5-b", the best zone first.
 ZONES = "tpu-provisioner.cloud.google.com/zones"
-#: "true" requests all pools of the JobSet in one zone.
+#: Annotation: "true" requests all pools of the workload in one zone.
 SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
-#: A duration such as "24h".
+#: Annotation: duration such as "24h".
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
-#: "true" requests that the JobSet's slices start together.
+#: Annotation: "true" requests that the slices of the workload start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
 #: Annotation of pods: a ReplicaSet that scales in deletes the pods with the lowest cost first.
 POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
@@ -198,7 +198,7 @@ POD_DELETION_COST = "controller.kubernetes.io/pod-deletion-cost"
 ALLOW_UNUSED_HOSTS = "tpu-provisioner.cloud.google.com/allow-unused-hosts"
 #: Annotation of pods or their workload; "true" requests a slice although its nodes are expected to offer too little.
 IGNORE_NODE_ESTIMATE = "tpu-provisioner.cloud.google.com/ignore-node-estimate"
-#: Annotations of node settings, which ALLOWED_NODE_SETTINGS names (`settings.node_fields`).
+#: Prefix and names of the annotations of node settings that ALLOWED_NODE_SETTINGS may allow (`settings.node_fields`).
 NODE_SETTING_PREFIX = "tpu-provisioner.cloud.google.com/node-"
 NODE_SETTINGS = (
     *("node-disk-size", "node-disk-type", "node-image-type", "node-kubelet-config", "node-labels", "node-linux-config"),
@@ -237,7 +237,7 @@ PARENT_NAMESPACE = "google.com/tpu-provisioner-parent-namespace"
 POOL_JOBSET_NAME = "google.com/tpu-provisioner-jobset-name"
 POOL_JOBSET_NAMESPACE = "google.com/tpu-provisioner-jobset-namespace"
 NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
-#: On pools of old releases of the Go provisioner and in selectors of users: the name of the JobSet.
+#: Label of pools of old releases of the Go provisioner, and in users' selectors: name of the JobSet.
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
 # --- Only this provisioner ------------------------------------------------------------------------------------------
@@ -253,16 +253,16 @@ SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
-#: On pools of other workloads than JobSets, instead of the labels above for JobSets and jobs.
+#: Labels of pools of other workloads than JobSets, instead of the labels above for JobSets and jobs.
 POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
 POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
 POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
 POOL_WORKLOAD_UID = "google.com/tpu-provisioner-workload-uid"
 POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
 POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
-#: Digest of the node settings that the workload chose (`node_fields.own_settings`), only if it chose any.
+#: Digest of the node settings that the workload chose (`node_fields.own_settings`); absent if it chose none.
 POOL_OWN_SETTINGS = "google.com/tpu-provisioner-own-settings"
-#: Only if a pod names a workload policy, so that no other label contains the topology.
+#: Topology of a pool for which a pod names a workload policy; no other label of such a pool contains the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
 #: Labels of nodes: the key of the slice to which their pool is assigned, and the namespace of that slice. Marked pods
 #: select both. The prefix is not one of Google's, because GKE's auto-provisioning reserves labels under google.com.
@@ -270,12 +270,12 @@ SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 #: Value of both labels while the pool is kept free: no pod that requests chips can be bound to it.
 SLICE_FREE = "none"
-#: Label of namespaces: with the value below, admission marks the pods of groups there.
+#: Label of namespaces: with the value PLACEMENT_ASSIGN, admission marks the pods of groups in the namespace.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
-#: Value for a namespace whose pods are not marked, even if those of all other namespaces are.
+#: Value for a namespace whose pods are not marked, even if the pods of all other namespaces are.
 PLACEMENT_OFF = "off"
-#: Annotation of nodes that the provisioner cordoned before a delete. It uncordons only these.
+#: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler adds no nodes
 #: with a taint that the pod does not tolerate, except for taints with this prefix.
@@ -340,11 +340,11 @@ SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
 LIMIT_REACHED = "NodePoolLimitReached"
 #: The topology follows Google's rule, but no list of Google contains it.
 UNLISTED_TOPOLOGY = "TopologyNotListed"
-#: The slice is ready and waits for the other slices of its JobSet.
+#: The slice is ready and waits for the other slices of its workload.
 HELD_FOR_OTHERS = "SliceHeldForOthers"
 #: The pod selects a label of Google or Kubernetes, and it is unknown whether the nodes will have this label.
 UNKNOWN_SELECTOR = "SelectorNotKnown"
-#: The provisioner can make no decisions: GKE is unavailable, or the cluster is not proven.
+#: The provisioner can make no decisions: GKE is unavailable, or the cluster is not proven to be GCP_CLUSTER.
 NOT_READY = "ProvisionerNotReady"
 #: A pod of the object gets no TPU environment, or an incomplete one.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"

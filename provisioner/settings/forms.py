@@ -1,4 +1,4 @@
-"""Readers of single values. Each returns the value, or raises ValueError with the mistake."""
+"""Readers of the values of single options. A reader returns the value, or raises ValueError with the mistake."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 NETWORK_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
-#: Google's service accounts, the only ones that nodes can use; "default" is Compute Engine's.
+#: E-mail address of a Google service account, as nodes need it; "default" is that of Compute Engine.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 #: Name of most resources of Compute Engine.
@@ -45,7 +45,7 @@ _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1
 #: Bounds of maxRunDuration of flex-start nodes (GKE's autoscaler).
 SHORTEST_RUN_SECONDS = 600
 LONGEST_RUN_SECONDS = 7 * 24 * 3600
-#: In a list of amounts, stands for every name that is not in it.
+#: Name in a list of amounts that means every name that is not in the list.
 OTHERS = "*"
 #: Value of a list that allows nothing.
 NONE = "none"
@@ -78,7 +78,7 @@ def go_duration_seconds(text: str) -> float:
 
 
 def duration_from(least_seconds: int, reason: str, most_seconds: float = inf) -> Callable[[str], float]:
-    """Return a reader of durations with bounds. The reason is the error message for other durations."""
+    """Return a reader of durations with bounds. `reason` is the error message for a duration outside the bounds."""
 
     def read(text: str) -> float:
         seconds = go_duration_seconds(text)
@@ -137,7 +137,7 @@ def list_of(pattern: re.Pattern[str], meaning: str, most: int | None = None) -> 
 
 
 def nearest(name: str, names: Iterable[str], cutoff: float = 0.0) -> str:
-    """Return the most similar name with at least this similarity, from 0 to 1; empty if no name has."""
+    """Return the name most similar to `name`; empty if no similarity, from 0 to 1, is at least `cutoff`."""
     import difflib  # noqa: PLC0415 - only for mistakes
 
     return next(iter(difflib.get_close_matches(name[: bounds.LABEL_KEY], names, n=1, cutoff=cutoff)), "")
@@ -167,7 +167,7 @@ def power_of_two(most: int) -> Callable[[str], int]:
 
 
 def number_up_to(most: int) -> Callable[[str], int]:
-    """Return a reader of integers from 1, which replaces larger numbers by `most`."""
+    """Return a reader of integers from 1. A number above `most` is read as `most`."""
 
     def read(text: str) -> int:
         return most if is_more_than(text, most) else whole_number(1, most)(text)
@@ -207,7 +207,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the address of another GKE. Errors do not contain the text, because it may contain a password."""
+    """Read the address of a server that replaces Google's. An error hides the text if it may contain a password."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
@@ -228,7 +228,7 @@ def is_loopback(host: str) -> bool:
     """Return whether a host name or address can only be this machine."""
     if host.lower() == "localhost":
         return True
-    import ipaddress  # noqa: PLC0415 - only for another GKE than Google's
+    import ipaddress  # noqa: PLC0415 - many commands do not need it
 
     try:
         return ipaddress.ip_address(host).is_loopback
@@ -247,13 +247,13 @@ def label(text: str) -> tuple[str, str] | None:
 
 
 def auto_upgrade(text: str) -> bool | None:
-    """Read whether GKE upgrades node pools; None if the cluster's release channel decides."""
+    """Read on or off, or a Boolean of Go; None for auto, with which GKE's default or the cluster decides."""
     if text == "auto":
         return None
     if text in ("on", "off"):
         return text == "on"
     try:
-        # YAML reads on and off without quotes as Booleans.
+        # YAML reads on and off without quotes as Booleans, so a manifest may contain true or false.
         return go_bool(text)
     except ValueError:
         raise ValueError("is not one of auto, on, off") from None
@@ -276,7 +276,7 @@ def by_name(
     value: Callable[[str], _T],
     check: Callable[[str], None] = lambda _: None,
 ) -> tuple[tuple[str, _T], ...]:
-    """Read "a=1, b=2, *=3" as values by name, with items in a `form`. `check` raises ValueError for unknown names."""
+    """Read "a=1, b=2, *=3" as values by name. Errors describe an item by `form`; `check` raises for unknown names."""
     found: dict[str, _T] = {}
     for item in comma_items(text):
         name, separator, written = (piece.strip() for piece in item.partition("="))
@@ -354,7 +354,7 @@ def cost_in_words(per_hour: float, currency: str) -> str:
 def check_accelerator(name: str) -> None:
     """Raise ValueError, with similar names, if the accelerator does not exist."""
     if GENERATION_LABEL.fullmatch(name):
-        # Settings are read before the cluster, whose MachineConfigs may list newer generations.
+        # The label may be that of a newer generation, which only the cluster's MachineConfigs list.
         return
     try:
         tpu.find_accelerator(name)

@@ -1,4 +1,4 @@
-"""The one table of node settings: for each, its variable, its annotation, its form, and its place in a create request.
+"""Table of the node settings: variable, annotation, form, and place in a create request of each setting.
 
 `NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
 and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`), and `request_fields` writes them.
@@ -20,9 +20,9 @@ from provisioner.settings import forms, node_forms
 from provisioner.settings.node_forms import Entries
 from provisioner.settings.option import Group
 
-#: Number of gVisor in the messages of GKE's API.
+#: Number of the type gVisor in the messages of GKE's API.
 _GVISOR_NUMBER = 1
-#: Bytes of a huge page by resource, and the entry of their number in LinuxNodeConfig.
+#: Bytes of a huge page, and the field of LinuxNodeConfig for the number of pages, by resource.
 _PAGES = {"hugepages-2Mi": (2**21, "hugepageSize2m"), "hugepages-1Gi": (2**30, "hugepageSize1g")}
 #: Longest maxRunDuration of Compute Engine in seconds: 120 days.
 _LONGEST_LIFE_SECONDS = 120 * 24 * 3600
@@ -30,24 +30,24 @@ _LONGEST_LIFE_SECONDS = 120 * 24 * 3600
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """Annotation, place in requests, and rules of a node setting; its option has the rest."""
+    """Annotation, place in requests, and rules of a node setting. Variable, form and default are in its option."""
 
     #: Dotted path in GKE's create request, or a function that returns JSON by path; empty if the value is written in
     #: another way.
     write: str | Callable[[Any], Mapping[str, Any]] = ""
     #: Key of the annotation that sets the value for one workload; empty if only the administrator may set it.
     annotation: str = ""
-    #: Reader of the annotation; None for that of the option.
+    #: Reader of the annotation; None if the reader of the option is used.
     reads: Callable[[str], Any] | None = None
     #: Key of a nodeSelector that requests the value like the annotation; empty if none.
     selector: str = ""
-    #: Whether entries of the annotation are added to those of the setting, which take precedence.
+    #: Whether entries of the annotation are added to the setting, whose entries take precedence.
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
     #: Reads the value from the message of a listed pool; None if the fit of pods does not depend on it.
     listed: Callable[[Any], Any] | None = None
-    #: Whether TPUNodeGroups have it.
+    #: Whether TPUNodeGroups support the setting.
     on_gce: bool = False
 
 
@@ -63,7 +63,7 @@ def _linux(entries: Entries) -> Mapping[str, Any]:
 
 
 def _idle_maintenance(idle_seconds: float) -> Mapping[str, Any]:
-    """Permit maintenance of idle nodes from the announcement on, 28 days ahead, for all nodes of a pool at once."""
+    """Permit maintenance of idle nodes, of any number at once, in the 28 days before its date; empty for 0."""
     strategy = {
         "nodeIdleTimeWindow": f"{int(idle_seconds)}s",
         "maintenanceAvailabilityWindow": f"{28 * 24 * 3600}s",
@@ -153,7 +153,7 @@ class NodeFields:
     node_secondary_disk: str = _node(
         "GCP_NODE_SECONDARY_DISK", str, "",
         "The disk image of a secondary boot disk with container images. Empty: none.",
-        # Only image streaming reads a cache of images.
+        # Image streaming (gcfsConfig) is enabled, because nothing else reads a cache of images.
         write=lambda image: {"config.gcfsConfig.enabled": True, "config.secondaryBootDisks": [
             {"diskImage": image, "mode": "CONTAINER_IMAGE_CACHE"}]})
     node_secure_boot: bool = _node(
@@ -247,13 +247,13 @@ def request_fields(request: NodePoolRequest) -> Iterator[tuple[str, Any]]:
 
 
 def listed_values(pool: Any) -> dict[str, Any]:
-    """Return the values of a listed pool, from its message, that the fit of pods depends on, without empty ones."""
+    """Return the values in the message of a listed pool on which the fit of pods depends, without empty values."""
     found = ((name, row.listed(pool)) for name, row in ROWS.items() if row.listed is not None)
     return {name: value for name, value in found if value}
 
 
 def boot_disk_gb(node: Mapping[str, Any]) -> int:
-    """Return the size in GB of the boot disks of a pool with these values, which limits the ephemeral storage."""
+    """Return the size in GB of the boot disks of a pool with these node values. It limits the ephemeral storage."""
     return int(node.get("node_disk_size_gb") or tpu.DEFAULT_DISK_GB)
 
 

@@ -1,4 +1,4 @@
-"""Readers of node settings with forms of their own. Each returns the value, or raises ValueError with the mistake."""
+"""Readers of node settings with special forms. A reader returns the value, or raises ValueError with the mistake."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ SYSCTLS = frozenset(
 )
 # fmt: on
 _COUNTS = forms.matching(re.compile(r"[0-9]{1,19}( [0-9]{1,10}){0,2}"), "a number, or three of tcp_rmem and tcp_wmem")
-#: Settings of Linux that may be set.
+#: Entries of GCP_NODE_LINUX_CONFIG that may be set, with the reader of each value.
 LINUX: Mapping[str, Callable[[str], Any]] = {
     "hugepages-2Mi": forms.whole_number(0, 1_000_000),
     "hugepages-1Gi": forms.whole_number(0, 2_000),
@@ -101,7 +101,7 @@ def _check_label(key: str, value: str, also: Collection[str]) -> None:
 
 
 def labels(text: str, also: Collection[str] = ()) -> Entries:
-    """Read labels of nodes, of which only those in `also` may be Google's."""
+    """Read labels of nodes. Keys of Google, Kubernetes and the provisioner are errors, except Google's in `also`."""
     found = _pairs(text)
     for key, value in found.items():
         _check_label(key, value, also)
@@ -109,7 +109,7 @@ def labels(text: str, also: Collection[str] = ()) -> Entries:
 
 
 def taints(text: str, also: Collection[str] = ()) -> tuple[Taint, ...]:
-    """Read taints of nodes, "key=value:NoSchedule", of which only those in `also` may be Google's."""
+    """Read taints of nodes, "key=value:NoSchedule". Their keys are restricted like those of `labels`."""
     split = [(key, rest.partition(":")) for key, rest in _pairs(text).items()]
     found = [Taint(key=key, value=value, effect=effect) for key, (value, _, effect) in split]
     for each in found:
@@ -137,7 +137,7 @@ def resource_labels(text: str) -> Entries:
 
 
 def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the resource labels of a pool with the given node labels, which identify its workload."""
+    """Return the resource labels of a pool. Its node labels, `labels`, identify its workload."""
     values = {f"{{label:{key}}}": value for key, value in labels.items()}
     for form, key, other in (
         ("{namespace}", constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE),

@@ -10,7 +10,7 @@ from provisioner.settings import forms
 from provisioner.settings.option import MOST_CONCURRENCY, Group, options_of
 
 _DEFAULT_PORT = 6443
-#: Machines have IPv4 addresses only.
+#: Host of the API server: a name or an IPv4 address, because machines have no IPv6 addresses.
 _HOST = r"[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?"
 _ADDRESS = re.compile(rf"(?P<host>{_HOST})(:(?P<port>[0-9]{{1,5}}))?")
 _VERSION = re.compile(r"1\.[0-9]{1,3}")
@@ -117,8 +117,8 @@ class NodeGroupSettings:
     def served_namespaces(self) -> tuple[str, ...]:
         """Namespaces whose objects are served, empty if all are.
 
-        The controller's own is always among them: by default, the provisioner creates its TPUNodeGroups there, and both
-        may read the same SERVED_NAMESPACES, which then names the namespaces of workloads.
+        The controller's own namespace is always served: by default, the provisioner creates its TPUNodeGroups there.
+        The same SERVED_NAMESPACES may apply to both, and then names the namespaces of workloads.
         """
         return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 

@@ -18,7 +18,7 @@ MOST_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """Subject of options, which it declares: a section of docs/settings.md with its introduction, in this order."""
+    """Subject of options: section of docs/settings.md, in this order. The methods declare fields with their options."""
 
     REQUIRED = "Required", "On GKE, all of them are inferred if they are not set."
     WORKLOADS = "Workloads", "Which workloads get node pools."
@@ -117,7 +117,7 @@ def read(
 ) -> _T:
     """Read a dataclass of settings, with `inferred` values for unset variables. Raises SettingsError with all problems.
 
-    `contradictions` returns problems of combinations; its argument has the readable values by field.
+    `contradictions` returns problems of combinations; its argument are the values without a problem, by field.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
@@ -139,11 +139,11 @@ def read(
 
 
 def readable(effective: Any) -> dict[str, object]:
-    """Return the effective settings by variable for the log, without empty ones."""
+    """Return the effective settings by variable for the log, without empty values."""
     found: dict[str, object] = {}
     for each in options_of(type(effective)):
         value = getattr(effective, each.field)
-        # An empty list that is not the default ("none") is shown.
+        # An empty list is kept if it is not the default, because then the administrator set "none".
         if value in ("", None) or (value == () and each.default == ""):
             continue
         if isinstance(value, tuple):

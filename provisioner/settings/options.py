@@ -1,4 +1,4 @@
-"""Options of the controller of slices. Names and meanings in the first two groups are those of the Go provisioner."""
+"""Options of the controller of slices. Options that the Go provisioner also has keep their names."""
 
 from __future__ import annotations
 
@@ -149,7 +149,7 @@ class Settings(NodeFields):
     pod_to_node_labels: tuple[str, ...] = _nodes(
         "GCP_POD_TO_NODE_LABELS", forms.list_of(forms.LABEL_KEY, "a label key"), (),
         "Comma-separated pod labels to copy to the nodes.")
-    #: None if the cluster's release channel decides.
+    #: Whether GKE upgrades node pools; None if the cluster's release channel decides.
     auto_upgrade: bool | None = _nodes(
         "NODEPOOL_AUTO_UPGRADE", forms.auto_upgrade, "auto",
         "auto, on or off. auto: on only on a release channel, where GKE requires it, with a maintenance exclusion "
@@ -158,7 +158,7 @@ class Settings(NodeFields):
         "SINGLE_HOST_PLACEMENT", forms.placement, "none",
         "none or compact: COMPACT placement of single-host pools, as the Go provisioner sends it.")
 
-    #: Empty for the provisioner's own namespace.
+    #: Namespace of the TPUNodeGroups; empty for the provisioner's own namespace.
     node_group_namespace: str = _compute_engine(
         "NODE_GROUP_NAMESPACE", forms.matching(forms.NAMESPACE, "a namespace name"), "",
         "The namespace of the TPUNodeGroups. Empty: the provisioner's own.")
@@ -166,7 +166,7 @@ class Settings(NodeFields):
         "NODE_GROUP_IMAGES", parse_images, (),
         'Boot images by accelerator, "tpu-v6e-slice=projects/p/global/images/a, tpu7x=projects/p/global/images/b"; * '
         "is every other accelerator. Required.")
-    #: None for the size of the image.
+    #: Size of boot disks in GB; None for the size of the image.
     node_disk_gb: int | None = _compute_engine(
         "NODE_GROUP_DISK_GB", forms.whole_number(10, 65_536), None,
         "The size of boot disks in GB. Empty: that of the image.")
@@ -250,10 +250,10 @@ class Settings(NodeFields):
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings with auto-upgrade determined by the cluster's release channel, empty if it has none."""
+        """Return the settings with auto-upgrade, if it is auto, on for a release channel and off for an empty text."""
         if self.auto_upgrade is not None:
             return self
-        # Enabled in name only: a maintenance exclusion prevents upgrades until the end of support.
+        # A channel requires auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.
         return replace(self, auto_upgrade=bool(release_channel))
 
 

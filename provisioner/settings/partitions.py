@@ -12,7 +12,7 @@ from provisioner.settings.option import Group, options_of
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
-#: In the limits, stands for all namespaces that are not named.
+#: Name in the limits that means all namespaces that are not named.
 _ANY_NAMESPACE = "*"
 #: Maximum number of IPUs of a partition, also in the webhook.
 LARGEST_SIZE = 1024

@@ -11,21 +11,21 @@ from provisioner.settings.node_fields import ROWS
 from provisioner.settings.option import MOST_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
-#: OAuth scopes of which a node needs one to pull private images.
+#: OAuth scopes, each of which allows a node to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Cluster name for clusters without GKE, which is kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: Fields that only GKE supports. PROVIDER=gce rejects them, because TPUNodeGroups would ignore them silently. All pools
-#: have max_pods_per_node, node_secure_boot and node_resource_labels, whose defaults are not empty.
+#: Fields that only GKE supports. PROVIDER=gce rejects their values, except defaults and empty, zero or false values,
+#: because TPUNodeGroups would ignore them silently.
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
 #: Minimum similarity of an unknown variable to an option: names that differ by one or two letters.
 _NEAR = 0.92
-#: Beginning of names that are reported even if no option is similar.
+#: Prefix of unknown variables that are reported even if no option is similar.
 _NODE_PREFIX = "GCP_NODE_"
 _NO_SLICES = "Slice resources are not supported"
-#: Variables of the Go provisioner that have no counterpart, by name or prefix.
+#: Messages about variables of the Go provisioner that have no counterpart, by name or prefix.
 _OF_THE_GO_PROVISIONER = {
     "ENABLE_SLICE_CONTROLLER": _NO_SLICES,
     "ENABLE_WEBHOOKS": "webhooks are a process of their own (docs/webhook.md)",
@@ -37,13 +37,13 @@ _OF_THE_GO_PROVISIONER = {
 
 
 def read_settings(environment: Mapping[str, str], *, inferred: Mapping[str, str] | None = None) -> Settings:
-    """Read all options of the controller, as `read` does."""
+    """Read the settings of the controller of slices. Raises SettingsError with all problems."""
     inferred = {**(inferred or {}), **_of_gce(environment, inferred or {})}
     return read(Settings, environment, inferred=inferred, contradictions=_contradictions)
 
 
 def _of_gce(environment: Mapping[str, str], inferred: Mapping[str, str]) -> dict[str, str]:
-    """Return cluster name and location for a cluster without GKE, which logs and metrics need."""
+    """Return name and location of a cluster without GKE, because logs and metrics need them; empty on GKE."""
     if environment.get("PROVIDER", "").strip().lower() != GCE:
         return {}
     zone = environment.get("GCP_ZONE", "").strip() or inferred.get("GCP_ZONE", "")
@@ -111,7 +111,7 @@ def warnings_about(settings: Settings) -> Iterator[str]:
 
 
 def warnings_about_environment(environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield warnings about unknown variables that look like options, and about replaced values."""
+    """Yield warnings about variables that look like options and have no effect, and about too large a CONCURRENCY."""
     if is_more_than(environment.get("CONCURRENCY", "").strip(), MOST_CONCURRENCY):
         yield f"CONCURRENCY is above the maximum and counts as {MOST_CONCURRENCY}."
     for name in sorted(environment.keys() - _NAMES):
@@ -127,7 +127,7 @@ def _is(name: str, key: str) -> bool:
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
-    """Return the options that are set, with inferred and discovered values, as text, and no other variables."""
+    """Return the options that are set, with inferred and discovered values, as texts, without other variables."""
     found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
     found |= {
         "GCP_PROJECT_ID": effective.project_id,

@@ -98,7 +98,7 @@ OPTIONS = options_of(WebhookSettings)
 
 
 def read_webhook_settings(environment: Mapping[str, str]) -> WebhookSettings:
-    """Read all options, as `read` does."""
+    """Read the settings of the webhook server. Raises SettingsError with all problems."""
     return read(WebhookSettings, environment, contradictions=_contradictions)
 
 

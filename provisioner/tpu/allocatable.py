@@ -1,7 +1,7 @@
-"""Predicts the resources of a GKE node for pods by GKE's formula for nodes with Container-Optimized OS. Pure.
+"""Predicts the resources that a GKE node offers to pods, by GKE's formula for Container-Optimized OS. Pure.
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
-kubernetes/autoscaler. This is the first version of the formula. Nodes from 1.37 on may reserve less memory, so a
+kubernetes/autoscaler. The formula is the one for nodes before 1.37. Later nodes may reserve less memory, so a
 prediction may be too small, and never too large. Not subtracted: the requests of DaemonSets, which each cluster has.
 """
 
@@ -26,9 +26,9 @@ class Amounts(NamedTuple):
     ephemeral_bytes: int
 
 
-#: Shares that GKE reserves, each with the part of the machine to which it applies; the last one is for the rest.
+#: Parts of a machine's vCPUs, and the share of each part that GKE reserves; the last part is the rest.
 _CPU_SHARES = ((1.0, 0.06), (1.0, 0.01), (2.0, 0.005), (float("inf"), 0.0025))
-#: MiB, in thousands as in the sources.
+#: Parts of the memory in MiB (thousands, as in the sources), and the share of each part that GKE reserves.
 _MEMORY_SHARES = ((4000.0, 0.25), (4000.0, 0.2), (8000.0, 0.1), (112_000.0, 0.06), (float("inf"), 0.02))
 #: Number of pods on a node above which GKE reserves more CPU, and the millicores that it reserves then.
 _MANY_PODS, _MANY_PODS_MILLICORES = 110, 400
@@ -53,7 +53,7 @@ def allocatable(machine: MachineType, *, disk_gb: int = DEFAULT_DISK_GB, max_pod
 
 
 def _reserved(amount: float, shares: Iterable[tuple[float, float]]) -> float:
-    """Return the sum of the shares of an amount, each of its own part."""
+    """Return the sum of the reserved shares of the parts of an amount."""
     reserved = 0.0
     for size, share in shares:
         part = min(size, amount)

@@ -8,8 +8,8 @@ If sources disagree, a comment names the one that is used.
 The lists of 3-D topologies contain the slices that xpk creates by default, for tpu7x also those of a reference list for
 this provisioner, and for v4 the whole pod, 16x16x16.
 
-Each process has one table. `extend` adds the offers of its cluster only between rounds, so the table is constant within
-a round.
+Each process has one table. A controller calls `extend`, which adds the offers of its cluster, only between rounds, so
+the table is constant within a round.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ CUBE_CHIPS = _CUBE_EDGE**3
 LONGEST_AXIS = 256
 
 _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-#: From a single report, which calls them podslices; GKE's autoscaler has the machine type but no topologies.
+#: Topologies from a single report, which calls them podslices. GKE's autoscaler has only the machine type.
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
 
 
@@ -125,9 +125,9 @@ class MachineType:
     #: Boot disks that GKE accepts, GKE's default first.
     disk_types: tuple[str, ...]
     _: KW_ONLY
-    #: Whether it is also sold as flex-start, through the Dynamic Workload Scheduler.
+    #: Whether the type is also sold as flex-start, through the Dynamic Workload Scheduler.
     flex_start: bool = True
-    #: Whether it is used only for pods that select it.
+    #: Whether the type is used only for pods that select it.
     only_on_request: bool = False
     #: Label kubernetes.io/arch of its nodes; empty if no source states it.
     arch: str = "amd64"
@@ -158,7 +158,7 @@ class Accelerator:
         return _topologies(self.listed_topologies, self.max_cubes)
 
     def documents(self, topology: Topology) -> bool:
-        """Return whether Google's tools list a valid topology; true for all of 2-D generations."""
+        """Return whether Google's tools list a valid topology; true for all topologies of generations without cubes."""
         return not self.max_cubes or str(topology) in self.documented_topologies
 
 
@@ -183,7 +183,7 @@ _ALL = (
         machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",)),
     Accelerator(
-        # Google's autoscaler has this value; a comment in it, and one report, have tpu-v3-podslice.
+        # GKE's autoscaler has this value. A comment in its code, and one report, have tpu-v3-podslice.
         label="tpu-v3-slice", generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE),
@@ -198,7 +198,7 @@ _ALL = (
         # xpk also lists unsorted topologies; the documentation and cluster-toolkit require sorted ones.
         any_order=True),
     Accelerator(
-        # Lists of 2-D topologies have this family with the podslices; no report describes multi-host slices of it.
+        # Lists of 2-D topologies do not separate this family from podslices; no report has multi-host slices of it.
         label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
@@ -292,7 +292,7 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
             documented_topologies=tuple(dict.fromkeys((*known.documented_topologies, *offer.listed_topologies))),
         )
     usable = {label: offer for label, offer in extended.items() if offer.machine_types and offer.topologies()}
-    # No entry is ever missing: another thread gets the old or the new one.
+    # Each usable entry is replaced in place, so another thread always finds the old or the new entry.
     ACCELERATORS.update(usable)
     for label in ACCELERATORS.keys() - usable.keys():
         del ACCELERATORS[label]

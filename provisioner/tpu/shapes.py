@@ -14,7 +14,7 @@ from provisioner.model import bounds
 from provisioner.tpu import catalogue
 from provisioner.tpu.catalogue import ACCELERATORS, LONGEST_AXIS, Accelerator, MachineType, Topology, TopologyError
 
-#: Chips per VM of multi-host slices; an accelerator without such a type (Google documents none) uses its largest.
+#: Chips per VM of multi-host slices. An accelerator without such a machine type (none is known) uses its largest type.
 _MULTI_HOST_VM_CHIPS = 4
 _SUGGESTIONS = 3
 
@@ -61,7 +61,7 @@ class Shape:
         )
 
     def nodes(self, pods: int) -> int:
-        """Return the number of nodes: the hosts of a multi-host slice, otherwise as `pods` pods fill, at least one."""
+        """Return the number of hosts of a multi-host slice, otherwise of nodes that `pods` pods fill, at least 1."""
         if self.multi_host:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
@@ -78,7 +78,7 @@ def find_accelerator(label: str) -> Accelerator:
     """Return the offers for an accelerator label. Raises ShapeError if the label is unknown."""
     offer = ACCELERATORS.get(label)
     if offer is None:
-        # Comparing takes time with the square of the length, and no valid label is longer.
+        # A longer label is not compared: this takes quadratic time, and no valid label is longer.
         nearest = _nearest_labels(label) if len(label) <= bounds.LABEL_VALUE else ""
         raise ShapeError(
             f"there is no TPU accelerator {bounds.quoted(label)}{nearest}; valid are {', '.join(ACCELERATORS)}"
@@ -96,7 +96,7 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
-    """Return the shape that a pod requests, of any machine type if it is empty. Raises ShapeError if it is invalid."""
+    """Return the shape that a pod requests, by default of any type that it need not select. Raises ShapeError."""
     for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
             raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
