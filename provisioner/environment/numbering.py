@@ -69,13 +69,13 @@ class Numbering:
     prefix: str
     suffix: str
     first: int = 0
-    #: Host name of the pod of index 0 if it contains no number; otherwise empty.
+    #: Host name of the pod of index 0 if it differs from this pattern; otherwise empty.
     leader: str = ""
     #: Number of slices of other owners that precede those of this owner in the multislice.
     slices_before: int = 0
-    #: Number of all slices of the multislice; 0 if all belong to this owner.
+    #: Number of slices of the multislice; 0 if it follows from the number of this owner's pods.
     slices: int = 0
-    #: Host name of worker 0 of slice 0 if that is another owner's pod; otherwise empty.
+    #: Host name of worker 0 of slice 0; empty if that is this owner's pod of index 0.
     coordinator: str = ""
     #: Whether several slices of this owner form a multislice, unless a label or annotation of the pod says otherwise.
     together: bool = True
@@ -91,7 +91,7 @@ class Numbering:
 
 
 def owner_to_read(pod: TpuPod) -> OwnerKey | None:
-    """Return the owner that determines the index of a pod; None if the pod's labels do, or if nothing does."""
+    """Return the owner that must be read to number a pod; None if labels suffice, or if the pod cannot be numbered."""
     owner = pod.owner
     if owner is None or pod.marks.get(constants.LWS_NAME):
         return None
@@ -101,7 +101,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
 
 
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod; `owner` is the object that `owner_to_read` names, empty if it names none."""
+    """Return the numbering of a pod. Raises NumberingError. `owner` is the object of `owner_to_read`, empty without."""
     if pod.owner is None:
         raise UnnumberedError(
             "no controller owns it, so nothing shows which worker it is; create it by a StatefulSet, a Job, a "
@@ -152,7 +152,7 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
         pods=_pods_of(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
-        # Pods of a Job with a higher index may start only after others have ended.
+        # No multislice by default: pods with a higher index may start only after other pods of the Job have ended.
         together=False,
     )
 
@@ -163,18 +163,18 @@ def _pods_of(job: Mapping[str, Any]) -> int:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Return whether one-VM slices form a multislice: as the pod's label says, or if its JobSet may have several."""
+    """Return whether one-VM slices form a multislice: by the pod's label, or if its JobSet may have several of them."""
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
-    # If a child Job has several pods, each of them is a slice, and these slices have no numbers.
+    # Child Jobs with several pods are left out: each of their pods is a slice, and these slices have no numbers.
     one_pod = (each for each in together if _pods_of(_job_of(each)) == 1)
     return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the replicated jobs of a pod's multislice: with slices like its own, and with the same dependencies."""
+    """Return the replicated jobs of a pod's multislice: those with the same slices and dependencies as its own."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"))}
@@ -185,7 +185,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
-    """Return the properties that all replicated jobs of a multislice share; None if the job requests no chips."""
+    """Return the properties that all replicated jobs of a multislice share; None without a valid number of chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
@@ -229,16 +229,16 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name (cut in front) and subdomain of a replica's host, as GKE's Ray add-on and KubeRay name them."""
+    """Return host name and subdomain of a replica's host, as in GKE's Ray add-on and KubeRay. Long names are cut."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
-    # Names of worker groups may contain characters that host names may not.
+    # Names of worker groups may contain characters that are invalid in host names; these become hyphens.
     name = _NOT_IN_HOST_NAMES.sub("-", name).lstrip("-")
     return f"{name}{host}", pod.subdomain or f"{cluster}-headless"
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod of a RayCluster; the replicas of a group form a multislice if asked to."""
+    """Return the numbering of a pod of a RayCluster. With the label MULTISLICE, a group's replicas form a multislice."""
     group = pod.marks.get(constants.RAY_GROUP, "")
     entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
     entry = next(entries, {})

@@ -49,7 +49,7 @@ class Container:
     has_list: bool
     #: Variables by name; if several have one name, the last, which takes effect.
     given: Mapping[str, Given] = field(default_factory=dict)
-    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty if neither is set or one has another host.
+    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty if both are unset or one has another host.
     localhosts: frozenset[str] = frozenset()
 
 
@@ -60,7 +60,7 @@ class TpuPod:
     namespace: str
     #: Empty if the API server has not generated the name yet.
     name: str
-    #: "enabled" or "disabled"; empty if no label or annotation of the pod says so.
+    #: "enabled" or "disabled", from a label or annotation of the pod; empty without one.
     wish: str
     owner: ObjectRef | None
     #: Labels of the pod, and its annotations whose key is not also a label.
@@ -77,7 +77,7 @@ class TpuPod:
     machine_type: str
     #: False if the pod selects nodes whose links are not resilient.
     resilient: bool
-    #: Whether the pod selects a TPUNodeGroup. Nodes of groups that users created have no label of a node pool.
+    #: Whether the pod selects a TPUNodeGroup. Its nodes may lack the label of a node pool, which affinity would need.
     in_node_group: bool
     containers: tuple[Container, ...]
 
@@ -88,7 +88,7 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the sum over `workers`, or those of an init container that ends before, if more."""
+        """Chips of the pod: the sum over `workers`, or the chips of an init container that ends before, if more."""
         alone = (each.chips for each in self.containers if each.alone)
         return max((sum(each.chips for each in self.workers), *alone))
 
@@ -100,7 +100,7 @@ class TpuPod:
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Return the pod, None if it requests no chips. Raises MalformedObject if a number of chips is invalid."""
+    """Return the pod, None if it has no chips. Raises MalformedObject for invalid numbers of chips or of containers."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:
@@ -130,14 +130,14 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
-    """Return "disabled" if an injection label or annotation of an object has this value, otherwise "enabled" or ""."""
+    """Return "disabled" if a label or annotation of INJECT_KEYS is so, otherwise "enabled" if one is, otherwise ""."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
 
 
 def requests_chips(template: object) -> bool:
-    """Return whether the pods of a template request chips; False if the number is invalid; others report that."""
+    """Return whether the pods of a template request chips. False if a number is invalid, which `read_pod` reports."""
     try:
         return bool(requested_chips("pod template", fields.mapping(template).get("spec")))
     except MalformedObject:
@@ -166,7 +166,7 @@ def _given(env: object) -> dict[str, Given]:
     for place, raw in enumerate(fields.sequence(env)):
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
-            # Kubernetes omits an empty value.
+            # A variable without a value is an empty one: Kubernetes omits empty values.
             elsewhere = raw.get("valueFrom") is not None
             found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found
@@ -180,5 +180,5 @@ def _localhosts(given: Mapping[str, Given]) -> frozenset[str]:
 
 
 def _label(raw: object) -> str:
-    """Return the value of a label, cut if too long: it matches nothing, and must not fill the caches of `tpu`."""
+    """Return a label's value, cut if too long: a long value matches nothing, and must not fill the caches of `tpu`."""
     return bounds.cut(fields.text(raw))

@@ -1,4 +1,4 @@
-"""Reviews a pod that is created, or its owner before that: TPU variables as a patch, and problems as warnings."""
+"""Answers reviews: a new pod gets TPU variables by a patch; problems become warnings, also for owners of later pods."""
 
 from __future__ import annotations
 
@@ -47,11 +47,11 @@ from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE
 Json = dict[str, Any]
 #: Value of spec.completionMode of Jobs whose pods have an index.
 _INDEXED = "Indexed"
-#: Maximum number of host names that are written without deferring the answer; it takes a fraction of a millisecond.
+#: Maximum number of host names in an answer that is not deferred. Writing them takes a fraction of a millisecond.
 _MANY_HOST_NAMES = 1000
 
-#: Returns the current state of an owner of at most this many bytes; None if it does not exist. Raises OwnerError, and
-#: TooLarge as `Deferred` does.
+#: Returns the current state of an owner, None if it does not exist. Raises OwnerError, and TooLarge (see `Deferred`) if
+#: the object has more than the given number of bytes.
 ReadOwner = Callable[[OwnerKey, int], Mapping[str, Any] | None]
 
 
@@ -68,7 +68,7 @@ def review_pod(
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
-    """Return the answer of `review_pod`, or the rest of the work if the owner must be read or the answer takes long."""
+    """Return the answer of `review_pod`, or a function for it if the owner must be read or the answer takes long."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection == "off":
         return Answer()
     try:
@@ -81,15 +81,15 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         return Answer()
     if pod is None:
         return Answer()
-    # The owner may have the label that asks for variables, so it has to be read first.
+    # A StatefulSet may have the label for its pods, so a pod without the label is decided on after the owner was read.
     asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
     layout = _layout(pod)
-    # A slice of one VM outside of a multislice needs no host names of other pods.
+    # A slice of one VM outside a multislice needs no host names of other pods, so its owner is not read.
     alone = layout is not None and layout.one_host and not slices_together(pod, {})
     key = owner_to_read(pod) if asked or not alone else None
-    # Most of the time is spent on writing host names.
+    # The number of host names determines how long the answer takes.
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
     if key is not None:
         return partial(_judged_by_owner, pod, key, read_owner, settings)
@@ -131,7 +131,7 @@ def _told(
     )
     notice = None
     if pod.owner is not None:
-        # Equal for all pods of the owner.
+        # Without the name of the pod, so that all pods of an owner have the same notice.
         notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
     return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
 
@@ -154,7 +154,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Return whether a pod has all variables of its workers, so that it is no problem if they cannot be determined."""
+    """Return whether a pod has all variables about workers and slices. Then it does not matter if they are unknown."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for each in pod.containers:
@@ -177,7 +177,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
-        # Variables for an unknown shape would be wrong. If Google may sell it, only pods that asked get a warning.
+        # Variables for an unknown shape would be wrong. If Google may sell the shape, only pods that asked are warned.
         others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
         return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None
@@ -200,7 +200,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
                     )
                 )
         except NumberingError as error:
-            # The controller of a pod that did not ask for variables may number it.
+            # A pod that did not ask for variables gets no warning if its own controller may number it.
             others = isinstance(error, UnnumberedError) and pod.wish != "enabled"
             problems += () if others else (str(error),)
             if not one_host:
@@ -216,7 +216,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
         variables |= _name_of_slice(pod)
-        # A pod that did not ask for variables may get the missing ones from another webhook.
+        # Only pods that asked for variables get this warning: others may get the missing ones from another webhook.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
             variables |= topology_variables(
@@ -244,7 +244,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
-    """Remove the variables of each group of which the container sets a part to other values; return the problems."""
+    """Remove a group's missing variables if the container sets others of the group on its own; return the problems."""
     problems = []
     # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
@@ -252,11 +252,11 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
         missing = [each for each in names if is_absent(each, container, variables)]
         given = [each for each in names if each not in missing and _begins(each, container, variables)]
         if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
-            # Users set only the host names; the worker index is added.
+            # Users may set only the host names: the worker index is added nevertheless.
             missing.remove(WORKER_ID)
         for each in missing if given else ():
             del variables[each]
-        # Users set an empty value to disable the group.
+        # Users set an empty value to disable the group, so it is no problem.
         if missing and given and all(container.given[each].value != "" for each in given):
             problems.append(
                 f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
@@ -265,14 +265,14 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
-    """Return whether a variable that the container has belongs to a layout chosen by the user."""
+    """Return whether a variable of a container is part of a layout that the user chose."""
     value = container.given[name].value
     # If users take the worker index from a label or another variable, the rest of the group is still added.
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
 
 
 def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
-    """Yield operations that insert absent variables before existing ones, which may refer to variables before them."""
+    """Yield operations that set absent variables. New ones are first, because a variable can refer to earlier ones."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)
@@ -311,7 +311,7 @@ def _name_of_slice(pod: TpuPod) -> dict[str, str]:
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
-    """Yield host name and affinity of a pod of a multi-host RayCluster, which KubeRay leaves to GKE's Ray add-on."""
+    """Yield operations for a multi-host Ray pod's host name and affinity, which KubeRay leaves to GKE's Ray add-on."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
@@ -338,7 +338,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
 
 
 def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """Return an affinity term for node pools over pods of all namespaces, because none of them may share the pool."""
+    """Return the affinity to (or from) node pools with such pods in any namespace: no other slice may use the pool."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "namespaceSelector": {},
@@ -347,7 +347,7 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-# --- the first pod with chips of a workload: it represents all of them, so that its owner gets a warning earlier ---
+# --- warnings for the owner of pods, before these exist: the first pod with chips represents all of them ---
 
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
@@ -415,7 +415,7 @@ def _pods_of_group(spec: Json, name: str) -> Iterator[Json]:
         }
         if fields.count(subgroup, default=0):
             marks[constants.LWS_SUBGROUP_SIZE] = str(subgroup)
-        # With subdomainPolicy UniquePerReplica, the subdomain is another one; that causes no problem either.
+        # subdomainPolicy UniquePerReplica leads to another subdomain, with the same warnings.
         yield _pod(template, {"name": own}, (*STATEFUL_SET, f"{name}-0" if worker else name), marks, name)
 
 

@@ -1,4 +1,4 @@
-"""Computes the variables of one container: its worker index, all workers, the multislice, and the grid of chips.
+"""Computes the TPU variables of containers: the worker index, all workers, the multislice, and the grid of chips.
 
 Names and values are those of GKE's device plugin, GoogleCloudPlatform/container-engine-accelerators
 (cmd/tpu_device_plugin).
@@ -129,12 +129,12 @@ class Layout:
 
     @property
     def one_host(self) -> bool:
-        """Whether the slice is one VM."""
+        """Whether the topology in use fits on one VM."""
         return self.topology.chips <= self.host_chips
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects, None if it selects none. Raises ShapeError if Google does not sell it."""
+    """Return the slice that a pod selects, None if a selector is missing. Raises ShapeError if it does not exist."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -153,10 +153,10 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     hosts = hosts_of(layout, numbering)
     index = numbering.index % len(hosts) if numbering is not None else 0
     first_port = numbering.port if numbering is not None else PROCESS_PORT
-    # A container that runs alone is the only process of its pod at that time.
+    # An init container that runs alone is the only process of its pod at that time, so its lists name each host once.
     names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
     ports = {each: range(first_port, first_port + each) for each in {1, processes}}
-    # GKE's webhook sets addresses on all pods of these generations; on a pod without selectors, only they show it.
+    # GKE's webhook sets addresses on all pods of such a generation. A pod without selectors shows it only by addresses.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
@@ -235,7 +235,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Return whether a container lacks one of its `variables`, or has localhost, the default of GKE's webhook."""
+    """Return whether a container lacks a variable, or has GKE's default, localhost, although `variables` differ."""
     given = container.given.get(name)
     if given is None:
         return True

@@ -24,10 +24,10 @@ from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
-#: Time-out in seconds of the client for changes. A change is not sent if the lease is valid for a shorter time.
+#: Time-out in seconds of a change. No change is sent if the leader lease may end within this time.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
-#: Name of a resource in metrics, and its record, by kind.
+#: Name in metrics and class of the records, by kind of resource.
 _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
     Kind.WORKLOAD_POLICY: ("policy", ResourcePolicy),
     Kind.INSTANCE_TEMPLATE: ("template", Template),
@@ -37,17 +37,17 @@ _SORTS: Mapping[Kind, tuple[str, type[Resource]]] = {
 
 @dataclass(slots=True, kw_only=True)
 class Actor(PlanActor[actions.Call, actions.Write]):
-    """Executes plans."""
+    """Makes the calls to Compute Engine and the writes to Kubernetes of plans, in threads."""
 
     compute: ComputeClient
     writer: Writer
     gate: Gate
     executor: Executor
-    #: Runs deletes that the gate checks first: for a group of thousands of nodes this takes long.
+    #: Runs deletes with their check by the gate, which takes long for a group of thousands of nodes.
     gate_executor: Executor
 
     def exchange(self, call: actions.Call) -> Exchange:
-        """Return how to make a call."""
+        """Return how to send a call. The gate checks a delete that has a proof."""
         method, send = _exchange(self.compute, call)
         proof = call.proof if isinstance(call, actions.Delete) else None
         return Exchange(
@@ -56,16 +56,16 @@ class Actor(PlanActor[actions.Call, actions.Write]):
             self.executor if proof is None else self.gate_executor,
             lease_seconds=CALL_SECONDS if call.sort is actions.Sort.CHANGE else None,
             check=functools.partial(self.gate.pass_through, proof) if proof is not None else None,
-            # The request of a create refers to a resource that does not exist.
+            # NOT_FOUND is a failure only of a create: a resource that its request refers to is missing.
             may_be_absent=not isinstance(call, actions.Insert),
         )
 
     def write(self, write: actions.Write) -> None:
-        """Make a write."""
+        """Implement PlanActor.write."""
         self.writer.write(write)
 
     def failure_of(self, write: actions.Write, error: ClusterError) -> WriteFailure:
-        """Return the kind of failure of a failed write."""
+        """Return NOT_NOW for an eviction that was answered with 429, otherwise the kind that all products use."""
         if isinstance(write, actions.EvictPod) and isinstance(error, TooManyRequests):
             return WriteFailure.NOT_NOW
         return PlanActor.failure_of(self, write, error)
@@ -73,7 +73,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Executes reads. Logs each change once and rejects it, so that no further step follows."""
+    """Makes only reads. Rejects all changes, so that no step follows, and logs each once, except those of a status."""
 
     _said: Lasting = field(default_factory=Lasting)
 
@@ -96,7 +96,7 @@ class DryActor(Actor):
 
 
 def would(change: actions.Call | actions.Write) -> str:
-    """Describe a change, without its content: metadata contains tokens."""
+    """Describe a change without its content, because metadata contains tokens."""
     if isinstance(change, actions.Insert | actions.Delete):
         target = change.target
         return f"{type(change).__name__.lower()} {target.name} in {target.scope.path}"
@@ -109,7 +109,7 @@ def would(change: actions.Call | actions.Write) -> str:
 
 
 def _exchange(compute: ComputeClient, call: actions.Call) -> tuple[str, Callable[[], actions.Result]]:
-    """Return the method of a call, as metrics name it, and a function that sends it."""
+    """Return the name of a call in metrics, and a function that sends it."""
     scope, name = call.target.scope, call.target.name
     word, sort = _SORTS[call.target.kind]
     match call:

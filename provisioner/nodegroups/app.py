@@ -30,15 +30,15 @@ from provisioner.runtime.parallel import Parallel
 from provisioner.settings.nodegroups import NodeGroupSettings
 
 LEASE_NAME = "tpu-provisioner-nodegroups"
-#: Maximum number of concurrent reads of the API server before deletes, for the nodes of one group.
+#: Maximum number of concurrent reads by the gate for the delete of one group.
 _AT_ONCE_PER_GROUP = 16
-#: Maximum number of these reads for all groups together.
+#: Maximum number of concurrent reads by the gate for all groups together.
 _AT_ONCE = 32
 
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
-    """The loop of node groups. `memory` and all parts are used only by its thread."""
+    """The loop of node groups. Only its thread uses `memory`."""
 
     settings: PlanningSettings
     watches: Watches
@@ -48,7 +48,7 @@ class Loop(RoundLoop[Answer]):
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
-        """Return the problems that prevent decisions. Waiting for the lease is no problem."""
+        """Return the problems that prevent decisions. Unread facts about the cluster count only on the leader."""
         doubt = self.cluster.doubt() if self.is_leader() else ""
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
@@ -84,7 +84,7 @@ def build(
         api,
         namespace=settings.own_namespace,
         name=settings.own_name,
-        # A dry run may run in addition to the leader.
+        # A dry run changes nothing, so it needs no lease, and can run in addition to the leader.
         elects=addresses.leader_elect and not settings.dry_run,
         leases=(LEASE_NAME,),
         exit_process=exit_process,
@@ -136,7 +136,7 @@ def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
 
 
 def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | None) -> PlanningSettings:
-    """Return the settings of decisions."""
+    """Return the settings for decisions, with the startup script and the version of the device plugin."""
     return PlanningSettings(
         **{each.name: getattr(settings, each.name) for each in fields(settings)},
         startup_script=startup_script(settings.packages),

@@ -1,6 +1,6 @@
 """The DaemonSet of the device plugin (device_plugin.yaml), which reports the chips of TPU nodes to the kubelet.
 
-Its version is a hash of the whole manifest, so that it is applied again when a release or a setting changes it.
+The version is a hash of the whole manifest: if a release or a setting changes the manifest, it is applied again.
 """
 
 from __future__ import annotations
@@ -15,15 +15,15 @@ import yaml
 
 NAMESPACE = "kube-system"
 NAME = "tpu-device-plugin"
-#: Annotation of the DaemonSet: version of the manifest that it was applied from.
+#: Annotation of the DaemonSet with the version of its manifest.
 VERSION = "tpu-provisioner.cloud.google.com/device-plugin-version"
 _HASH_DIGITS = 16
 
 
 def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
-    """Return the DaemonSet with these images; an annotation has its version.
+    """Return the DaemonSet with these images, and its version as an annotation. A container without image is left out.
 
-    The optional agent controls the links between chips. The optional log image (shell, `tail`) prints the driver's log.
+    `agent` controls the links between chips. `log`, which needs a shell and `tail`, prints the log of the driver.
     """
     images = {NAME: plugin, "sidecar-log-collector": log, "vbar-control-agent": agent}
     text = resources.files(__package__).joinpath("device_plugin.yaml").read_text(encoding="utf-8")
@@ -36,5 +36,5 @@ def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
 
 
 def version_of(daemon_set: Mapping[str, Any]) -> str:
-    """Return the version of a manifest."""
+    """Return the version in the annotation of a manifest."""
     return str(daemon_set["metadata"]["annotations"][VERSION])

@@ -1,10 +1,10 @@
 """Checks with live reads, right before a managed instance group and its machines are deleted, that this is allowed.
 
-The object must be in deletion, its nodes cordoned, and no pod may keep them. No pod with chips can be bound after the
-last check: a node that registers later has no chips before its device plugin runs, 13 s later.
+The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. No pod with chips can be
+bound after the last check: a node that registers later has no chips before its device plugin runs, 13 s later.
 
 The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
-without labels of any group, and reads other nodes by the names of the machines; those have no device plugin yet.
+without labels of any group. It reads the nodes of other machines by name; these have no device plugin yet.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from provisioner.nodegroups.planning.round import Node, Pod
 from provisioner.nodegroups.reading import API_ROOT, parse_node, parse_pod
 from provisioner.runtime.parallel import ForEach, one_by_one
 
-#: Selects TPU nodes that do not have the labels of a group yet.
+#: Label selector of TPU nodes that do not have the labels of a group yet.
 _OF_NOBODY = f"{names.ACCELERATOR},!{names.GROUP_NAME}"
 
 
@@ -40,11 +40,11 @@ class Gate:
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: Runs a function for each node, in parallel if there are thousands.
+    #: Calls a function for each node. The controller does so in parallel, because a group may have thousands of nodes.
     for_each: ForEach = one_by_one
 
     def pass_through(self, proof: Proof) -> None:
-        """Check all conditions of a delete (`Proof`)."""
+        """Raise KeptError unless all conditions of a delete are met (`Proof`)."""
         self._refuse_unless_deleted(proof)
         selected = self._selected(proof)
         if doubt := silent_node(node for node in selected if _is_of(node, proof)):
@@ -70,7 +70,7 @@ class Gate:
             raise KeptError(f"{kind} {meta} is not being deleted")
 
     def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
-        """Return the nodes that must be cordoned and empty."""
+        """Return the nodes that must be cordoned and have no pod that keeps its machine."""
         nodes = {node.name: node for node in selected if _counts(node, proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):
@@ -79,7 +79,7 @@ class Gate:
         return [node for _, node in sorted(nodes.items())]
 
     def _selected(self, proof: Proof) -> list[Node]:
-        """Return the nodes that the API server can select, including those of the group."""
+        """Return the nodes with the labels of the group, and the TPU nodes without the labels of any group."""
         labelled = ",".join(f"{key}={value}" for key, value in sorted(proof.group_labels.items()))
         found: list[Node] = []
         for selector in filter(None, (labelled, _OF_NOBODY)):
@@ -87,7 +87,7 @@ class Gate:
         return found
 
     def _node_of_machine(self, provider_id: str) -> Node | None:
-        """Read the node with the name of a machine. None if it does not exist, or belongs to another machine."""
+        """Return the node with the name of a machine. None if it does not exist, or belongs to another machine."""
         try:
             node = read_one(self.api.get(object_path("nodes", provider_id.rpartition("/")[2])), parse_node)
         except NotFound:
@@ -114,7 +114,7 @@ class Gate:
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Return whether a node belongs to the group and pods may be running on it."""
+    """Return whether a node belongs to the group, and is ready or has one of the machines that may run."""
     return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
 
 

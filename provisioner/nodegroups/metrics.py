@@ -1,4 +1,4 @@
-"""Metrics of the controller of node groups, with bounded labels. docs/metrics.md is generated from the texts."""
+"""Metrics of the controller of node groups. Labels have few values. docs/metrics.md is generated from the texts."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ from provisioner.runtime.metrics import ActionMetrics, Registry, RequestMetrics,
 PREFIX = "tpu_provisioner_nodegroups_"
 #: States of nodes, as in `status.nodeSummary`.
 NODE_STATES = ("ready", "reconciling", "failed")
-#: Label of a group whose Ready is missing, or has a reason that this controller does not set.
+#: Value of the label `reason` if the condition Ready is missing, or has a reason that this controller does not set.
 UNKNOWN = "Unknown"
-#: Reasons that the label may have.
+#: Other values of the label `reason`.
 _REASONS = frozenset(Reason)
 #: Meaning of labels, for docs/metrics.md.
 LABELS = {
@@ -52,7 +52,7 @@ class Metrics(ActionMetrics):
 
 
 def values_of(memory: Memory, snapshot: Snapshot) -> Iterator[Shown]:
-    """Yield the values of one round."""
+    """Yield the gauges that each round sets."""
     reasons = Counter(_reason(group) for group in snapshot.groups)
     yield Shown("groups", "TPUNodeGroups, by the reason of their condition Ready.", reasons, ("reason",))
     nodes = Counter(dict.fromkeys(NODE_STATES, 0))

@@ -1,10 +1,10 @@
 """Watches Kubernetes, reads facts about the cluster, and combines both into snapshots.
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
-- Nodes: all are watched, because the API server cannot select by providerID; nodes of other kinds are dropped.
-- Pods: bound, unfinished pods without those of DaemonSets are listed. Pods with chips, pods that tolerate TPU nodes,
-  and pods on nodes of groups are kept, so that memory depends only on TPU nodes. Pods are listed again if a node gets
-  the labels after its pods were seen.
+- Nodes: all are watched, because the API server cannot select by providerID; those of no group and machine are dropped.
+- Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, only pods with chips, pods that
+  tolerate the taint of TPU nodes, and pods on nodes of groups are kept. All are listed again if a node gets the labels
+  of a group after its pods were seen.
 """
 
 from __future__ import annotations
@@ -140,18 +140,18 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
     if not reading.may_be_of_a_group(node):
         return None
     if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
-        # Existing pods of the node were dropped when they were seen, and the watch does not repeat them.
+        # Pods of the node that were seen before were dropped. The watch does not repeat them, so they are listed again.
         pods.relist()
     return node
 
 
 def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
-    """Return whether a node is a group's now, and its pods may have been dropped before."""
+    """Return whether a node belongs to a group now, and its pods may have been dropped before."""
     if names.GROUP_NAME not in node.labels:
         return False
     if before is not None and before.uid == node.uid:
         return names.GROUP_NAME not in before.labels
-    # A node that registers with the taint has only pods that are kept anyway.
+    # A node that registers with the taint has only pods that tolerate it, and such pods are never dropped.
     return not node.tainted
 
 
@@ -166,9 +166,9 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     if pod.chips or reading.tolerates_tpu_nodes(raw):
         return pod
     if not nodes.synced:
-        # The nodes are unknown, so the pod's may be a group's, and the watch does not repeat the pod.
+        # The pod is kept: its node, still unknown, may belong to a group, and the watch does not repeat the pod.
         return pod
-    # The pod was bound before the node had the taint.
+    # Without a toleration, a pod is on a group's node only if it was bound before the node had the taint.
     node = nodes.records().get(("", pod.node))
     return pod if node is not None and names.GROUP_NAME in node.labels else None
 
@@ -183,16 +183,16 @@ class ClusterReader(Rereading):
     cluster: Cluster | None = None
 
     def due_in_seconds(self, now: datetime) -> float:
-        """Return the seconds until the next read is due; 0 or less if it is."""
+        """Return the seconds until the next read is due; 0 or less if it is due now."""
         return self.left_seconds(now, self.retry_seconds() or _REREAD_SECONDS)
 
     def read(self) -> None:
-        """Read all facts with at most 4 calls. The last ones are kept if a call fails."""
+        """Read all facts with at most 4 calls. If a call fails, the facts of the last successful read are kept."""
         trouble = "what machines have to know of the cluster cannot be read:"
         self.attempt(self._read, trouble, failed_event="cluster.not_read", ended_event="cluster.read_again")
 
     def doubt(self) -> str:
-        """Return why nothing may be decided yet, empty once the facts were read. They may be outdated."""
+        """Return why nothing may be decided, empty once all facts have been read, even if they are outdated now."""
         if self.cluster is not None:
             return ""
         return self.problem or "what machines have to know of the cluster is not read yet"
@@ -218,9 +218,9 @@ class ClusterReader(Rereading):
 
 
 def ca_hash_of(config_map: object) -> str:
-    """Return the hashes of the CAs in kube-root-ca.crt in kubeadm's format: sha256:HEX, separated by commas.
+    """Return the hashes of the CAs in kube-root-ca.crt as sha256:HEX, separated by commas; empty if it is unreadable.
 
-    They are hashes of SubjectPublicKeyInfo. kubeadm accepts any of them: while a CA is being replaced there are two.
+    As kubeadm expects, a hash is that of the SubjectPublicKeyInfo. There are two hashes while a CA is being replaced.
     """
     pem = fields.text(fields.at(config_map, "data").get("ca.crt"))
     try:
@@ -234,7 +234,7 @@ def ca_hash_of(config_map: object) -> str:
 
 
 def api_server_of(config_map: object) -> str:
-    """Return HOST:PORT of the API server from cluster-info, which is public for machines that join."""
+    """Return HOST:PORT of the API server from the ConfigMap cluster-info, empty if it has no usable HTTPS address."""
     text = fields.text(fields.at(config_map, "data").get("kubeconfig"))
     try:
         kubeconfig = yaml.safe_load(text)
@@ -251,7 +251,7 @@ def api_server_of(config_map: object) -> str:
 
 
 def kubernetes_version_of(version: object) -> str:
-    """Return the API server's minor version, such as 1.31, from its response to /version."""
+    """Return the API server's minor version, such as 1.31, from its response to /version; empty if it has none."""
     found = _GIT_VERSION.match(fields.text(fields.mapping(version).get("gitVersion")))
     return found[1] if found is not None else ""
 
@@ -262,7 +262,7 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
 
 
 def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str] = frozenset()) -> Snapshot:
-    """Return the input of one decision."""
+    """Return the input of one decision. `live` are the keys of calls and writes whose results were not taken."""
     return Snapshot(
         cluster=cluster.cluster or Cluster(uid=""),
         groups=tuple(watches.groups.records().values()),

@@ -1,6 +1,6 @@
 """Reads nodes, pods and the DaemonSet of the device plugin from JSON. Raises only MalformedObject.
 
-A field of another type counts as absent, except for an identity, a count of chips and a time of deletion.
+An identity, a number of chips or a time of deletion must be valid. Any other field of a wrong type counts as absent.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from provisioner.nodegroups.planning.round import DevicePlugin, Node, Pod
 
 API_ROOT = f"/apis/{API_VERSION}"
 APPS_ROOT = "/apis/apps/v1"
-#: Labels of nodes that are read. Machines have about 20 others.
+#: Labels of nodes that are read. Nodes have about 20 others.
 _READ_LABELS = frozenset(
     {
         names.GROUP_NAMESPACE,
@@ -31,12 +31,12 @@ _READ_LABELS = frozenset(
         names.MACHINE_ID,
     }
 )
-#: Keeps pods without chips off the nodes. TPU nodes of GKE have the same taint.
+#: Taint that keeps pods without chips off the nodes. TPU nodes of GKE have the same taint.
 TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
-#: A node is silent if its kubelet had not reported for this long when Kubernetes noticed that. A kubelet without
-#: changes reports every 2.5 to 7.5 minutes, and Kubernetes notices its silence within one more minute.
+#: A node is silent if the last report of its kubelet was older than this when Kubernetes set Ready to Unknown. Usually,
+#: it is younger: a kubelet reports at least every 7.5 minutes, and Kubernetes notices its end within one more minute.
 _SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"
@@ -73,12 +73,12 @@ def parse_node(raw: object) -> Node:
 
 
 def may_be_of_a_group(node: Node) -> bool:
-    """Return whether a node may be a group's: it is a machine of Compute Engine, or has the labels of a group."""
+    """Return whether a node may belong to a group: it is a machine of Compute Engine, or has the label of a group."""
     return node.provider_id.startswith(_MACHINE) or names.GROUP_NAME in node.labels
 
 
 def parse_pod(raw: object) -> Pod:
-    """Read a pod, bound to a node or not."""
+    """Read a pod, whether it is bound to a node or not."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity("pod", metadata)
     what = f"pod {namespace}/{name}"
@@ -87,7 +87,7 @@ def parse_pod(raw: object) -> Pod:
         name=name,
         uid=uid,
         node=fields.name(spec.get("nodeName")),
-        # The devices of claims are not read.
+        # The devices of ResourceClaims are not read, so any number of claims counts as one chip.
         chips=podspec.requested_chips(what, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
         deletion_deadline=fields.deletion_deadline(what, metadata),
@@ -96,7 +96,7 @@ def parse_pod(raw: object) -> Pod:
 
 
 def tolerates_tpu_nodes(raw: object) -> bool:
-    """Return whether a pod can be scheduled to nodes with the taint of TPU nodes."""
+    """Return whether a pod tolerates the taint of TPU nodes. The value in the toleration is ignored."""
     spec = fields.at(raw, "spec")
     return any(
         each.get("key") in (None, "", constants.TPU_RESOURCE) and each.get("effect") in (None, "", "NoSchedule")

@@ -26,7 +26,7 @@ class Reporter(PlanReporter):
     """Reports decisions and answers."""
 
     metrics: Metrics
-    #: Whether changes are not made. Then only the actor reports them.
+    #: Whether this is a dry run, in which only the actor reports the changes.
     dry_run: bool = False
     _held: dict[str, tuple[actions.Event, ...]] = field(default_factory=dict)
     _repeats: Repeats = field(default_factory=Repeats)
@@ -122,7 +122,7 @@ class Reporter(PlanReporter):
 
 
 def _tell_success(answer: actions.CallAnswer) -> None:
-    """Log a successful change. Reads are not logged: their results show in later changes."""
+    """Log a successful change or the end of an operation. Other reads are not logged: changes show their results."""
     operation = answer.result if isinstance(answer.result, Operation) else None
     said = {**_of(answer), **({"operation": operation.name} if operation is not None else {})}
     match answer.call:
@@ -145,7 +145,7 @@ def _tell_success(answer: actions.CallAnswer) -> None:
 
 
 def _of(answer: actions.CallAnswer) -> dict[str, str]:
-    """Return the keys of a log line about a call, without the content of changes: metadata contains tokens."""
+    """Return the keys of a log line about a call, without the content of changes, because metadata contains tokens."""
     call, failure = answer.call, answer.failure
     said = {"resource": f"{call.target.scope.path} {call.target.name}", "object": call.target.kind.value}
     if isinstance(call, actions.SetMetadata):

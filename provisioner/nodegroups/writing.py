@@ -1,4 +1,4 @@
-"""Writes to Kubernetes, each in one or two requests with preconditions. Idempotent. Raises only ClusterError."""
+"""Writes to Kubernetes, each in one or two requests. Patches, deletes have preconditions. Raises only ClusterError."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from provisioner.nodegroups.planning import actions
 from provisioner.nodegroups.reading import API_ROOT, APPS_ROOT, TPU_TAINT
 
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=WRITE_SECONDS - 3.0)
-#: For each of two requests of one write.
+#: Time-outs of each request of a write that takes two.
 _SHORT_TIMEOUTS = Timeouts(connect_seconds=1.5, read_seconds=WRITE_SECONDS / 2 - 1.5)
 _DEVICE_PLUGIN_PATH = object_path("daemonsets", device_plugin.NAME, namespace=device_plugin.NAMESPACE, root=APPS_ROOT)
 
@@ -45,7 +45,7 @@ class Writer:
     draw_token: Callable[[], str] = draw_token
 
     def write(self, what: actions.Write) -> None:
-        """Make one write."""
+        """Make one write. An object that is already deleted, or a child that exists already, is no error."""
         match what:
             case actions.CreateChild():
                 self._create_child(what.record)
@@ -92,7 +92,7 @@ class Writer:
 
     def _patch_node(self, what: actions.PatchNode) -> None:
         path = object_path("nodes", what.name)
-        # The resource version also identifies the node: no other one has it, even under the same name.
+        # The resource version also identifies the node: a node recreated under the same name has another one.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)
@@ -103,7 +103,7 @@ class Writer:
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
-        # A merge patch, because a strategic one would not remove a taint that is missing in the list.
+        # A merge patch replaces the whole list of taints.
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
     def _evict(self, what: actions.EvictPod) -> None:
@@ -126,12 +126,12 @@ class Writer:
             machine_id=what.machine_id,
             expires_at=what.expires_at,
         )
-        # A conflict: the id belongs to another token, which must not be used. The next attempt draws another id.
+        # Raises Conflict if another token has the same id: that one must not be used. The next attempt draws a new id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
         self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
 
     def _keep_if_it_lasts(self, what: actions.CreateToken, made: Mapping[str, Any]) -> None:
-        """Delete a token that expires too early by the clock of the API server, which decides on it."""
+        """Delete a new token and raise Invalid if, by the API server's clock, less than half of its life is left."""
         now = fields.parse_timestamp(made.get("creationTimestamp"))
         if now is None or what.expires_at - now >= tokens.LIFE / 2:
             return

@@ -1,7 +1,7 @@
 """Reads and writes the JSON of API objects as dataclasses. Pure.
 
-A field has the attribute's name in camel case, or the string of its `Annotated` type. The API server has validated all
-values by the CustomResourceDefinitions; another type raises ValueError or TypeError.
+A field has the attribute's name in camel case, or the string in its `Annotated` type. The API server has validated all
+values by the CustomResourceDefinitions; a value of another type raises ValueError or TypeError.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _LARGEST = 2**63
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Part:
-    """A field of a dataclass."""
+    """A field of a dataclass that is an API object or a part of one."""
 
     attribute: str
     #: Name in JSON.
@@ -36,7 +36,7 @@ class Part:
     kind: Any
     inlined: bool
     required: bool
-    #: Whether an empty value is written, because an absent field has another value, or is invalid.
+    #: Whether an empty value is written: an absent field would be invalid, or would get a default that is not empty.
     always: bool
     read: Callable[[Any], Any]
 
@@ -51,13 +51,13 @@ def read(cls: Callable[..., T], raw: object) -> T:
         elif given.get(part.name) is not None:
             values[part.attribute] = part.read(given[part.name])
         elif part.required:
-            # Objects that were created under an earlier CRD may lack the field.
+            # Objects that were created under an earlier CRD may lack a required field, which is then empty.
             values[part.attribute] = part.kind()
     return cls(**values)
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON: fields with their defaults are included, empty fields are left out."""
+    """Return a record as JSON. A field is left out if it is None, or is empty and not `Part.always`."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)

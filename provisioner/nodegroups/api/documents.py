@@ -1,4 +1,4 @@
-"""Reads and writes the JSON of the four kinds. Objects of earlier definitions may lack fields.
+"""Reads and writes the JSON of the four kinds. Objects that were created under an earlier CRD may lack fields.
 
 Specs are written with the defaults of the API server, so a child that is read equals the record it was created from.
 """
@@ -21,8 +21,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of a kind. Raises MalformedObject if its identity or its spec cannot be read.
 
-    Objects outside the `served` namespaces (empty if all are served) are read without lists, objects and long texts:
-    any tenant can create many.
+    Any tenant can create many objects. Outside the `served` namespaces (empty if all are served), only the condition
+    Ready and fields with a number or a text are therefore kept, and long texts are cut.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
@@ -87,7 +87,7 @@ Status = TpuNodeGroupStatus | ResourceStatus
 
 
 def child(wanted: Child) -> Json:
-    """Return the JSON that creates a child. It includes the finalizer and, if known, the group as its owner."""
+    """Return the JSON that creates a child, with its finalizer. If `owner` is set, the group is label and owner."""
     meta = wanted.meta
     metadata: Json = {
         "namespace": meta.namespace,
@@ -96,7 +96,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # blockOwnerDeletion would need permission for the owner's finalizers, and the owner has its own finalizers.
+        # No blockOwnerDeletion: it would need permission for the owner's finalizers, which keep the owner anyway.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {

@@ -70,7 +70,7 @@ READ_ANNOTATIONS = {
 }
 
 # --- ownership marks: descriptions of resources ---
-#: Namespaces, names and UIDs that the API server accepts or generates.
+#: Patterns of the namespaces, names and UIDs that the API server accepts or generates.
 _NAMESPACE = r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?"
 _NAME = r"[a-z0-9](?:[-.a-z0-9]{0,251}[a-z0-9])?"
 _UID = r"[A-Za-z0-9](?:[-A-Za-z0-9]{0,62}[A-Za-z0-9])?"
@@ -84,12 +84,12 @@ _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
 def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
-    """Return the name of a group's child and of its resource. A hash of the UID makes it unique."""
+    """Return the name of a group's child and of its resource. A hash of the group's UID makes it unique."""
     return f"{group.name}-{_SUFFIXES[kind]}-{_digest(group.uid)}"
 
 
 def manager_of(machine: str) -> str:
-    """Return the name of a machine's managed instance group. `machine` is a name or a provider id."""
+    """Return a machine's name or provider id up to its last hyphen, which its managed instance group determines."""
     return machine.rpartition("-")[0]
 
 
@@ -168,7 +168,7 @@ def request_id(uid: str, operation: OperationType, attempt: int) -> str:
 
 
 # --- metadata with the labels and taints that kubelets register their nodes with, before any pod is bound ---
-#: KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same key.
+#: The value is KEY=VALUE, separated by commas. GKE and gke-labs/tpu-operator use the same metadata key.
 KUBE_LABELS = "kube-labels"
 KUBE_TAINTS = "kube-taints"
 

@@ -1,6 +1,6 @@
-"""Derives the machines of a group from topology, machine type, node count and mode, and checks these.
+"""Derives the machines of a group from topology, machine type, node count and mode. Rejects contradictions. Pure.
 
-A slice of several machines is created as a whole (BULK), because they are wired together. Otherwise INDIVIDUAL.
+The machines of a multi-host slice are wired together, so they are created as a whole (BULK), others one by one.
 """
 
 from __future__ import annotations

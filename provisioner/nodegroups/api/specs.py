@@ -1,7 +1,7 @@
 """Specs of the four kinds, with the defaults of the API server; the folder crds describes and bounds each field.
 
 Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
-are optional, and combinations that never work are rejected. An absent text is empty, an absent number or choice None.
+are optional, and combinations that never work are rejected. Absent texts are empty, absent numbers and choices None.
 Fields without an effect, such as minNodeCount, are not read.
 """
 

@@ -10,7 +10,7 @@ from typing import Annotated
 from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode
 
-#: Statuses of machines that can still get new metadata, and will read it.
+#: Statuses of machines to which new metadata can still be given: they will read it.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
 
@@ -149,7 +149,7 @@ class ResourceStatus:
     #: Name of the open operation of Compute Engine; empty without an open operation.
     operation_name: str = ""
     operation_type: OperationType | None = None
-    #: Number of the latest attempt, also of the open operation. Numbers are not reused.
+    #: Number of the latest attempt, which is that of the open operation, if any. Numbers are not reused.
     attempts: Annotated[int, "operationAttempt"] = 0
 
     @property
@@ -162,7 +162,7 @@ class ResourceStatus:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class UriStatus(ResourceStatus):
-    """Status of a WorkloadPolicy or an InstanceTemplate, which call the address `uri`."""
+    """Status of a WorkloadPolicy or an InstanceTemplate. Its field for the address is `uri`."""
 
     url: Annotated[str, "uri"] = ""
 
@@ -198,7 +198,7 @@ class TpuNodeGroupStatus:
     conditions: tuple[Condition, ...] = ()
     observed_generation: int = 0
     node_summary: NodeSummary | None = None
-    #: Derived from `node_summary` and `node_count`; empty until the count is known.
+    #: Ready nodes and `node_count`, such as 3/4; empty until the count is known.
     nodes: str = ""
     #: Topology, number of machines and mode in effect, given or derived.
     topology: str = ""

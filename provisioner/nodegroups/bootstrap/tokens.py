@@ -1,9 +1,9 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
 Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes and is replaced
-earlier; the old one is kept until it expires, so a running join is not interrupted. Tokens do not have kubeadm's group,
-for which Kubernetes approves any node's certificate: a user who writes the startup script of a machine could become any
-node. For their own group, only this controller approves certificates, for the token's machine.
+earlier; the old one is kept until it expires, so a running join is not interrupted. Tokens are not in kubeadm's group,
+because Kubernetes approves any node's certificate for it: a user who writes a startup script could act as any node. For
+the group of these tokens, only this controller approves certificates, and only for the machine of the token.
 """
 
 from __future__ import annotations
@@ -38,9 +38,9 @@ MOST = 4096
 SECRET_TYPE = "bootstrap.kubernetes.io/token"  # noqa: S105 - a type
 NAME_PREFIX = "bootstrap-token-"
 #: Group of the users that authenticate with these tokens; deploy/nodegroups/rbac/machines.yaml has its permissions.
-#: Kubernetes approves certificates for kubeadm's group, for any node; `is_own` decides on those for this group.
+#: Kubernetes approves no certificates for this group; `is_own` decides about them.
 GROUP = "system:bootstrappers:tpu-provisioner:node-groups"
-#: Label of the Secret with the machine's name, in addition to those with its group and its number.
+#: Label of the Secret: name of the machine. Other labels are the machine's group and number.
 MACHINE = "tpu-provisioner.cloud.google.com/machine"
 
 _TOKEN = re.compile(r"[a-z0-9]{6}\.[a-z0-9]{16}")
@@ -77,8 +77,8 @@ class TokenPlan:
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
     """Plan the tokens of one group. `joining` are names and numbers of the machines that have not joined.
 
-    A machine gets a new token if its best one is valid for less than 10 minutes. A token is deleted when its machine
-    has joined or no longer exists, or when the token has expired.
+    A machine gets a new token unless one is valid for at least 10 more minutes. A token is deleted when its machine has
+    joined or no longer exists, or when the token is invalid or has expired.
     """
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
@@ -176,9 +176,9 @@ class Request:
 
 
 def parse_request(raw: object) -> Request | None:
-    """Read a CertificateSigningRequest. Return None if this controller never approves it. Never raises.
+    """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    The certificate request itself is parsed last and only if it is short, because any bootstrap token can send others.
+    The certificate request in it is parsed last and only if it is short, because any bootstrap token can send others.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
@@ -219,7 +219,7 @@ def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
 
 
 def _node_of(request: str) -> str:
-    """Return the node of a base64 certificate request, empty if the request contains more than a kubelet requests."""
+    """Return the node of a base64 certificate request, empty if it is malformed or not as a kubelet writes it."""
     try:
         pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)

@@ -43,7 +43,7 @@ class _Sort(NamedTuple):
     fields: str
     read: Callable[[object], Any]
     body: Callable[[Any], dict[str, Any]]
-    #: Returns the texts in a resource that users chose. They are removed from errors before these are interpreted.
+    #: Returns the texts in a resource that users chose. They are removed from error messages before classification.
     said: Callable[[Any], Sequence[str]]
 
 
@@ -87,7 +87,7 @@ _NOUNS = {
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
-#: Maximum page size of Google; groups without paging return all machines at once.
+#: Maximum page size of Google. A group without pagination returns all machines in one page.
 _PAGE_SIZE = 500
 #: Instances are returned with all their metadata, up to 512 KB each, and several threads may hold a response.
 _METADATA_PAGE_SIZE = 8
@@ -119,7 +119,7 @@ class ComputeClient:
       Google guarantees this for at least some minutes.
     - An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
     - UNKNOWN_OUTCOME: the change may have taken effect, or may do so later. Any other failure changed nothing.
-    - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY passes without that.
+    - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY ends without a change by a user.
     """
 
     def __init__(
@@ -190,7 +190,7 @@ class ComputeClient:
         return tuple(found[each] for each in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
-        """Return the machines of a zone that have these names, with their metadata. Missing names are left out.
+        """Return the machines of a zone that have these names, with their metadata, without machines that do not exist.
 
         The server filters by the common prefix of the names.
         """
@@ -212,7 +212,7 @@ class ComputeClient:
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
     ) -> records.Operation:
-        """Replace a machine's metadata. OPERATION_IN_THE_WAY if it was changed after the fingerprint was read."""
+        """Replace a machine's metadata. OPERATION_IN_THE_WAY if the metadata changed after the fingerprint was read."""
         subject = f"change of metadata of instance {name!r}"
         path = f"{self._path(scope, _INSTANCES, name, subject, Call.UPDATE)}/setMetadata"
         request = _Request("POST", path, {"requestId": request_id}, resources.metadata_body(items, fingerprint))

@@ -75,7 +75,7 @@ _WORK_CODES: Mapping[str, CodeRow] = {
     "RESOURCE_ALREADY_EXISTS": CodeRow(
         read=FailureKind.UNAVAILABLE, create=FailureKind.ALREADY_EXISTS, change=_IN_THE_WAY
     ),
-    # For a create, an organisation policy forbids it; for a change, the resource has changed since it was read.
+    # An organisation policy forbids a create. For a change, the resource has changed since it was read.
     "CONDITION_NOT_MET": CodeRow(read=FailureKind.INVALID, create=FailureKind.INVALID, change=_IN_THE_WAY),
 }
 

@@ -16,7 +16,7 @@ from provisioner.model.capacity import HIGH_THROUGHPUT, CallError, Failure, Oper
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api.specs import InstanceConfig
 
-#: TERMINATE: machines stop for maintenance of their host. STOP, DELETE: effect on a machine that Google takes back.
+#: TERMINATE: machines are stopped for maintenance of their host. STOP, DELETE: effect on machines that Google reclaims.
 TERMINATE = "TERMINATE"
 STOP = "STOP"
 DELETE = "DELETE"
@@ -83,7 +83,7 @@ class Template:
 
     # --- only in inserts
 
-    #: Remaining configuration of the machines.
+    #: Configuration of the machines, with the fields that are not above.
     config: InstanceConfig = _NO_CONFIG
 
     # --- only in reads
@@ -141,7 +141,7 @@ class ManagedInstance:
     scope: Scope
     #: PROVISIONING, STAGING, RUNNING, STOPPING, TERMINATED, ...; empty if it is a placeholder.
     status: str = ""
-    #: Current action of the group on it: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
+    #: Current action of the group on the machine: NONE, CREATING, RECREATING, DELETING, VERIFYING, ...
     action: str = NO_ACTION
     failures: tuple[Failure, ...] = ()
     #: Google's number of the machine: a machine recreated under the same name has another. Empty for a placeholder.

@@ -15,7 +15,7 @@ from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel
 from provisioner.nodegroups.compute import records
 from provisioner.nodegroups.compute.errors import WorkError, failure_of_work
 
-#: Field masks: request exactly the fields that the records need.
+#: Field masks: a response contains these fields only.
 POLICY_FIELDS = "name,description,status,selfLink,workloadPolicy"
 TEMPLATE_FIELDS = "name,description,selfLink,properties/machineType,properties/metadata/items,properties/scheduling"
 MANAGER_FIELDS = (
@@ -50,7 +50,7 @@ def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
 def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
     config = template.config
-    # As GKE does for flex-start; otherwise such a machine could consume a reservation that matches.
+    # GKE sets this for flex-start as well; otherwise such a machine could consume a matching reservation.
     default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
     affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
@@ -247,7 +247,7 @@ def _work_errors(raw: object) -> Sequence[WorkError]:
 
 
 def _call_of(operation_type: str) -> Call:
-    """Return the kind of call of an operation type, such as insert, delete or compute.instances.setMetadata."""
+    """Return the kind of call that started an operation of this type: insert, delete, or any change of a resource."""
     if operation_type == "insert":
         return Call.CREATE
     return Call.DELETE if operation_type == "delete" else Call.UPDATE
