@@ -238,7 +238,7 @@ def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, s
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod of a RayCluster. With the label MULTISLICE, a group's replicas form a multislice."""
+    """Return the numbering of a pod of a RayCluster. With label MULTISLICE, a group's replicas form a multislice."""
     group = pod.marks.get(constants.RAY_GROUP, "")
     entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
     entry = next(entries, {})

@@ -1,7 +1,7 @@
-"""Calls to Compute Engine and writes to Kubernetes, which a plan contains, and their answers.
+"""Calls to Compute Engine and writes to Kubernetes that a plan contains, and their answers.
 
 At most one action with the same key is in flight; the key of a write identifies its object. Each action is answered
-exactly once. Writes are idempotent: NotFound of a delete and AlreadyExists of a create count as done.
+exactly once. NotFound of a delete and AlreadyExists of a child's create count as done.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Ma
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Target:
-    """A resource of Compute Engine, and the object on whose behalf it is called."""
+    """A resource of Compute Engine, and the object for which calls are made."""
 
-    #: UID of the child that represents the resource, or of the group whose user created the template.
+    #: UID of the child that represents the resource, or of the group with an external template; in `strays`, a project.
     uid: str
     namespace: str
     kind: Kind
@@ -108,7 +108,7 @@ class Proof:
     """Conditions for the delete of a managed instance group and its machines, which the gate checks live before it.
 
     The child exists with this UID and is being deleted. Every node of these machines, and every ready node with the
-    group's labels, is unschedulable. No unfinished pod within its grace period keeps them (`Pod.keeps_machine`).
+    group's labels, is unschedulable. No unfinished pod within its grace period keeps a machine (`Pod.keeps_machine`).
     """
 
     namespace: str
@@ -132,7 +132,7 @@ class Proof:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete(_OfTarget):
-    """Delete the resource. The result is an Operation, None if it does not exist; or the answer has `kept`."""
+    """Delete the resource. The result is an Operation, None if the resource does not exist or `kept` is set."""
 
     sort: ClassVar[Sort] = Sort.CHANGE
     attempt: int
@@ -182,7 +182,7 @@ Call = Read | ListManagers | ListMachines | Insert | Delete | Poll | ReadMachine
 Result = Resource | tuple[Manager, ...] | tuple[ManagedInstance, ...] | tuple[Instance, ...] | Operation
 
 
-#: Outcome of a call. The resource does not exist (NOT_FOUND) if it has neither `result` nor `failure`.
+#: Outcome of a call. The resource does not exist (NOT_FOUND) if none of `result`, `failure` and `kept` is set.
 CallAnswer = AnsweredCall[Call]
 
 
@@ -200,7 +200,7 @@ class _OfRecord:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateChild(_OfRecord):
-    """Create a group's child. Its metadata contains its name and its owner, but no UID yet."""
+    """Create a group's child. The record has a name and an owner, but no UID yet."""
 
     record: Child
 
@@ -310,7 +310,7 @@ class _OfDevicePlugin:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ApplyDevicePlugin(_OfDevicePlugin):
-    """Apply the DaemonSet by server-side apply. An annotation of its manifest contains the version."""
+    """Apply the DaemonSet by server-side apply. An annotation of the manifest contains `version`."""
 
     version: str
 

@@ -1,7 +1,7 @@
 """Decides about children of the three kinds: each represents one resource of Compute Engine. Pure.
 
-A step depends only on whether the object is deleted, whether an operation is open, and the last reading. Failures delay
-the next attempt, and are forgotten when an attempt succeeds or a reading shows that none is needed.
+The step for a child with its finalizer depends on whether the object is deleted, whether an operation is open, and the
+last reading. Failures delay the next attempt, until an attempt succeeds or a reading shows that no attempt is needed.
 """
 
 from __future__ import annotations
@@ -42,21 +42,21 @@ _WHAT = {
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after which the caches of all processes show that an object is being deleted.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: First interval in seconds between polls of an operation. Each is longer by _POLL_GROWTH, up to the last.
+#: First and maximum interval in seconds between polls of an operation. Each is _POLL_GROWTH times the one before.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
 _MOST_POLLS_COUNTED = 10
-#: Interval in seconds between reads of a resource of another owner, who may delete it.
+#: Interval in seconds between reads of a resource that has another owner and may be deleted by that owner.
 _FOREIGN_SECONDS = 600.0
 #: Interval in seconds between reads of a policy or a template that exists and is unchanged.
 _SETTLED_SECONDS = 3600.0
 #: Interval in seconds between reads of a resource that exists and cannot be used yet.
 _UNUSABLE_SECONDS = 5.0
-#: Time in seconds after which a resource that was seen for the first time is read once more.
+#: Interval in seconds between reads of a policy or a template until it has been ready for this time.
 _CONFIRMED_SECONDS = 60.0
 #: Number of consecutive failures, the last one a rejection, after which a resource with the annotation `abandon` is
-#: given up. One is not enough: a permission that was just granted takes a while to be effective.
+#: given up. One rejection is not enough, because a new permission is not effective immediately.
 _REFUSALS = 3
 #: Kinds of failures that are no rejection of the request: the resource may still be created or deleted.
 _PASSING = frozenset(
@@ -69,15 +69,15 @@ class Outcome:
     """Result of the decision about a child in one round."""
 
     step: Step = NOTHING
-    #: None if the condition does not change, as for `url`.
+    #: None if the condition does not change; `url` likewise.
     condition: Condition | None = None
     url: str | None = None
-    #: Whether the last finalizer may be removed.
+    #: Whether this controller's finalizer may be removed from the object.
     done: bool = False
 
 
 def _lasts(child: Child, now: datetime) -> bool:
-    """Return whether the resource has existed for 60 s. A new one may still fail while it is being created."""
+    """Return whether the resource has been ready for 60 s. Until then, its creation may still fail."""
     ready = condition_of(child.status.conditions, ConditionType.READY)
     if ready is None or not is_true(ready) or ready.last_transition_time is None:
         return False
@@ -107,10 +107,10 @@ def step_of(child: Child, round_: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether Compute Engine has rejected a call that the deletion needs, since it was requested."""
+    """Return whether, since the deletion was requested, Compute Engine has often rejected a call that it needs."""
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
-        # Remaining machines use the resource, which costs nothing itself.
+        # A policy or a template may be given up while machines use it, because it costs nothing itself.
         denials.add(FailureKind.OPERATION_IN_THE_WAY)
     waits_of = [known.backoffs[what] for what in (memory.READ, memory.POLL, memory.DELETE) if what in known.backoffs]
     lasting = (wait for wait in waits_of if wait.failure.kind in denials and wait.failures >= _REFUSALS)
@@ -121,7 +121,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # An invalid object never had a resource. For others, an earlier process may have just sent the create.
+        # An invalid object never had a resource. With another refusal, an earlier process may just have sent a create.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -130,7 +130,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
 def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
     uid = child.meta.uid
     if round_.calling(uid, Insert, Delete):
-        # The answer comes first, because a reading during the call may be outdated.
+        # Wait for the answer of the call, because a reading during the call may be outdated.
         return Outcome()
     if known.operation is not None:
         return _poll(child, known, known.operation, round_)
@@ -168,7 +168,7 @@ def _unread(child: Child, known: memory.ResourceMemory) -> Condition | None:
     """Return a condition if the resource cannot be read and its state is unknown."""
     wait = known.backoffs.get(memory.READ)
     if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
-        # The status is from an earlier process, which knew more.
+        # Keep the condition of an earlier process, which could read the resource.
         return None
     if wait is None or wait.failure.kind in _PASSING:
         return None
@@ -203,7 +203,7 @@ def _absent(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcom
     wanted, reading = want(known, memory.INSERT, call, known.changed_at, round_), known.reading
     is_old = reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
     if wanted.calls and is_old:
-        # Another client may have created a resource of this name since.
+        # Read again before the create: another client may have created a resource of this name since the reading.
         wanted = want(known, memory.READ, Read(target=target), round_.now, round_)
     return Outcome(step=wanted, condition=condition, url="")
 
@@ -211,8 +211,8 @@ def _absent(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcom
 def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, round_: Round) -> datetime:
     """Return the time after which no insert for a deleted object can take effect.
 
-    An earlier process may have sent an insert right before this one began. A process that crashes repeatedly does not
-    live long enough for that wait; but no process sends an insert for an object that it sees deleted.
+    An earlier process may have sent an insert right before this process began. If processes crash too often to wait
+    for that, the time of the deletion counts: no process sends an insert for an object that it sees deleted.
     """
     before_us = waits.after(round_.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:

@@ -78,7 +78,7 @@ def report(sightings: Sightings, round_: Round) -> Step:
 
 
 def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, round_: Round) -> Step:
-    """Return a step of a deletion, with a condition that reports its progress and its first rejected write."""
+    """Return `step` with the condition that reports the progress of a deletion and the step's first rejected write."""
     condition = not_ready(reason, f"{message}{round_.refusal(step)}")
     return step + events.propose(group, group.status, (condition,), round_.now)
 
@@ -93,7 +93,7 @@ def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
     elif sightings.external_url:
         template = Condition(type=kind, status=ConditionStatus.TRUE, reason=Reason.EXTERNAL_TEMPLATE, message="")
     else:
-        # An earlier process may have read the template.
+        # Keep the condition of an earlier process, which may have read the template.
         before = condition_of(sightings.group.status.conditions, kind)
         template = before or not_ready(Reason.PROVISIONING, "the template is being read", kind)
     return (template, *conditions)
@@ -119,7 +119,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # An earlier process knew the machines, and this one has not listed them yet.
+            # Keep the condition of an earlier process, until this process has listed the machines.
             return before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
@@ -145,7 +145,7 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
 
 
 def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
-    """Return the condition for nodes without labels or taint. Pods that use the worker index would not find it."""
+    """Return the condition for nodes that lack labels or the taint. Without labels, pods would find no worker index."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
@@ -157,7 +157,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
     group, manager = sightings.group, sightings.manager
     old = nodes.left_over(group, None, round_) if manager is None else ()
     if manager is None and not old:
-        # The time for the new machines to join begins now.
+        # The transition time of ManagedInstanceGroupReady starts again with the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
         anew = tuple(
             replace(each, last_transition_time=None) if each.type == kind else each for each in group.status.conditions
@@ -207,7 +207,7 @@ def _waiting(sightings: Sightings) -> Condition:
 
 
 def _failed(sightings: Sightings) -> Condition | None:
-    """Return the failure of a child that cannot be created, None if no child failed."""
+    """Return the first failure of a child that has a Warning Event, None without one."""
     for kind, child in sightings.children.items():
         own = condition_of(child.status.conditions, ConditionType.READY)
         if own is not None and not is_true(own) and own.reason in events.WARNED_OF:

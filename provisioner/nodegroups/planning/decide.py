@@ -2,8 +2,8 @@
 
 A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
 limits the calls of a project by kind, region and minute, so calls are paced. Changes come first, those of whole
-resources before those of machines, then the calls that are due for longest. Namespaces take turns, and so do groups
-whose machines are changed.
+resources before those of machines, then polls, reads and lists. Among equal calls, namespaces take turns, and so do
+groups whose machines are changed; then the call that has been due for longest is first.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
-    #: Managed instance groups with a mark of this cluster and no object. None if they were not listed just now.
+    #: Managed instance groups with a mark of this cluster and no object. None if no list of them is new enough.
     strays: tuple[Manager, ...] | None = None
     #: Time of the next decision if nothing happens before. None if only an event requires one.
     wake_at: datetime | None = None
@@ -74,8 +74,8 @@ class Plan:
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
     """Return a plan. It is empty if the snapshot is not synced or the cluster is unknown.
 
-    Without the cluster's UID, marks of other clusters could not be recognized. Losses are forgotten: machines may
-    recover.
+    Without the cluster's UID, marks of other clusters could not be recognized. An empty plan forgets lost machines,
+    because they may recover unseen.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
@@ -122,7 +122,7 @@ class _Concluded:
 
 
 def _units_of(round_: Round) -> Iterator[tuple[Record, ...]]:
-    """Yield the units of decisions: each group with its children after it, and each child without a group."""
+    """Yield the units of decisions: each child without a group, and each group followed by its children."""
     owned: dict[str, list[Child]] = {}
     for child in round_.snapshot.children:
         parent = round_.parent_of(child)
@@ -161,7 +161,7 @@ def _conclude(unit: tuple[Record, ...], round_: Round) -> _Concluded:
 
 def _tell(record: Record, error: Exception, round_: Round) -> Step:
     """Return a step that reports an exception in the condition Ready. If that fails, only the log reports it."""
-    # Without the text of the error: it may differ in each round, and each would be a write.
+    # The message does not contain the text of the error: it may differ in each round, and so cause a write each time.
     message = (
         "a mistake in the provisioner keeps this object from being served, and it is tried again: "
         f"{type(error).__name__}, see the log of the controller"
@@ -265,7 +265,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls: by urgency, then by the number of the same party's calls that are in flight or precede them."""
+    """Sort due calls: by urgency, then by the number of its party's calls that are in flight or precede a call."""
     turns = Counter(_party(each.call) for each in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):

@@ -45,8 +45,8 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
-#: Minimum interval in seconds per machine, and its maximum, between writes of a group's status if only its machines,
-#: counts or messages have changed. Each write stores the entries of all machines: 150 kB for 512 machines.
+#: Minimum interval in seconds between writes of a group's status for each of its machines, and for any number of them.
+#: It applies if only machines, counts or messages have changed. A write stores all machines: 150 kB for 512.
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
@@ -64,7 +64,7 @@ def propose(
     kept = status.conditions
     for condition in conditions:
         kept = with_condition(kept, replace(condition, observed_generation=record.meta.generation), now)
-    # Without a condition, nothing was decided about this generation.
+    # Without a condition, nothing was decided about this generation, so it does not count as observed.
     generation = record.meta.generation if conditions else status.observed_generation
     status = replace(status, conditions=kept, observed_generation=generation)
     if status == record.status:
@@ -82,12 +82,12 @@ def propose(
 
 
 def set_finalizers(record: Record, finalizers: Iterable[str], round_: Round) -> Step:
-    """Return a step that replaces the finalizers of an object, and reports it if Kubernetes rejects that."""
+    """Return a step that replaces the finalizers of an object, and reports if Kubernetes has rejected that before."""
     write = SetFinalizers(record=record, finalizers=tuple(finalizers))
     step = to_write(write, record.meta.resource_version)
     if why := round_.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # Both are writes of the same object: the first is made.
+        # Both steps write the same object, and a round makes only the first write. The status changes only once.
         return propose(record, record.status, (refusal,), round_.now) + step
     return step
 

@@ -154,7 +154,7 @@ def _shaped(seen: Sightings, machine_type: str) -> Sightings:
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
-    """Return the template that the user created, and its problem; the latter is empty while it was not read."""
+    """Return the template that the user created, and a problem with it. Before the first read, both are empty."""
     if known.reading is None:
         wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
@@ -196,9 +196,9 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     if template_url and (policy_url or policy is None) and not seen.problem_of_template:
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
         deleting = any(each.meta.deleting for each in found.values())
-        # Machines that cannot join would only cost money.
+        # No machines are created while they could not join, because they would only cost money.
         in_vain = joining.problem_of(group, round_)
-        # The status must first lose the reason Recreating, with which the existing machines are deleted (`repair`).
+        # The status must first lose the reason Recreating: as long as it has that, machines are deleted (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(child, notes, round_)
         elif manager is not None and differs(manager, child):
@@ -209,7 +209,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
 
 
 def _create(child: Child, notes: list[str], round_: Round) -> Step:
-    """Return a step that creates a child. Add the reason to `notes` if Kubernetes rejects it, as a quota may do."""
+    """Return a step that creates a child. If Kubernetes rejected that, add the reason, such as a quota, to `notes`."""
     write = actions.CreateChild(record=child)
     why = round_.refused(write)
     if why:
@@ -240,7 +240,7 @@ def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_scrip
         config,
         provisioning_model=config.effective_provisioning_model,
         metadata=metadata,
-        # Compute Engine does not accept a bare name.
+        # Compute Engine does not accept a subnetwork's bare name.
         subnetwork=config.subnetwork
         if "/" in config.subnetwork
         else f"regions/{region_of(group.spec.node_location)}/subnetworks/{config.subnetwork}",
@@ -262,8 +262,8 @@ def managed_instance_group(
 ) -> ManagedInstanceGroup:
     """Return the managed instance group.
 
-    The machines of a slice, also of a slice of one machine, are not repaired by Compute Engine but recreated together
-    by this controller. If each of several machines is a slice, Compute Engine repairs it, if the model allows it.
+    If the group is one slice, of one or more machines, this controller recreates all its machines together. If each of
+    several machines is a slice, Compute Engine repairs each, provided that the provisioning model allows repairs.
     """
     several = not shape.one_slice and shape.node_count > 1
     repaired = several and model in (ProvisioningModel.STANDARD, ProvisioningModel.SPOT)
@@ -287,7 +287,7 @@ def differs(found: Child, wanted: Child) -> bool:
         case InstanceTemplate(), InstanceTemplate():
             config = found.spec.config
             if wanted.spec.config.subnetwork.endswith(f"/subnetworks/{config.subnetwork}"):
-                # tpu-operator writes the bare name.
+                # tpu-operator writes the bare name of the subnetwork, which is no difference.
                 config = replace(config, subnetwork=wanted.spec.config.subnetwork)
             config = replace(config, provisioning_model=config.effective_provisioning_model)
             return replace(found.spec, config=config) != wanted.spec
@@ -355,7 +355,7 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
 def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     left = nodes.left_over(group, None, round_)
     if group.meta.annotations.get(names.ABANDON) == "true":
-        # Nodes of running machines are kept.
+        # The machines of an abandoned group may still run, so ready nodes are kept.
         left = tuple(node for node in left if not node.ready)
     tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:

@@ -1,6 +1,6 @@
 """Makes machines join the cluster: each has a token in its metadata until it has a node. Pure.
 
-The Secret of a token is deleted when the node has its labels. Until then it identifies the node, also after a restart.
+A token's Secret is deleted when the node has its labels. Until then, it shows the node's group, also after a restart.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
 def problem_of(group: TpuNodeGroup, round_: Round) -> str:
-    """Name the data about the cluster that machines need to join and that is unknown; empty if none is missing."""
+    """Return why machines cannot join: the unknown data about the cluster. Empty if all needed data is known."""
     if group.spec.bootstrap_kubernetes is None:
         return ""
     join = _join(group, round_)
@@ -50,7 +50,7 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
 
 
 def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
-    """Return why Kubernetes rejects a machine's token, empty if it does not."""
+    """Return why Kubernetes rejected the token of a machine of the fleet, empty if it rejected none."""
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
         why = round_.refused(_token_for(group, _key(member), round_)) if member.node is None else ""
         if why:
@@ -59,7 +59,7 @@ def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> st
 
 
 def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
-    """Return whether a machine has joined, or is known to have a token."""
+    """Return whether a machine has joined or can: it has a token, or needs none and its metadata is not rejected."""
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
         return not member.refusal
     known = round_.memory.machines.get(member.machine.provider_id)
@@ -70,7 +70,7 @@ def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round, *, ends: bool
 ) -> Step:
-    """Give machines the data to join, and delete old tokens. `ends` if they are about to be recreated."""
+    """Give machines the data to join, and delete old tokens. `ends`: whether the machines are about to be recreated."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, round_)
     target, labels = actions.target_of(manager), labels_of(group, shape)
@@ -101,8 +101,8 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        # A machine that had a token may have joined, and pods on it could read another token. If it has not joined, and
-        # the slice is not about to be recreated, it needs the token to come back.
+        # A machine without a node needs a token to come back. A machine that is about to be recreated gets no further
+        # token: if it joined with the last one, pods on it could read the new one.
         over = ends and was_whole(group) and may_join(group, member, round_)
         join = _join(group, round_, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, round_)
@@ -175,7 +175,7 @@ def _equip(
     join: metadata.Join | None,
     round_: Round,
 ) -> Step | datetime:
-    """Set a machine's labels and its data to join. If it must be read before, return the time of that."""
+    """Return the step that sets a machine's labels and data to join, or the time of the next read of its metadata."""
     known = round_.memory.machines.get(machine.provider_id)
     if known is None or known.id != machine.id:
         return LONG_AGO

@@ -2,10 +2,10 @@
 
 A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
 
-Before a group is deleted, its nodes are cordoned by spec.unschedulable, which unlike a bare taint persists, and its
-pods are evicted. Pods with chips keep the machines until they end or exceed their grace period, others until a
-deadline, which is short for other namespaces and for slices that cannot work. The gate checks all of this live
-(`actions.Proof`).
+Before a group is deleted, its nodes are cordoned by spec.unschedulable, which unlike its taint persists, and its pods
+are evicted. Pods with chips keep the machines until they end or exceed their grace period. Pods without chips keep them
+until a deadline, which is short for pods of other namespaces and for slices that cannot work. The gate checks all of
+this live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Interval in seconds between lists of machines while pods are being evicted.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
-#: Maximum time in seconds for which pods without chips keep machines of other namespaces, or of a broken slice.
+#: Maximum time in seconds for which pods without chips keep machines, if the namespaces differ or the slice is broken.
 _SHORT_DRAIN_SECONDS = 60.0
 #: Minimum interval in seconds between lists of a group that waits for capacity and has no machines.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
@@ -135,7 +135,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
             if pod.finished or pod.bound_to_node:
                 continue
             if node.unschedulable and pod.deletion_deadline is None:
-                # A successful eviction shows as deletionTimestamp. Until then it is repeated.
+                # The eviction is repeated until the pod has a deletionTimestamp, which shows its success.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
             deadline = proof.deadline_for(pod.namespace)
             if pod.keeps_machine(round_.now, deadline):
@@ -174,8 +174,8 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
 def machines_before(round_: Round) -> dict[str, int]:
     """Return, by UID of a managed instance group, the number of machines of its namespace that precede its own.
 
-    The order is: existing machines as read from Compute Engine, recreated slices, others by age. Groups that Compute
-    Engine rejects are last, earlier rejected ones before others. Groups that cannot be created are not counted.
+    The order is: groups that exist in Compute Engine, recreated slices, other groups by age, and last the groups that
+    Compute Engine rejected, by the time of the rejection. Groups that cannot be created are not counted.
     """
     limit = round_.settings.machines_per_namespace
     anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
@@ -228,7 +228,7 @@ def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
 
 
 def _refused_at(child: Child, round_: Round) -> datetime:
-    """Return when Compute Engine last rejected a create, perhaps permanently; LONG_AGO if it did not."""
+    """Return when the last create failed as invalid, not permitted or above a quota; LONG_AGO if it did not."""
     wait = round_.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
@@ -239,7 +239,7 @@ def _names_others(child: ManagedInstanceGroup, round_: Round) -> Condition | Non
 
 
 def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
-    """Return a refusal if its machines exceed the limit of the namespace, together with those that precede them."""
+    """Return a refusal if a group's machines, with those that precede them, exceed the limit of the namespace."""
     limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
     size, namespace = child.spec.target_size, child.meta.namespace
     if not limit or others + size <= limit:

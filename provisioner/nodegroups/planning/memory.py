@@ -1,7 +1,7 @@
 """State that is remembered between rounds, and the changes that answers make to it. Pure.
 
 Losing it is safe, because the truth is in Compute Engine and in the status of objects, and repeated requests have the
-same ids. A failure delays only the same call for the same object.
+same ids. A failure delays only the same call for the same object, unless Google asks for a pause of the project.
 """
 
 from __future__ import annotations
@@ -108,7 +108,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Lost machines, by the UID of the group and their names. "" represents all machines that do not exist.
+    #: Lost machines by the UID of the group and by name: of the machine or the unlisted node, "" for missing machines.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Times until which Compute Engine asked for a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
@@ -125,7 +125,7 @@ DELETE = OperationType.DELETE.value
 #: First and longest wait in seconds after a failed call, by kind of failure.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     **waits.DELAYS,
-    # The resource is read immediately, to see its owner. This wait is for a resource that no reading shows.
+    # The resource is read immediately, to see its owner. This wait applies if the reading does not show the resource.
     FailureKind.ALREADY_EXISTS: (2, 60),
     FailureKind.INVALID: (60, 600),
 }
@@ -147,7 +147,7 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
         return answered(memory, answer)
     call = answer.call
     if answer.asked_at > answer.at:
-        # The clock was set back during the call, and all remembered times were shifted.
+        # The clock was set back during the call. The memory has the shifted time of the request.
         under_way = memory.calls.get(call.key)
         answer = replace(answer, asked_at=under_way.since if under_way is not None else LONG_AGO)
     memory = _paused(answered(memory, answer), answer)
@@ -155,7 +155,7 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
         return replace(memory, machines={**memory.machines, **_of_machines(memory, call, answer)})
     resource = memory.resources.get(call.target.uid)
     if resource is None:
-        # The object was deleted, so there is nothing left to call for.
+        # The object was deleted, so the answer no longer matters.
         return memory
     return replace(memory, resources={**memory.resources, call.target.uid: _of_resource(resource, call, answer)})
 
@@ -248,7 +248,7 @@ def _deleted(known: ResourceMemory, call: actions.Delete, answer: actions.CallAn
 def _taken(
     known: ResourceMemory, kind: OperationType, attempt: int, operation: Operation, answer: actions.CallAnswer
 ) -> ResourceMemory:
-    """Record the operation of an accepted request. It may have begun when the same request was sent before."""
+    """Record the operation of an accepted request. An earlier request with the same id may have started it."""
     known = replace(
         known,
         operation=OperationRef(name=operation.name, type=kind, attempt=attempt),

@@ -28,33 +28,33 @@ class Member:
     """A machine of a group, with its node."""
 
     machine: ManagedInstance
-    #: None if the machine has not joined, or its node was deleted.
+    #: None if the machine has not joined, its node was deleted, or the node is that of an earlier machine.
     node: Node | None = None
-    #: Whether its node is ready and has all its chips.
+    #: Whether the node is ready and has all chips.
     ready: bool = False
-    #: Message about its incomplete node; empty if it has no node or the node is complete.
+    #: Message about a node that is not ready or lacks chips; empty without a node or such a problem.
     lacks: str = ""
-    #: Reason why Compute Engine rejects the machine's metadata with its token; empty if it does not.
+    #: Reason why Compute Engine rejects calls for the metadata of a machine without a node; empty if it does not.
     refusal: str = ""
 
     @property
     def reports(self) -> bool:
-        """Whether its node is ready. Then it runs even if it was listed as stopped: it may have been started since."""
+        """Whether the node is ready. Then the machine runs: if it was listed as stopped, it has been started since."""
         return self.node is not None and self.node.ready
 
     @property
     def doubtful(self) -> bool:
-        """Whether its node is not ready although the machine runs."""
+        """Whether the node is not ready although the machine starts or runs."""
         return self.node is not None and not self.node.ready and self.machine.status in STARTING_OR_RUNNING
 
     @property
     def runs(self) -> bool:
-        """Whether pods may be running on it."""
+        """Whether pods may be running on the machine."""
         return self.reports or (self.machine.has_machine and self.machine.status not in STOPPED)
 
     @property
     def stopped(self) -> bool:
-        """Whether it has stopped or is stopping. Compute Engine does not start it again."""
+        """Whether the machine has stopped or is stopping. Compute Engine does not start it again."""
         return not self.reports and (self.machine.status in STOPPED or self.machine.status in _STOPPING)
 
 
@@ -89,7 +89,7 @@ def running(fleet: Fleet, group: TpuNodeGroup | None, round_: Round) -> tuple[No
 
 
 def silent_node(nodes: Iterable[Node]) -> str:
-    """Explain why the kubelets of a group may report to another control plane. Empty if there is no doubt.
+    """Return why the kubelets of a group may be reporting to another control plane, empty without a sign of that.
 
     A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
     """
@@ -150,7 +150,7 @@ def _refusal(machine: ManagedInstance, round_: Round) -> str:
 
 
 def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
-    """Return the labels that all nodes of a group have."""
+    """Return the labels that all nodes of a group must have."""
     labels = {
         names.ACCELERATOR: shape.accelerator,
         names.CHIP_COUNT: str(shape.chips_per_machine),
@@ -173,7 +173,7 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: R
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and machine.id:
             # Machines with other images may join again as the existing node. A node that is not ready, and for which
-            # only an earlier machine has a token, belongs to that machine: it was lost before the node had its labels.
+            # only an earlier machine has a token, belongs to that machine, which was lost before the node had labels.
             joined = [token.machine_id for token in tokens if token.machine == machine.name]
             number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
             wanted |= {names.MACHINE_ID: number} if number else {}
@@ -223,9 +223,9 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. Otherwise
-    the machine of a ready node may not be listed yet. While fewer than `count` machines are listed, this may be true
-    of any node that is not `lost` permanently (`repair.lost_for_good`).
+    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. With one,
+    ready nodes are left out, because their machines may not be listed yet. While fewer than `count` machines are
+    listed, the same is true of nodes without a listed machine, except those in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), round_.labelled_of(group)
     if fleet is not None and silent_node(own):
@@ -237,7 +237,7 @@ def left_over(
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
         node = round_.nodes.get(f"{zone_of(group)}/{machine}")
-        # A node with the labels of another group belongs to that one, whatever its token or a status says.
+        # A node with the labels of another group belongs to that group, whatever a token or a status contains.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node
     return tuple(

@@ -1,6 +1,6 @@
-"""Decides which resources an object owns, and which it may use. Refusals become its condition Ready. Pure.
+"""Decides which resources an object owns, and which it may use. A refusal becomes the condition Ready. Pure.
 
-Users cannot influence either through their objects, except by the annotation `adopt`.
+Users cannot claim resources of other owners by their objects. `adopt` applies only without another owner's mark.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from provisioner.nodegroups.planning.round import Round
 _PUBLIC_IMAGES = frozenset(
     {"cos-cloud", "debian-cloud", "deeplearning-platform-release", "ubuntu-os-accelerator-images", "ubuntu-os-cloud"}
 )
-#: Fields that may contain the address of a group's resource.
+#: Kinds of the resources whose address a field may contain, by field.
 _KINDS = {
     "instanceTemplate": Kind.INSTANCE_TEMPLATE,
     "instanceTemplateURI": Kind.INSTANCE_TEMPLATE,
@@ -44,7 +44,7 @@ def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
         # Unmarked resources are taken over only under the name of a group's child, which users cannot choose: otherwise
         # a user could delete any of them by means of an object with its name.
         return group is not None
-    # A resource with another object's mark is never taken over. An earlier object of the same name no longer exists.
+    # A resource with another object's mark is never taken over, unless that object had the same name and is gone.
     return replace(mark, uid=own.uid) == own
 
 
@@ -58,7 +58,7 @@ def mark_for(child: Child, round_: Round) -> names.Mark:
 
 
 def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
-    """Return whether the child has the name of a child of the group in a mark, which may have been deleted."""
+    """Return whether a mark is that of a group, perhaps deleted, whose child of this kind has the child's name."""
     of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (Kind.TPU_NODE_GROUP, child.meta.namespace, cluster_uid)
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 
@@ -99,7 +99,7 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | No
 
 
 def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) -> Condition | None:
-    """Return a refusal if an address is in a project, or belongs to another tenant's group, that must not be used.
+    """Return a refusal if an address names a project that must not be used, or a group of another namespace.
 
     `addresses` are by field. Compute Engine does not delete a resource in use, so using a group's template would block
     the deletion of that group.

@@ -1,7 +1,7 @@
 """Decides when a slice is recreated: when a machine has been lost for too long, as the others cannot work without it.
 
-The managed instance group is deleted and created again under its name. The status has the reason Recreating before
-anything is deleted, and another one before anything is created: with that reason the group is always the old one. Pure.
+The managed instance group is deleted and created again under its name. The status gets the reason Recreating before the
+delete, and another reason before the create: with Recreating, an existing group is always the old one. Pure.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class Loss:
     machines: int
     #: New entry of `Memory.lost`.
     lost: Mapping[str, Lost]
-    #: Time at which the slice is recreated. None if this controller does not recreate it.
+    #: Time at which the slice is recreated. None if that is not known, or this controller does not recreate it.
     due_at: datetime | None = None
     #: Sentence that is appended to the message.
     note: str = ""
@@ -55,20 +55,20 @@ class Loss:
 def find_loss(
     group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, round_: Round
 ) -> Loss | None:
-    """Return the lost machines of a group, None without any. `manager` is the group as last read."""
+    """Return the lost machines of a group, None without any. `manager` is the resource as last read."""
     told = ((member, _why_lost(group, member, round_)) for member in fleet.members)
     lost = [(member, words) for member, words in told if words]
     words = tuple(text for _, text in lost)
     missing = 0
     if manager is not None and manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress):
-        # Compute Engine creates no further machines.
+        # Compute Engine creates no further machines, so machines that are not listed are missing.
         missing = max(0, shape.node_count - len(fleet.members))
     if missing:
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
     running = nodes.running(fleet, group, round_)
-    # Machines with a ready node only lack chips, or are missing from the list.
+    # Whether each lost machine has a ready node. Then it only lacks chips, or is missing from the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -82,7 +82,7 @@ def find_loss(
     if zone_of(group) in round_.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):
-        # Pods may still run on the machines. Their time to report starts again when the other nodes report.
+        # Pods may still run on the machines. The time to recover starts when the doubt ends.
         seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=doubt)
     works = _works(running, round_)
@@ -98,7 +98,7 @@ def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
 
 
 def is_due_soon(loss: Loss | None, round_: Round) -> bool:
-    """Return whether the slice will be recreated within REPAIR_AFTER, which the limit on recreations may delay."""
+    """Return whether the slice is due to be recreated within REPAIR_AFTER, unless the limit on recreations delays it."""
     soon = waits.after(round_.now, round_.settings.repair_after_seconds)
     return loss is not None and loss.due_at is not None and loss.due_at <= soon
 
@@ -122,7 +122,7 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round)
     for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name, round_.now), round_.now)
-        # The status does not contain this time, because an earlier process may have seen only chips missing.
+        # This time is not taken from the status, because an earlier process may have seen only chips missing.
         stopped = (known.stopped_since if known is not None else None) or round_.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
@@ -191,7 +191,7 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
         return ""
     if not was_whole(group):
         if not joining.may_join(group, member, round_):
-            # Another machine in its place could not join either.
+            # The machine is not lost, because another machine in its place could not join either.
             return ""
         until = joins_until(group, member, round_)
         if until is None or until > round_.now:
@@ -203,5 +203,5 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
 
 
 def _works(running: Iterable[Node], round_: Round) -> bool:
-    """Return whether pods with chips run on the machines. They may continue with the chips that remain."""
+    """Return whether pods with chips run on the machines. Such pods may continue with the chips that remain."""
     return any(pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ()))

@@ -34,7 +34,7 @@ _DEFAULT_ACCOUNTS = "-compute@developer.gserviceaccount.com"
 
 
 def asked_for(child: Child, mark: str) -> records.Resource:
-    """Return the resource of a child's insert."""
+    """Return the resource to insert for a child, with its ownership mark as description."""
     match child:
         case WorkloadPolicy(spec=policy):
             return records.ResourcePolicy(
@@ -146,7 +146,7 @@ def external_problem(template: records.Template) -> str:
 
 
 def _addresses(config: InstanceConfig) -> dict[str, str]:
-    """Return the addresses in a template that may be of another project, by field. Accounts become such addresses."""
+    """Return the addresses in a template, by field, that may name another project. Accounts are put in this form."""
     addresses = {
         "image": config.image,
         "diskType": config.disk_type,

@@ -38,7 +38,7 @@ class Node:
     #: gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Whether it has the taint of TPU nodes. Others are not stored: metadata may contain 262,144 bytes of them.
+    #: Whether it has the taint of TPU nodes. Other taints are not stored: a machine's metadata may add 262,144 bytes.
     tainted: bool = False
     unschedulable: bool = False
     #: Whether its condition Ready is True.
@@ -68,7 +68,7 @@ def place_of(group: TpuNodeGroup) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that is bound to a node of the snapshot."""
+    """A pod that is bound to a node."""
 
     namespace: str
     name: str
@@ -104,7 +104,7 @@ class Cluster:
     """Data about the cluster that machines need to join. A text is empty if it is unknown."""
 
     uid: str
-    #: "sha256:<hex>" of the CA that signs the API server's certificate.
+    #: sha256:HEX of each CA that may have signed the API server's certificate, separated by commas.
     ca_hash: str = ""
     #: HOST:PORT of the API server, as machines reach it.
     api_server: str = ""
@@ -121,7 +121,7 @@ class Snapshot:
     templates: tuple[InstanceTemplate, ...] = ()
     managers: tuple[ManagedInstanceGroup, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: Pods that may need these nodes: unfinished, and not such as end with their node.
+    #: Bound, unfinished pods that may need a node of a group, without those that end with their node.
     pods: tuple[Pod, ...] = ()
     tokens: tuple[Token, ...] = ()
     #: Open certificate requests of kubelets, sent with a bootstrap token of this controller.
@@ -177,7 +177,7 @@ class Proposed(open_writes.Proposed[Write]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Result of a step. If several writes are for one object, only the first is made in this round."""
+    """Calls, writes and times from a part of a decision. A round makes only the first of several writes of an object."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()
@@ -235,7 +235,7 @@ class Round:
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
-    #: Machines of the same namespace that precede those of a ManagedInstanceGroup, by its UID (`machines_before`).
+    #: Number of machines that precede those of a ManagedInstanceGroup in its namespace, by UID (`machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by the UID of the object.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
@@ -252,7 +252,7 @@ class Round:
         return group if group is not None and group.meta.namespace == child.meta.namespace else None
 
     def is_set(self, annotation: str, child: Child) -> bool:
-        """Return whether a child that is not recreated, or its deleted group, has this annotation, set to "true"."""
+        """Return whether this annotation is "true" on a child without a group, or on a deleted group or its child."""
         group = self.parent_of(child)
         if group is not None and not group.meta.deleting:
             return False
@@ -353,7 +353,7 @@ def _doubtful_zones(round_: Round) -> frozenset[str]:
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
-    """Return a step with a call, if it is due, not in flight, and not delayed by a back-off."""
+    """Return a step with a call, or with its time if it is not due or delayed by a back-off; NOTHING if in flight."""
     if call.key in round_.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)

@@ -13,7 +13,7 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
-#: Maximum age in seconds of a list that is used. Later, a listed group may have been deleted with its object.
+#: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted with their objects.
 _MAX_AGE_SECONDS = 60.0
 
 
@@ -36,7 +36,7 @@ def look(projects: Mapping[Target, ResourceMemory], round_: Round) -> Step:
 
 
 def find(projects: Mapping[Target, ResourceMemory], round_: Round) -> tuple[Manager, ...] | None:
-    """Return the managed instance groups without an object. None if no list is new enough."""
+    """Return managed instance groups with this cluster's mark and no object. None if no list is new enough."""
     readings = [each.reading for each in projects.values() if each.reading is not None]
     fresh = [each for each in readings if (round_.now - each.asked_at).total_seconds() < _MAX_AGE_SECONDS]
     own = {child.meta.name for child in round_.snapshot.managers} | {name for _, name in round_.parents}
