@@ -42,7 +42,7 @@ class Line:
 
 @dataclass(slots=True, kw_only=True)
 class Actor(PlanActor[actions.Call, actions.Write]):
-    """Executes plans."""
+    """Makes the calls to V-IPU servers and the writes to Kubernetes of plans, in threads."""
 
     #: V-IPU servers by HOST:PORT.
     servers: Mapping[str, Line]
@@ -53,7 +53,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
     cluster_uid: Callable[[], str]
 
     def exchange(self, call: actions.Call) -> Exchange:
-        """Return how to make a call."""
+        """Return how to send a call. A remove is checked with live reads right before."""
         line = self.servers[call.server]
         match call:
             case actions.ReadServer():
@@ -72,7 +72,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
         return Reading(asked_at=asked_at, at=self.clock(), allocations=allocations, partitions=partitions)
 
     def write(self, write: actions.Write) -> Ledger | None:
-        """Make a write; return the new ledger if the write is of the ledger."""
+        """Make a write. Return the new ledger if the write is SaveLedger, otherwise None."""
         match write:
             case actions.SaveLedger():
                 return save_ledger(self.api, self.namespace, write)
@@ -106,14 +106,14 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
     # Before the pod has begun, only its init container runs, which waits for the partition.
     is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
-    # The loop measured this grace period with its own clock; another deletionTimestamp is another deletion.
+    # The loop measured the grace period of this deletion with its own clock. Another deletionTimestamp does not count.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
     if not (pod.finished or pod.released or is_unused or had_its_grace):
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
 
 
 def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
-    """Write the difference to the ledger that was read. Raises Conflict if another process has written since."""
+    """Write the changed entries; return the new ledger. Raises Conflict if it was changed since it was read."""
     before = what.before
     old, new = encode(before.entries), encode(what.entries)
     if not before.resource_version:
@@ -136,7 +136,7 @@ def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, what: actions.OpenGate) -> None:
-    """Remove a pod's gate. Raises Conflict if the pod is no longer the one that was decided on, or ClusterError."""
+    """Remove a pod's gate. Raises ClusterError; Conflict if the pod was replaced, has no gate or selects other nodes."""
     pod = what.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)

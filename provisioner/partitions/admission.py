@@ -279,13 +279,13 @@ def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterator[str]:
-    """Yield conflicts with hostNetwork, which the patch sets; `repeated` if an earlier review has set it."""
+    """Yield conflicts with hostNetwork, which the patch sets. `repeated`: whether this is a second review of the pod."""
     why = "pods with IPUs have the node's network (hostNetwork)"
     if spec.get("hostUsers") is False:
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
-        # After an earlier review the patch may have set hostNetwork; a container with the mount passed that review.
+        # In a second review, hostNetwork may be from the first, which checked the containers that have the mount now.
         of_author = spec.get("hostNetwork") is True and (
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )
@@ -368,7 +368,7 @@ def _bound(request: Request) -> Answer:
 
 
 def _static(title: str) -> Answer:
-    """Answer for a static pod: it runs already, and a rejection would only hide its mirror pod."""
+    """Return the answer for a static pod. The pod runs already, and a rejection would only hide its mirror pod."""
     return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
 
 
@@ -400,7 +400,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
         )
     present = fields.mapping(after.get("annotations")).keys() | fields.mapping(after.get("labels")).keys()
     if present.isdisjoint(differing):
-        # The pod was created without the webhook, and loses the annotation or label: it has no IPUs in any case.
+        # The pod was created without the webhook, so it has no IPUs, and may lose the annotation or label.
         return Answer()
     return Answer(
         denied=f"{title}: {named} is read only when a pod is created; delete the pod, and create it with the "

@@ -38,7 +38,7 @@ _WRITES_AT_ONCE = 8
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[Answer]):
-    """The loop of partitions. `memory` and all parts are used only by its thread."""
+    """The loop of partitions. Only its thread uses `memory`."""
 
     settings: PartitionSettings
     pods: Watch[Pod]
@@ -76,7 +76,7 @@ class Loop(RoundLoop[Answer]):
         self.memory = fold(self.memory, answer)
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift also the times of the readings."""
+        """Shift the times in the memory and in the readings."""
         RoundLoop.clock_set(self, by)
         self.known.clock_set(by)
 

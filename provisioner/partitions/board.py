@@ -45,7 +45,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document(View):
-    """Everything that is served. Each kind of lines is limited to _MOST_LINES; `left_out` counts the rest."""
+    """The JSON document that is served. Each kind of lines is limited to _MOST_LINES; `left_out` counts the rest."""
 
     served_at: datetime
     release: str

@@ -1,7 +1,7 @@
-"""Client of the init container: requests its pod's partition until it is active, and returns its configuration.
+"""Client of the init container: requests the partition of its pod until that is active, and returns the configuration.
 
-It gives up early only if the API answers that the pod can never get a partition. The HTTP modules are imported by
-`sender`, so that the program starts in 0.1 s.
+Before `patience_seconds`, it gives up only if the API answers that the pod gets no partition. `sender` imports the HTTP
+modules, so that the program starts in 0.1 s.
 """
 
 from __future__ import annotations
@@ -112,7 +112,7 @@ class Client:
             self.sleep(wait_seconds)
 
     def _take(self, reply: Reply) -> str | tuple[str, float]:
-        """Return the configuration, or the reason to wait and the wait in seconds."""
+        """Return the configuration, or the reason to wait and the wait in seconds. Raises NotServed."""
         body = reply.json()
         text = str(body.get("error") or body.get("message") or f"the answer was {reply.status}")
         if reply.status == 401:
@@ -127,12 +127,12 @@ class Client:
         if reply.status == 200 and body.get("config"):
             return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
-            # 202 is not a failure: the pod waits for IPUs, as other pods do.
+            # 202 is not a failure: the pod waits for IPUs. The back-off starts again after it.
             self._failures = 0
         return text, self._retry_after(reply)
 
     def _retry_after(self, reply: Reply) -> float:
-        """Return the wait in seconds: Retry-After plus up to 50 % at random, to spread the requests of many clients."""
+        """Return the wait in seconds: Retry-After, randomly longer by up to 50 %, or without it the back-off."""
         text = reply.retry_after
         if not (text.isascii() and text.isdigit() and len(text) < 6):
             return self._back_off()
@@ -197,7 +197,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
             except Exception as error:  # noqa: BLE001 - it is raised below
                 found.append(error)
 
-        # The time-out of the socket covers neither the name lookup nor an answer that arrives byte by byte.
+        # The request runs in a thread, because the socket's time-out covers neither the name lookup nor a slow answer.
         thread = threading.Thread(target=run, daemon=True)
         thread.start()
         thread.join(seconds)

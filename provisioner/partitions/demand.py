@@ -29,11 +29,11 @@ class Pod:
     uid: str
     resource_version: str
     created_at: datetime
-    #: Requested IPUs, a power of two; 0 if none are requested or `problem` is set.
+    #: Requested IPUs, a power of two; 0 if none are requested or the number is invalid.
     size: int
     #: Reason why the pod cannot be served, as a sentence; empty if it can.
     problem: str = ""
-    #: Whether the provisioner's webhook injected the pod, not Graphcore's plugin: the init container is present.
+    #: Whether the provisioner's webhook prepared the pod, not Graphcore's plugin, which adds no init container.
     injected: bool = False
     #: Whether the pod still has the provisioner's scheduling gate.
     gated: bool = False
@@ -59,7 +59,7 @@ class Pod:
     told_server: str = ""
     #: Id of the partition in these annotations, empty before; the pod uses no other partition.
     told_partition: str = ""
-    #: Whether the init container has succeeded, so that the other containers may use the partition.
+    #: Whether other containers may use the partition: the init container has succeeded, or the pod is not pending.
     begun: bool = False
     #: Servers (HOST:PORT) whose nodes the pod's nodeSelector and required node affinity allow; None if all.
     servers: frozenset[str] | None = None
@@ -137,7 +137,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
 
 
 def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Return whether the provisioner's webhook, not Graphcore's plugin, prepared a pod. It ignores static pods."""
+    """Return whether the provisioner's webhook, not Graphcore's plugin, prepared a pod. False for static pods."""
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
     return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))

@@ -51,14 +51,14 @@ class Metrics(ActionMetrics):
         self.show(values_of(View(), (), datetime.now(UTC)))
 
     def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:  # noqa: ARG002
-        """Record one call. Commands have no HTTP status."""
+        """Implement ActionMetrics.observe_call. `code` is not used: commands have no HTTP status."""
         self._call_seconds.labels(method).observe(seconds)
         if error_kind is not None:
             self._call_errors.labels(method, error_kind).inc()
 
 
 def values_of(view: View, servers: Iterable[ServerView], now: datetime) -> Iterator[Shown]:
-    """Yield the values of one round."""
+    """Yield the gauges that each round sets."""
     partitions, ipus = Counter(dict.fromkeys(PHASES, 0)), Counter(dict.fromkeys(PHASES, 0))
     for each in view.partitions:
         partitions[each.phase] += 1

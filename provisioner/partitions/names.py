@@ -54,14 +54,14 @@ def owner_of(partition_id: str) -> str:
 
 
 def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
-    """Return whether an id, which any user may have written, belongs to a partition of a pod on any server."""
+    """Return whether an id, which any user may have written, is that of a pod's partition on any server."""
     return _ID.fullmatch(partition_id) is not None and owner_of(partition_id) == owner_id(cluster_uid, pod_uid)
 
 
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
     """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
 
-    The id differs by server, so that a partition that appears late is not taken for the one that the pod uses.
+    The id differs by server: a partition that appears late on one server is not taken for the pod's on another.
     """
     return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 

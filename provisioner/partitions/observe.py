@@ -44,7 +44,7 @@ def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[obj
 
 
 def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
-    """Return the list-watch of the ledger for replicas that only answer requests, not started."""
+    """Return the list-watch of the ledger for the REST API of each replica, not started."""
     return ListWatch(
         api,
         Collection(
@@ -54,7 +54,7 @@ def make_ledger_watch(api: Api, namespace: str) -> Watch[Ledger]:
             query={"fieldSelector": f"metadata.name={names.LEDGER_CONFIGMAP_NAME}"},
         ),
         parse=_parse_ledger,
-        # Requests read the current ledger when they arrive.
+        # No reaction to changes is needed: each request reads the current ledger when it arrives.
         on_change=lambda: None,
     )
 
@@ -66,7 +66,7 @@ def _parse_ledger(raw: object) -> Ledger:
 
 @dataclass(slots=True, kw_only=True)
 class Known(Rereading):
-    """The observed state except for the pods: ledger, cluster and servers. Used only by the loop's thread."""
+    """The observed state except for the pods: ledger, cluster and servers. Only the loop's thread changes it."""
 
     #: Namespace of the controller and of the ledger.
     namespace: str
@@ -83,7 +83,7 @@ class Known(Rereading):
         if self.cluster_uid and not leading:
             return float("inf")
         is_known = self.cluster_uid and self.ledger is not None
-        # A user may have repaired an entry by hand.
+        # A known ledger is read again as well, because a user may have repaired an entry by hand.
         return self.left_seconds(now, _REREAD_SECONDS if is_known else self.retry_seconds())
 
     def read(self, *, leading: bool) -> None:

@@ -63,7 +63,7 @@ class Reporter(PlanReporter):
         elif failure is None:
             self._tell_done(call, said, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
-            # An earlier create of this controller took effect: no other cluster uses this id.
+            # An earlier create of this controller took effect, because no other cluster uses this id: no failure.
             self._lasting.ended(key)
             _log.info("partition.exists", **said)
         elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):

@@ -108,7 +108,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Lost machines by the UID of the group and by name: of the machine or the unlisted node, "" for missing machines.
+    #: Lost machines by UID of the group and by name: also that of a node without a listed machine, and "" for the rest.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Times until which Compute Engine asked for a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)

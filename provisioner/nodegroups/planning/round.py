@@ -177,7 +177,7 @@ class Proposed(open_writes.Proposed[Write]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, writes and times from a part of a decision. A round makes only the first of several writes of an object."""
+    """Calls, writes and times from a part of a decision. A round makes only the first write of the same object."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()

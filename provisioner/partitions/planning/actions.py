@@ -61,12 +61,12 @@ class RemovePartition:
     """Remove a partition of this cluster. A plan contains no remove of a partition that a pod may still use.
 
     Right before the remove, the pod is read live. `pod` is the (namespace, name, UID) of the pod that had the
-    partition; None for an orphan without a known pod, whose pod is then searched by the partition's id. An existing pod
+    partition. If it is None, all pods are searched for the pod that the partition's id belongs to. An existing pod
     with this UID that is neither finished nor released prevents the remove, unless
 
     - it is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
     - its annotation names another partition (`Pod.told_partition`);
-    - `unused` is set and its init container has not succeeded: the partition is broken, and will be recreated.
+    - `unused` is set and its init container has not succeeded: no other container can have used the partition.
     """
 
     name: ClassVar = "remove"
@@ -128,7 +128,7 @@ Write = SaveLedger | OpenGate | TakeBack
 
 
 class Wanted(NamedTuple):
-    """A call to send. Among calls of the same kind, the one with the earliest `due_at` is first."""
+    """A call to send. Reads are sent before changes; among each, the call with the earliest `due_at` is first."""
 
     call: Call
     due_at: datetime

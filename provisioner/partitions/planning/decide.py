@@ -1,6 +1,6 @@
 """Decides what to do about partitions: from one snapshot of pods, ledger and servers to a plan. Pure.
 
-A decision may be repeated or skipped. If the code raises for one pod, entry or server, only that one is left out.
+A decision may be repeated or skipped. If the code raises for one pod, entry or server, the others are still decided.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ class Plan:
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now: datetime) -> Plan:
-    """Return the plan of a round. Without a trusted snapshot, ledger and cluster, it is empty and keeps the memory."""
+    """Return the plan of a round. It is empty and keeps the memory if the snapshot, ledger or cluster is unknown."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = without_lost(memory, snapshot.live, now, fold)
@@ -104,7 +104,7 @@ def _guarded(subject: str, part: Callable[[], Iterable[Step]], guard: Guard) -> 
 
 
 def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
-    """Return the time since which a pod has had a partition but no node; None if it has a node, or no partition."""
+    """Return the time since which a pod has had a partition and no gate, but no node; None in any other state."""
     pod = standing.pod
     if pod is None or standing.phase in (*OVER, Phase.RELEASING) or pod.gated or pod.node:
         return None
@@ -112,7 +112,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
-    """Yield a release for each pod that has had no node for too long, or the time at which it is due."""
+    """Yield a release, or its time, for each pod that has had no node for too long and whose IPUs other pods need."""
     seconds, schedule = round_.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return

@@ -23,15 +23,15 @@ REJECTED = "PartitionRejected"
 _REPEATABLE = frozenset({"lost", "broken"})
 #: Maximum number of Events in a round; later rounds emit the rest.
 MOST_PER_ROUND = 200
-#: Reasons to wait that do not end without a change by a user or another cluster.
+#: Reasons to wait that may not end before a user or another cluster changes something.
 _WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 
 
 @dataclass(frozen=True, slots=True)
 class Event:
-    """An Event on a pod, emitted once."""
+    """An Event on a pod."""
 
-    #: Only the first Event of a pod with a given topic is emitted.
+    #: Only the first Event of a pod with this topic is emitted; see `_REPEATABLE` for exceptions.
     topic: str
     pod: Pod
     reason: str
@@ -118,7 +118,7 @@ def released(pod: Pod, entry: Entry) -> Event:
 def choose(
     events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
-    """Return Events to emit now, topics emitted so far by UID, and whether Events are left. `uids` has all pods."""
+    """Return Events to emit now, topics emitted so far by UID, and whether Events are left. `uids` are of all pods."""
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE

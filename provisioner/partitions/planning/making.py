@@ -1,4 +1,4 @@
-"""Steps for each entry of the ledger, and for strays: partitions that the ledger does not have, or has elsewhere."""
+"""Steps for entries of the ledger, and for strays: partitions that the ledger lacks, or has on another server."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
         if not pod.told_server:
             yield events.created(pod, entry)
         return
-    # Do not rely on a reading during a remove: the partition may be active in it, and deleted right after.
+    # A reading during a remove does not count: the partition may be active in it, and deleted right after.
     is_being_removed = isinstance(round_.change_of(entry), actions.RemovePartition)
     if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, round_):
         return
@@ -123,7 +123,7 @@ def _release(standing: Standing, round_: Round) -> Iterator[Step]:
     """Yield the steps for an entry whose pod no longer needs it, or the time at which a deleted pod loses it."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
-        # If the server is no longer in the settings, it is unknown whether the partition still exists.
+        # No Event if the server is no longer in the settings: it is unknown whether the partition still exists.
         if pod is not None and standing.certain:
             yield events.released(pod, standing.entry)
     elif standing.phase is not Phase.RELEASING:

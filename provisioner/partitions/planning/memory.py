@@ -32,12 +32,12 @@ class PartitionMemory:
     #: Time of the last answer to a create or remove. Readings requested before it are outdated.
     changed_at: datetime | None = None
     active_at: datetime | None = None
-    #: Whether a create was rejected, or a broken partition was removed; reset when a reading lists the partition.
+    #: Whether a create was rejected, or an unused partition was removed; reset when a reading lists the partition.
     refused: bool = False
     #: Back-off of creates; None once the partition is listed.
     backoff: Backoff | None = None
     removing: Backoff | None = None
-    #: Time since which the pod has had this partition but no node; None if it has a node, or not the partition.
+    #: Time since which the pod has had this partition and no gate, but no node; None if it is in another state.
     unscheduled_since: datetime | None = None
     #: Reason why the last remove was not sent; empty if it was sent.
     kept: str = ""

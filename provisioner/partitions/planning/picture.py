@@ -1,4 +1,4 @@
-"""Picture of a round: state of pods, entries and allocations for all steps of a decision, and its view for users."""
+"""Picture of a round: state of pods, entries and allocations for all steps of a decision, and the view for users."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot
 class Picture:
     """State of pods, entries and allocations in one round."""
 
-    #: Entries by id, in the ledger's order.
+    #: State of each entry by id, in the ledger's order.
     standings: Mapping[str, Standing]
     #: Strays that are not recorded again.
     strays: tuple[Stray, ...]
@@ -62,7 +62,7 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
     queue = queue_of(waiting, standings, supply, round_, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # Unneeded partitions that cannot be removed or read may remain for long: do not count them.
+        # Partitions that no pod needs do not count if they cannot be removed or read: they may remain for long.
         if (
             standing.phase not in OVER
             and not standing.stays
@@ -123,7 +123,7 @@ def _demand(
         elif pod.size > 0 and not pod.injected:
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.told_partition and not names.is_of(pod.told_partition, round_.snapshot.cluster_uid, pod.uid):
-            # A user wrote the annotation. Following it would overwrite the entry of another pod.
+            # A user wrote the annotation. If the controller used this id, it could overwrite the entry of another pod.
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.size > 0:
             waiting.append(pod)

@@ -1,12 +1,12 @@
 """Decides which waiting pods get a partition now, and in which allocation: EASY backfill, as in Slurm and Maui.
 
-Pods are served in the order of the queue. The first pod that cannot start gets a reservation on the allocation where
-enough IPUs are free first by the activeDeadlineSeconds of the pods that use them (its shadow time). Without deadlines,
-the allocation is the one with the most free IPUs. A younger pod gets IPUs there only if it ends before the shadow time,
-or if the reservation does not need them. A pod that can use only other allocations gets a reservation there.
+Pods are served in the order of the queue. The first pod that cannot start gets a reservation on the allocation that,
+by the activeDeadlineSeconds of the pods there, first has enough free IPUs (at the shadow time), or without deadlines on
+that with the most free IPUs. A younger pod gets IPUs there only if it ends before the shadow time, or if the
+reservation does not need them. A pod that cannot use this allocation may get a reservation on another one.
 
 A server may reject a partition although enough IPUs are free. The pod's shadow time is then at least the end of the
-first partition there; without deadlines, its reservation lasts for `crowded_seconds`.
+first partition there; without deadlines, the pod's reservation lasts for `crowded_seconds`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return whether a reservation may delay other pods; the server may have rejected this size for long."""
+        """Return whether a reservation may delay other pods: not for a size that may never fit or is rejected for long."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 

@@ -78,7 +78,7 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, [])
-            # A recorded partition may also have an unknown allocation, if it was recorded again.
+            # A recorded partition counts as a foreign one if its allocation is unknown, as after it was recorded again.
             theirs = [each for each in (*foreign, *adrift) if _may_be_in(each, allocation)]
             listed = [each.partition.id for each in own if each.partition is not None]
             found[site] = SiteSupply(
@@ -103,7 +103,7 @@ def _is_tried(standing: Standing) -> bool:
 def _within_reach(
     address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], round_: Round
 ) -> int | None:
-    """Return the IPUs without partitions of other clusters or that cannot be removed; None if the total is unknown."""
+    """Return the IPUs except in partitions of other clusters or permanent partitions; None if the total is unknown."""
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
@@ -117,14 +117,14 @@ def _within_reach(
 
 
 def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
-    """Return whether a partition may be in an allocation. Without a reported allocation, it counts against all."""
+    """Return whether a partition may be in an allocation: in the reported one, or without it in any of its cluster."""
     if partition.allocation:
         return partition.allocation == allocation.name
     return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
 
 
 def deadline_of(pod: Pod) -> float:
-    """Return the seconds from its start after which a pod must end; infinite if there is no deadline."""
+    """Return the maximum run time of a pod in seconds from its start; infinite if there is no deadline."""
     return inf if pod.active_deadline_seconds is None else pod.active_deadline_seconds
 
 
@@ -138,10 +138,10 @@ def _ends_in(standing: Standing, round_: Round) -> float:
     if pod is None or standing.phase is Phase.RELEASING:
         return inf if standing.stays else 0.0
     since = standing.entry.recorded_at
-    # The start time is from another clock, which may be ahead.
+    # The start time is from another clock, which may be ahead: a time in the future does not count.
     began = pod.started_at if pod.started_at is not None and pod.started_at <= round_.now else since
     passed = max(0.0, (round_.now - began).total_seconds())
-    # A pod that should have ended long ago may never end.
+    # The end of a pod that should have ended long ago is unknown: it may never end.
     return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, round_.settings) else inf
 
 
@@ -157,13 +157,13 @@ class Wait(Enum):
     LIMIT = "limit"
     #: No server has an allocation that is large enough, or may have one.
     IMPOSSIBLE = "impossible"
-    #: Partitions that may never be removed, or of other clusters, use the IPUs.
+    #: Partitions of other clusters, or partitions that may never be removed, use the IPUs.
     OTHERS = "others"
-    #: The servers that the pod may use cannot be read.
+    #: The servers that the pod may use cannot be read, or are not read yet.
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: Creates failed in all allocations that are large enough.
+    #: In all large allocations, creates failed or the pod's old partition cannot be removed.
     REFUSED = "refused"
 
 
@@ -242,7 +242,7 @@ def queue_of(
     """Return the waiting pods in the order in which they are served."""
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, round_))
-    # On the same server, another partition of the pod would have the same id.
+    # These pods cannot use the same server again, because their new partition would have the id of the old one.
     stay = {each.entry.pod_uid: each for each in standings.values() if each.phase is Phase.RELEASING}
     found = []
     for pod in ordered:

@@ -23,7 +23,7 @@ _MOST_FAULTS = 20
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServerView:
-    """A V-IPU server and its last readings."""
+    """A V-IPU server, its last reading, and the failure of the last read."""
 
     server: Server
     #: Last successful reading; None if there was none.

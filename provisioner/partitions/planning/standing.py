@@ -27,11 +27,11 @@ class Phase(Enum):
     MISPLACED = "misplaced"
     #: The partition was in the pod's annotation, and no longer exists.
     LOST = "lost"
-    #: The partition does not exist: its server rejected it, or fails for long. The pod waits again.
+    #: The entry is given up: the server rejected it, fails for long or no longer fits the pod. The pod waits again.
     WITHDRAWN = "withdrawn"
-    #: No pod needs the partition.
+    #: No pod needs the partition, or its pod waits for another one because this one cannot be removed.
     RELEASING = "releasing"
-    #: No pod needs the partition, and it does not exist.
+    #: No pod needs the partition, and it does not exist, or its server is no longer in the settings.
     GONE = "gone"
 
 
@@ -88,7 +88,6 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
         phase = _phase_unread(entry, pod if wanted else None, known, round_)
         return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
     partition = round_.listed[entry.server].get(entry.id)
-    # The reading was requested after the last change.
     shows_changes = known.changed_at is None or reading.asked_at >= known.changed_at
     shows_all = shows_changes and reading.asked_at >= known.since
     reads = False
@@ -118,7 +117,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
-    """Return whether removes of a partition have failed so often that it may never be removed."""
+    """Return whether removes failed many times, the last not because of a pod: the partition may never be removed."""
     return known.removing is not None and known.removing.failures >= MOST_REMOVES and not known.kept
 
 
@@ -150,7 +149,7 @@ def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) 
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MOST_TRIES
         return pod.gated or pod.uid in round_.memory.refusals or is_refused_often
-    # Creates have failed for long.
+    # A create that fails for other reasons is given up after `stuck_seconds`, but only for a pod with its gate.
     is_in_vain = known.backoff is not None and _is_long_ago(known.since, round_)
     return pod.gated and is_in_vain and round_.change_of(entry) is None
 
@@ -160,7 +159,7 @@ def _is_long_ago(moment: datetime, round_: Round) -> bool:
 
 
 def known_of(entry: Entry, round_: Round) -> PartitionMemory:
-    """Return the memory of an entry. It is empty if the entry was moved or recorded again."""
+    """Return the memory of an entry. It is empty if the entry is new, was moved or was recorded again."""
     mark = f"{entry.server} {entry.allocation} {entry.recorded_at.isoformat()}"
     known = round_.memory.partitions.get(entry.id)
     return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=round_.now)

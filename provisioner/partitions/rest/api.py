@@ -86,7 +86,7 @@ class Shared:
             # A client that disconnects must not cancel the call for the other clients.
             found: tuple[float, _T] = await asyncio.shield(task)
         finally:
-            # Otherwise the traceback of a failure would refer to itself, and keep the request in memory.
+            # Without this, the traceback of a failure would refer to itself, and keep the request in memory.
             del task
         return found[1]
 
@@ -215,7 +215,7 @@ class PartitionsApi:
         )
 
     def _known_to(self, handle: Callable[[Request, Caller], Awaitable[Response]]) -> Endpoint:
-        """Return the endpoint that identifies the caller, and answers for its failures."""
+        """Return an endpoint that identifies the caller, calls `handle`, and turns errors into answers."""
 
         async def endpoint(request: Request) -> Response:
             try:
@@ -330,7 +330,7 @@ class PartitionsApi:
     # --- state ---
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return the owner of a partition that the caller may see, and its pod and entry if known. Raises Refused."""
+        """Return a partition's pod, and its record and entry if known. Raises Refused if the caller may not see it."""
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -381,7 +381,7 @@ def _creating(pod: Pod, entry: Entry, message: str) -> Response:
 
 
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
-    """Return whether an entry is a pod's (`owner`: its id prefix). An id in the pod's annotation excludes others."""
+    """Return whether an entry is a pod's (`owner`: prefix of its ids). If the pod has an annotation, it decides."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
 
 

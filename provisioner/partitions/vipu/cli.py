@@ -280,7 +280,7 @@ class VipuCommand:
     _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may use; only an unnamed one if the server has none."""
+        """Return the allocations that this user may use; one without a name if this V-IPU version cannot list them."""
         answer = self._run(Verb.READ, "list", "allocations")
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
@@ -321,7 +321,7 @@ class VipuCommand:
         is_recent = self._agents_read_at is not None and now - self._agents_read_at < _AGENTS_KEPT_SECONDS
         if not agents or (is_recent and agents <= self._agents.keys()):
             return self._agents
-        # The numbers of IPUs are optional: without them, the server rejects the partitions that do not fit.
+        # A failure is ignored: without the numbers of IPUs, the server itself rejects partitions that do not fit.
         with contextlib.suppress(VipuError):
             self._agents = self._run(Verb.READ, "list", "ipu-attrs").parsed(tables.ipus_of_agents)
             self._agents_read_at = now
@@ -372,7 +372,7 @@ def parse_config(text: str) -> str:
 
 @contextlib.contextmanager
 def _home(known: Credentials) -> Iterator[Path]:
-    """Return a temporary home folder for one command: a create writes an unneeded file into its home."""
+    """Create a temporary home folder for one command, because a create writes an unneeded file into its home."""
     with tempfile.TemporaryDirectory(prefix="vipu-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         if known.config:

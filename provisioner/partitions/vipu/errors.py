@@ -90,7 +90,7 @@ _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE
 
 
 def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
-    """Return the failure that a message means, without the names `asked`. It has no meaning if it is not `whole`."""
+    """Return the failure that a message means. The names `asked` do not count. Without `whole`, the text is ignored."""
     return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
 
 

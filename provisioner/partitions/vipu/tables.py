@@ -179,7 +179,7 @@ class _Table:
 
     def rows(self) -> Iterator[_Row]:
         """Yield the rows between the header and the closing line."""
-        # The line after the header and the closing line; a table without rows also has both.
+        # Number of lines of dashes still to come: after the header and at the end, even in a table without rows.
         lines_missing = 2
         for number, line in self._lines:
             if not line:
