@@ -136,7 +136,7 @@ def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, what: actions.OpenGate) -> None:
-    """Remove a pod's gate. Raises ClusterError; Conflict if the pod was replaced, has no gate or selects other nodes."""
+    """Remove a pod's gate. Raises Conflict if the pod was replaced, has no gate or selects other nodes."""
     pod = what.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)

@@ -279,7 +279,7 @@ def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterator[str]:
-    """Yield conflicts with hostNetwork, which the patch sets. `repeated`: whether this is a second review of the pod."""
+    """Yield conflicts with hostNetwork, which the patch sets. `repeated`: whether the pod was reviewed before."""
     why = "pods with IPUs have the node's network (hostNetwork)"
     if spec.get("hostUsers") is False:
         yield f"spec.hostUsers is false, and {why}; leave it out."

@@ -280,7 +280,7 @@ class VipuCommand:
     _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may use; one without a name if this V-IPU version cannot list them."""
+        """Return the allocations that this user may use; if V-IPU is too old to list them, an allocation without name."""
         answer = self._run(Verb.READ, "list", "allocations")
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
