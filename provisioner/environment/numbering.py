@@ -101,7 +101,7 @@ def owner_to_read(pod: TpuPod) -> OwnerKey | None:
 
 
 def numbering_of(pod: TpuPod, owner: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod. Raises NumberingError. `owner` is the object of `owner_to_read`, empty without."""
+    """Return the numbering of a pod; `owner` is the object of `owner_to_read`, or empty. Raises NumberingError."""
     if pod.owner is None:
         raise UnnumberedError(
             "no controller owns it, so nothing shows which worker it is; create it by a StatefulSet, a Job, a "

@@ -1,4 +1,4 @@
-"""Answers reviews: a new pod gets TPU variables by a patch; problems become warnings, also for owners of later pods."""
+"""Reviews pods: TPU variables as a patch, problems as warnings; the owner of pods is warned before they exist."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
         return Answer()
     if pod is None:
         return Answer()
-    # A StatefulSet may have the label for its pods, so a pod without the label is decided on after the owner was read.
+    # A StatefulSet may have the injection label for its pods, so it is read first for a pod without the label.
     asked = not pod.wish and _stateful(pod)
     if not asked and not wanted(pod, {}, settings):
         return Answer()
@@ -131,7 +131,7 @@ def _told(
     )
     notice = None
     if pod.owner is not None:
-        # Without the name of the pod, so that all pods of an owner have the same notice.
+        # The notice does not name the pod, so that all pods of an owner have the same notice.
         notice = Notice(about=replace(pod.owner, namespace=pod.namespace), message=f"{became}: {' '.join(problems)}")
     return Answer(denied=" ".join(told), notice=notice) if denied else Answer(patch=patch, warnings=told, notice=notice)
 
@@ -154,7 +154,7 @@ def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> 
 
 
 def is_complete(pod: TpuPod) -> bool:
-    """Return whether a pod has all variables about workers and slices. Then it does not matter if they are unknown."""
+    """Return whether a pod already has all variables about workers and slices, so that unknown values do not matter."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
     for each in pod.containers:
@@ -244,7 +244,7 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
-    """Remove a group's missing variables if the container sets others of the group on its own; return the problems."""
+    """Remove a group's missing variables if the container sets others of it to its own values; return the problems."""
     problems = []
     # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
@@ -338,7 +338,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
 
 
 def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """Return the affinity to (or from) node pools with such pods in any namespace: no other slice may use the pool."""
+    """Return an (anti-)affinity term by node pool for pods of all namespaces: a slice has a node pool to itself."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "namespaceSelector": {},

@@ -134,7 +134,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects, None if a selector is missing. Raises ShapeError if it does not exist."""
+    """Return the slice that a pod selects, None without both selectors. Raises ShapeError if there is no such slice."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -156,7 +156,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     # An init container that runs alone is the only process of its pod at that time, so its lists name each host once.
     names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
     ports = {each: range(first_port, first_port + each) for each in {1, processes}}
-    # GKE's webhook sets addresses on all pods of such a generation. A pod without selectors shows it only by addresses.
+    # GKE's webhook sets addresses on all pods of these generations, so they identify a pod without selectors.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
@@ -235,7 +235,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Return whether a container lacks a variable, or has GKE's default, localhost, although `variables` differ."""
+    """Return whether a container lacks a variable, or has GKE's default localhost although `variables` name others."""
     given = container.given.get(name)
     if given is None:
         return True

@@ -1,7 +1,7 @@
 """Watches Kubernetes, reads facts about the cluster, and combines both into snapshots.
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
-- Nodes: all are watched, because the API server cannot select by providerID; those of no group and machine are dropped.
+- Nodes: all are watched, as the API server cannot select by providerID; nodes that cannot be a group's are dropped.
 - Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, only pods with chips, pods that
   tolerate the taint of TPU nodes, and pods on nodes of groups are kept. All are listed again if a node gets the labels
   of a group after its pods were seen.
@@ -175,7 +175,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
 
 @dataclass(slots=True, kw_only=True)
 class ClusterReader(Rereading):
-    """Reads the facts about the cluster that machines need to join. Used only by the loop's thread."""
+    """Reads the facts about the cluster that machines need to join. Only the loop's thread calls `read`."""
 
     #: Values from the settings, which override the cluster's; empty if not set.
     api_server: str = ""

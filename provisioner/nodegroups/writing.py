@@ -1,4 +1,4 @@
-"""Writes to Kubernetes, each in one or two requests. Patches, deletes have preconditions. Raises only ClusterError."""
+"""Writes to Kubernetes, with one or two requests. Patches and deletes have preconditions. Raises only ClusterError."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ class Writer:
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
-        # A merge patch replaces the whole list of taints.
+        # A merge patch replaces the whole list of taints, so the list above contains the existing ones.
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
     def _evict(self, what: actions.EvictPod) -> None:

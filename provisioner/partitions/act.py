@@ -113,7 +113,7 @@ def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
 
 
 def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
-    """Write the changed entries; return the new ledger. Raises Conflict if it was changed since it was read."""
+    """Write the changed entries; return the new ledger. Raises Conflict if the ledger was changed after the read."""
     before = what.before
     old, new = encode(before.entries), encode(what.entries)
     if not before.resource_version:

@@ -118,7 +118,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
         if [each for each in mounts if _path_of(each) == names.CONFIG_DIRECTORY] != [_MOUNT]:
             # Replace other mounts at the same path.
             found["volumeMounts"] = [*(each for each in mounts if _path_of(each) != names.CONFIG_DIRECTORY), _MOUNT]
-        # A container that gives up privileges, as sidecars do, does not become privileged.
+        # A container that gives up privileges, as sidecars do, is not made privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")
         if security.get("privileged") is None and not gives_up:
             found["securityContext"] = {**security, "privileged": True}
@@ -206,7 +206,7 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
 
 
 def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
-    """Return the list with each of `wanted`: it replaces the item of its name, or is appended."""
+    """Return the list with the `wanted` items: each replaces the item of the same name, or is appended."""
     found = {each["name"]: each for each in wanted}
     kept = [
         found.pop(name, each) if (name := fields.text(fields.mapping(each).get("name"))) else each

@@ -62,7 +62,7 @@ class Loop(RoundLoop[Answer]):
             due = self.known.due_in_seconds(self.clock(), leading=False)
             return self.pause_seconds(None, due_in_seconds=due)
         snapshot = self.known.snapshot(self.pods, self.actor.live())
-        # Set here, because the reporter is not called in a round without the ledger.
+        # This metric is set here, because the reporter is not called in a round without the ledger.
         self.metrics.ledger_known.set(snapshot.ledger is not None)
         with self.metrics.decide_seconds.time():
             plan = decide(snapshot, self.memory, self.settings, self.clock())

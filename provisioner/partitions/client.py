@@ -132,7 +132,7 @@ class Client:
         return text, self._retry_after(reply)
 
     def _retry_after(self, reply: Reply) -> float:
-        """Return the wait in seconds: Retry-After, randomly longer by up to 50 %, or without it the back-off."""
+        """Return the wait in seconds: Retry-After plus up to 50 % at random; without a valid header, the back-off."""
         text = reply.retry_after
         if not (text.isascii() and text.isdigit() and len(text) < 6):
             return self._back_off()

@@ -47,7 +47,7 @@ class Pod:
     deletion_deadline: datetime | None = None
     #: metadata.deletionGracePeriodSeconds: maximum time that the pod takes to end once it is being deleted.
     deletion_grace_seconds: float = 30.0
-    #: Whether the pod gives up its partition before it ends.
+    #: Whether the pod has the annotation RELEASE: the partition may be removed before the pod ends.
     released: bool = False
     #: spec.activeDeadlineSeconds: maximum run time from the pod's start; None if unlimited.
     active_deadline_seconds: float | None = None
@@ -57,7 +57,7 @@ class Pod:
     started_at: datetime | None = None
     #: HOST:PORT of the V-IPU server in the annotations that are set when the gate is removed; empty before.
     told_server: str = ""
-    #: Id of the partition in these annotations, empty before; the pod uses no other partition.
+    #: Id of the partition in the same annotations; empty before. The pod uses no other partition.
     told_partition: str = ""
     #: Whether other containers may use the partition: the init container has succeeded, or the pod is not pending.
     begun: bool = False

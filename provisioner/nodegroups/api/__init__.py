@@ -1,1 +1,1 @@
-"""The API tpu.google.com/v1alpha1: its records, their JSON, its names, and the CustomResourceDefinitions."""
+"""The API tpu.google.com/v1alpha1: records, JSON, names, and the CustomResourceDefinitions."""

@@ -73,7 +73,7 @@ def _meta(kind: Kind, metadata: dict[str, Any]) -> ObjectMeta:
         resource_version=fields.name(metadata.get("resourceVersion")),
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         deleted_at=fields.deletion_deadline(f"{kind} {namespace}/{name}", metadata),
-        # All finalizers, because the patch that removes one contains the others.
+        # All finalizers are read, because the patch that removes one of them contains the others.
         finalizers=finalizers,
         annotations={
             key: bounds.cut(annotations[key], bounds.ANNOTATION)
@@ -87,7 +87,7 @@ Status = TpuNodeGroupStatus | ResourceStatus
 
 
 def child(wanted: Child) -> Json:
-    """Return the JSON that creates a child, with its finalizer. If `owner` is set, the group is label and owner."""
+    """Return the JSON that creates a child, with its finalizer and, if `owner` is set, labels and owner reference."""
     meta = wanted.meta
     metadata: Json = {
         "namespace": meta.namespace,

@@ -48,7 +48,7 @@ class ServiceAccount:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceConfig:
-    """Configuration of a machine: part of a TPUNodeGroup's spec, and of its InstanceTemplate's."""
+    """Configuration of a machine: part of the spec of a TPUNodeGroup, and of an InstanceTemplate."""
 
     machine_type: str
     provisioning_model: ProvisioningModel | None = None
@@ -60,14 +60,14 @@ class InstanceConfig:
     disk_type: str = ""
     secure_boot: bool = False
     subnetwork: str = "default"
-    #: At most one, because Compute Engine takes one.
+    #: At most one account, because Compute Engine accepts only one.
     service_accounts: tuple[ServiceAccount, ...] = ()
     network_tags: tuple[str, ...] = ()
     metadata: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def effective_provisioning_model(self) -> ProvisioningModel:
-        """The provisioning model in effect. If it is not set, it follows from the reservation."""
+        """The provisioning model in effect. By default, RESERVATION_BOUND with a reservation, otherwise STANDARD."""
         if self.provisioning_model is not None:
             return self.provisioning_model
         return ProvisioningModel.RESERVATION_BOUND if self.reservation else ProvisioningModel.STANDARD
@@ -75,7 +75,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """How machines join the cluster. Fields that are not set have the values of the cluster."""
+    """How machines join the cluster. By default, version and address are those of the cluster; the port is 6443."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""
@@ -85,7 +85,7 @@ class BootstrapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupSpec:
-    """One slice, or machines that are a slice each. `shape.resolve` derives which, and the values that are not set."""
+    """One slice, or machines that are a slice each, as `shape.resolve` decides; it also derives values that are not set."""
 
     project: str
     #: Zone of the machines.
@@ -134,7 +134,7 @@ class ManagedInstanceGroupSpec:
 
     @property
     def effective_mode(self) -> SizePolicyMode:
-        """The mode in effect. If it is not set, it follows from the workload policy."""
+        """The mode in effect. By default, BULK with a workload policy, otherwise INDIVIDUAL."""
         if self.target_size_policy_mode is not None:
             return self.target_size_policy_mode
         return SizePolicyMode.BULK if self.workload_policy else SizePolicyMode.INDIVIDUAL

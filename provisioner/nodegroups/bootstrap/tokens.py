@@ -54,7 +54,7 @@ class Token:
     uid: str
     group_namespace: str
     group_name: str
-    #: Name of the machine that the token was created for. The next field is its number (`ManagedInstance.id`).
+    #: Name of the machine that the token was created for. The next field is `ManagedInstance.id` of that machine.
     machine: str
     machine_id: str
     #: "abcdef.0123456789abcdef", for the machine's metadata; empty if the Secret does not contain a valid token.

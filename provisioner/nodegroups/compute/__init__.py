@@ -1,1 +1,1 @@
-"""Client of Compute Engine: records of its resources, the protocol of its calls, and the meaning of its errors."""
+"""Client of Compute Engine: calls, records of resources, JSON, and the meaning of errors."""

@@ -126,7 +126,7 @@ class Proof:
     provider_ids: frozenset[str] = frozenset()
 
     def deadline_for(self, namespace: str) -> datetime | None:
-        """Return the time until which pods without chips of a namespace keep the machines."""
+        """Return the time until which pods without chips of a namespace keep the machines, None if they do not."""
         return self.deadline if namespace == self.namespace else self.deadline_of_others
 
 
@@ -142,7 +142,7 @@ class Delete(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Poll(_OfTarget):
-    """`get_operation`. The result is an Operation, None if Google has forgotten it."""
+    """`get_operation`. The result is an Operation, None if Google has forgotten the operation."""
 
     sort: ClassVar[Sort] = Sort.POLL
     operation: OperationName
@@ -207,7 +207,7 @@ class CreateChild(_OfRecord):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteChild(_OfRecord):
-    """Delete a child, with its UID as precondition. Its finalizer keeps it until its resource is deleted."""
+    """Delete a child, with its UID as precondition. The finalizer keeps the child until its resource is deleted."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

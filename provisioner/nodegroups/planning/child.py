@@ -93,7 +93,7 @@ def step_of(child: Child, round_: Round) -> Step:
     refusal = not_served(child, round_) or squats(child, round_)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
     if round_.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
-        # While Compute Engine accepts calls, the annotation has no effect: machines would remain and cost money.
+        # The annotation has no effect while Compute Engine accepts calls, because machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)

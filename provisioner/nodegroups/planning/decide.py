@@ -57,7 +57,7 @@ class Crashed:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Result of a decision. Its calls and writes are already open in its memory."""
+    """Result of a decision. Its calls and writes are recorded as open in `memory`."""
 
     memory: Memory
     #: Calls, most urgent first.

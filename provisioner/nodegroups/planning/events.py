@@ -45,8 +45,8 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
-#: Minimum interval in seconds between writes of a group's status for each of its machines, and for any number of them.
-#: It applies if only machines, counts or messages have changed. A write stores all machines: 150 kB for 512.
+#: Minimum interval in seconds between writes of a group's status: for each of its machines, and at most. This applies
+#: if only machines, counts or messages have changed, because a write stores all machines: 150 kB for 512.
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 

@@ -134,7 +134,7 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     step = want(known, READ, actions.Read(target=target), due_at, round_)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
-    # A template with a problem is not used, so its model does not matter.
+    # A template with a problem is not used, so its model, which may be unknown, does not matter.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(
         group=group,
@@ -280,7 +280,7 @@ def managed_instance_group(
 
 
 def differs(found: Child, wanted: Child) -> bool:
-    """Return whether a child's spec differs from the wanted one. Defaults of the API server are no difference."""
+    """Return whether a child's spec differs from the wanted one. Values that are equal by default do not differ."""
     match found, wanted:
         case WorkloadPolicy(), WorkloadPolicy():
             return found.spec != wanted.spec
@@ -370,7 +370,7 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
         )
     step = nodes.remove(left, forced=forced)
     if not left:
-        # Tokens identify nodes without labels, so they are deleted after the nodes.
+        # Tokens are deleted after the nodes, because they show to which group a node without labels belongs.
         step = merged(to_write(actions.DeleteToken(name=each.name, uid=each.uid), each.uid) for each in tokens)
     return conditions.deleting(group, Reason.DELETING_NODES, message, step, round_)
 

@@ -85,7 +85,7 @@ def join_machines(
     plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
     steps, unread = [], []
     for key in plan.create:
-        # The node of an earlier machine of that name must be deleted first.
+        # No token before the node of an earlier machine of that name is deleted.
         is_free = round_.nodes.get(f"{zone_of(group)}/{key[0]}") is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:

@@ -2,10 +2,10 @@
 
 A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
 
-Before a group is deleted, its nodes are cordoned by spec.unschedulable, which unlike its taint persists, and its pods
-are evicted. Pods with chips keep the machines until they end or exceed their grace period. Pods without chips keep them
-until a deadline, which is short for pods of other namespaces and for slices that cannot work. The gate checks all of
-this live (`actions.Proof`).
+Before a group is deleted, its nodes are cordoned (by spec.unschedulable: Kubernetes removes the taint without it), and
+its pods are evicted. Pods with chips keep the machines until they end or exceed their grace period. Pods without chips
+keep them until a deadline, which is short for pods of other namespaces and for slices that cannot work. The gate checks
+all of this live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Interval in seconds between lists of machines while pods are being evicted.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
-#: Maximum time in seconds for which pods without chips keep machines, if the namespaces differ or the slice is broken.
+#: Maximum time in seconds for which pods without chips of other namespaces, or on a broken slice, keep the machines.
 _SHORT_DRAIN_SECONDS = 60.0
 #: Minimum interval in seconds between lists of a group that waits for capacity and has no machines.
 _LIST_PLACEHOLDERS_SECONDS = 30.0

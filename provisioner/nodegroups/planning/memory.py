@@ -28,7 +28,7 @@ class Reading:
 
     #: Time at which the request was sent.
     asked_at: datetime
-    #: None if it does not exist.
+    #: None if the resource does not exist.
     resource: Resource | None
     #: Managed instance groups of a project; empty in a reading of another target.
     managers: tuple[Manager, ...] = ()
@@ -59,13 +59,13 @@ class ResourceMemory:
     unsure_at: datetime | None = None
     #: Back-offs by the kind of attempt (`READ` and the constants below it).
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Back-off of a delete that was not sent because its proof failed. None if the last one was sent.
+    #: Back-off of a delete that was not sent because its proof failed. None if the last delete was sent.
     kept: Backoff | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MachineMemory:
-    """Metadata of a machine that has not joined. `Memory.machines` has it by provider id."""
+    """Metadata of a machine that has not joined, a value of `Memory.machines`."""
 
     #: Compute Engine's number of the machine. A new machine under the same name starts with an empty memory.
     id: str
@@ -82,10 +82,10 @@ class MachineMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A machine that counts as lost, since this time."""
+    """A machine that counts as lost, and the time since which it does."""
 
     since: datetime
-    #: Time since which nothing can run on it. None if its node is ready, and it lacks only chips or is not listed.
+    #: Time since which nothing can run on the machine. None if the node is ready, and only chips or the listing lack.
     stopped_since: datetime | None
 
 
@@ -108,7 +108,7 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Lost machines by UID of the group and by name: also that of a node without a listed machine, and "" for the rest.
+    #: Lost machines by UID of the group and by name; also nodes without a listed machine, and "" for missing machines.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Times until which Compute Engine asked for a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)

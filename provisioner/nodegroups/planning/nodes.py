@@ -78,7 +78,7 @@ class Fleet:
 
 def running(fleet: Fleet, group: TpuNodeGroup | None, round_: Round) -> tuple[Node, ...]:
     """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels."""
-    # The node of an earlier machine of this name counts too: pods may be bound to it, and the gate reads it by name.
+    # The node of an earlier machine of this name is included: pods may be bound to it, and the gate reads it by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
     # The machine of a labelled node may have been created after the list.
@@ -106,7 +106,7 @@ def silent_node(nodes: Iterable[Node]) -> str:
 def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
     """Return the machines as last listed, with their current nodes; None if they are not known.
 
-    `chips` is the number of chips that each must have, None if that is unknown.
+    `chips` is the number of chips that each machine must have, None if that is unknown.
     """
     known = round_.known(manager)
     if known.reading is None:

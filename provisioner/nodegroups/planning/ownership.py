@@ -42,7 +42,7 @@ def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
         return False
     if mark is None:
         # Unmarked resources are taken over only under the name of a group's child, which users cannot choose: otherwise
-        # a user could delete any of them by means of an object with its name.
+        # a user could delete any unmarked resource with an object of the same name.
         return group is not None
     # A resource with another object's mark is never taken over, unless that object had the same name and is gone.
     return replace(mark, uid=own.uid) == own

@@ -98,7 +98,7 @@ def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
 
 
 def is_due_soon(loss: Loss | None, round_: Round) -> bool:
-    """Return whether the slice is due to be recreated within REPAIR_AFTER, which the limit on recreations prevents."""
+    """Return whether the slice is due to be recreated within REPAIR_AFTER."""
     soon = waits.after(round_.now, round_.settings.repair_after_seconds)
     return loss is not None and loss.due_at is not None and loss.due_at <= soon
 

@@ -38,12 +38,12 @@ class Node:
     #: gce://PROJECT/ZONE/INSTANCE.
     provider_id: str = ""
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Whether it has the taint of TPU nodes. Other taints are not stored: a machine's metadata may add 262,144 bytes.
+    #: Whether the node has the taint of TPU nodes. Other taints are not stored: they may have 262,144 bytes.
     tainted: bool = False
     unschedulable: bool = False
-    #: Whether its condition Ready is True.
+    #: Whether the condition Ready of the node is True.
     ready: bool = False
-    #: Whether its kubelet had not reported for 10 minutes when Kubernetes set it to not ready (`silent_node`).
+    #: Whether the kubelet had not reported for 10 minutes when Kubernetes set Ready to Unknown (`silent_node`).
     silent: bool = False
     #: google.com/tpu in status.capacity. The next field is the value in status.allocatable.
     capacity_chips: int = 0
@@ -74,13 +74,13 @@ class Pod:
     name: str
     uid: str
     node: str
-    #: Chips that it requests; 1 for claims of unknown size.
+    #: Requested chips; 1 for claims of unknown size.
     chips: int
-    #: Whether its phase is Succeeded or Failed: it no longer needs its node.
+    #: Whether the phase is Succeeded or Failed, so that the pod no longer needs its node.
     finished: bool = False
-    #: metadata.deletionTimestamp: end of its grace period. None if its deletion was not requested.
+    #: metadata.deletionTimestamp: end of the grace period. None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
-    #: Whether it is a DaemonSet's or mirrors a static pod: it ends with its node, and is recreated if it is evicted.
+    #: Whether the pod is a DaemonSet's or a static one: it ends with its node, and is recreated if it is evicted.
     bound_to_node: bool = False
 
     def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
@@ -95,7 +95,7 @@ class DevicePlugin:
     """The DaemonSet of the device plugin."""
 
     uid: str
-    #: Hash of the manifest that it was last applied from; empty if this controller did not create it.
+    #: Hash of the last applied manifest; empty if this controller did not create the DaemonSet.
     version: str = ""
 
 
@@ -177,7 +177,7 @@ class Proposed(open_writes.Proposed[Write]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Step:
-    """Calls, writes and times from a part of a decision. A round makes only the first write of the same object."""
+    """Calls, writes and times from a part of a decision. If several writes are for one object, the first is made."""
 
     calls: tuple[Wanted, ...] = ()
     writes: tuple[Proposed, ...] = ()
@@ -193,7 +193,7 @@ NOTHING = Step()
 
 def merged(steps: Iterable[Step]) -> Step:
     """Return the concatenation of steps."""
-    # Most steps are NOTHING.
+    # Most steps are NOTHING, and need not be copied.
     every = [step for step in steps if step is not NOTHING]
     if not every:
         return NOTHING
@@ -237,7 +237,7 @@ class Round:
     tokens: Mapping[GroupKey, Sequence[Token]]
     #: Number of machines that precede those of a ManagedInstanceGroup in its namespace, by UID (`machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
-    #: Calls without an answer, by the UID of the object.
+    #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
     #: Zones in which most nodes of all groups are not ready although their machines run, probably for a common reason.
     doubtful_zones: frozenset[str] = frozenset()
@@ -353,7 +353,7 @@ def _doubtful_zones(round_: Round) -> frozenset[str]:
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
-    """Return a step with a call, or with its time if it is not due or delayed by a back-off; NOTHING if in flight."""
+    """Return a step with a call or, before the call is due, with that time; NOTHING if the call is in flight."""
     if call.key in round_.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)

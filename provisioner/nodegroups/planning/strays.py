@@ -1,4 +1,4 @@
-"""Finds managed instance groups with this cluster's mark but no object, as after a restore of etcd. Pure."""
+"""Finds managed instance groups with this cluster's mark and no object, as a restore of etcd may leave them. Pure."""
 
 from __future__ import annotations
 

@@ -135,7 +135,7 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
 def _read(
     address: str, standings: Sequence[Standing], strays: Sequence[Stray], round_: Round, *, waits: bool
 ) -> Iterator[Step]:
-    """Yield the next read of a server, or its time. `waits` is whether a pod waits for IPUs of any server."""
+    """Yield the next read of a server, or the time of the read. `waits`: whether a pod waits for IPUs of any server."""
     settings, view = round_.settings, round_.servers[address]
     backoff = round_.memory.servers.get(address)
     if backoff is not None:
@@ -229,7 +229,7 @@ def _as_listed(standing: Standing) -> Entry:
 def _writes(
     entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], round_: Round
 ) -> tuple[list[Proposed[actions.Write]], list[datetime]]:
-    """Return the writes to send now, and the times at which the others may be sent."""
+    """Return the writes to send now, and the times at which the other writes may be sent."""
     of_ledger = [actions.SaveLedger(before=round_.ledger, entries=entries)] if entries != round_.ledger.entries else []
     proposals = (Proposed(write=each, seen=_seen_by(each)) for each in (*of_ledger, *of_pods))
     return choose_writes(proposals, round_.memory.writes, round_.now)

@@ -1,4 +1,4 @@
-"""Events on pods: their texts, and the limits on repetitions and number."""
+"""Events on pods: texts, and limits on the repetition and the number of Events."""
 
 from __future__ import annotations
 

@@ -45,7 +45,7 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ledger:
-    """All entries, as they were last read or written."""
+    """All entries of the ConfigMap, as last read or written."""
 
     entries: tuple[Entry, ...] = ()
     #: metadata.resourceVersion; empty if the ConfigMap does not exist.
@@ -55,7 +55,7 @@ class Ledger:
 
 
 def characters_of(entry: Entry) -> int:
-    """Return the maximum number of characters that an entry takes in the ConfigMap. Its texts are ASCII."""
+    """Return the maximum number of characters of an entry in the ConfigMap. Its texts are ASCII, so need no escapes."""
     texts = (entry.id, entry.namespace, entry.pod, entry.pod_uid, entry.server, entry.allocation)
     return _FRAME_CHARACTERS + sum(map(len, texts))
 

@@ -113,7 +113,7 @@ def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Event) -> It
     """Yield an Event, and a remove of the unusable partition if only the pod's init container can have run."""
     yield notice
     write = round_.memory.writes.get(actions.pod_key(pod))
-    # The live check before a remove could see the gate just before this open write removes it.
+    # No remove during an open write of the pod: the live check could see the gate just before the write removes it.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(standing, round_, unused=True)
@@ -131,7 +131,7 @@ def _release(standing: Standing, round_: Round) -> Iterator[Step]:
         if lets_go_at is not None:
             yield lets_go_at
     elif standing.certain and standing.partition is not None and not standing.outdated:
-        # A pod with its gate does not use this partition: it waits for another one.
+        # A pod that still has its gate does not use this partition, but waits for another one.
         unused = pod is not None and pod.gated
         yield from _remove(standing, round_, unused=unused, past_deletion=round_.past_deletion(pod))
 

@@ -34,7 +34,7 @@ class PartitionMemory:
     active_at: datetime | None = None
     #: Whether a create was rejected, or an unused partition was removed; reset when a reading lists the partition.
     refused: bool = False
-    #: Back-off of creates; None once the partition is listed.
+    #: Back-off of creates; None after the partition was listed.
     backoff: Backoff | None = None
     removing: Backoff | None = None
     #: Time since which the pod has had this partition and no gate, but no node; None if it is in another state.
@@ -63,15 +63,15 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """Memory of the loop. Each decision and each answer replaces it as a whole."""
+    """All state that is remembered between decisions. Each decision and each answer replaces it as a whole."""
 
-    #: Entries by id.
+    #: Memory of entries by id.
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
-    #: Failed creates by UID of the pod and by allocation.
+    #: Failed creates by UID of the pod and by allocation, until a partition of the pod is active.
     refusals: Mapping[str, Mapping[Site, Refusal]] = field(default_factory=dict)
     #: Back-off of reads by HOST:PORT.
     servers: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Strays by server and id.
+    #: Memory of strays by server and id.
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
     #: Time at which a deletion was first seen, by UID and deletionTimestamp, which is from another clock.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)

@@ -101,7 +101,7 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return whether a reservation may delay other pods. The size may never fit, or be rejected for a long time."""
+        """Return whether a reservation may delay other pods. A size that is rejected for long may lose this right."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 

@@ -303,7 +303,7 @@ def _choose(
         return Wait.OTHERS, words, ()
     unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})
     if unread:
-        # Right after the start, no read has been tried.
+        # Without a failure, no read has been tried yet: the process has just started.
         how = "cannot be read" if any(round_.servers[each].failure for each in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

@@ -110,7 +110,7 @@ def standing_of(entry: Entry, round_: Round) -> Standing:
     else:
         phase = Phase.WANTED
     if phase in _USELESS and pod is not None and pod.gated and cannot_be_removed(known):
-        # The pod waits for another partition, on another server.
+        # The pod does not wait for this partition any longer, but for one on another server.
         phase = Phase.RELEASING
     outdated = not shows_changes
     return Standing(entry=entry, pod=pod, phase=phase, known=known, partition=partition, reads=reads, outdated=outdated)
@@ -127,7 +127,7 @@ def _is_misplaced(entry: Entry, pod: Pod) -> bool:
 
 
 def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, round_: Round) -> Phase:
-    """Return the phase of an entry whose server cannot be read. `wanted` is its pod if the pod needs the partition."""
+    """Return the phase of an entry whose server cannot be read. `wanted` is the pod, None if it needs no partition."""
     if entry.server not in round_.servers:
         # The server is no longer in the settings. A pod whose annotation names the partition may still use it.
         return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING
@@ -144,7 +144,7 @@ def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
     """Return whether an entry is given up and its pod waits again; for a pod without gate, after several attempts."""
     if pod.told_server and pod.told_server not in round_.servers:
-        # The pod's server is not in the settings, so it is unknown which server that is.
+        # The entry is kept: the annotation names a server that is not in the settings, and it may be this one.
         return False
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MOST_TRIES

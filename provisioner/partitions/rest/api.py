@@ -330,7 +330,7 @@ class PartitionsApi:
     # --- state ---
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return a partition's pod, and its record and entry if known. Raises Refused if the caller may not see it."""
+        """Return identity and record of a partition's pod, and the entry. Raises Refused if access is not allowed."""
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -381,7 +381,7 @@ def _creating(pod: Pod, entry: Entry, message: str) -> Response:
 
 
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
-    """Return whether an entry is a pod's (`owner`: prefix of its ids). If the pod has an annotation, it decides."""
+    """Return whether an entry has a pod's prefix of ids (`owner`), and is the one in the pod's annotation, if any."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
 
 

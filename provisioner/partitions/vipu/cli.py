@@ -280,7 +280,7 @@ class VipuCommand:
     _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may use; if V-IPU is too old to list them, an allocation without name."""
+        """Return the allocations that this user may use; an unnamed allocation if V-IPU does not support the list."""
         answer = self._run(Verb.READ, "list", "allocations")
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
