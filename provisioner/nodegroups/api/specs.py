@@ -85,7 +85,7 @@ class BootstrapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupSpec:
-    """One slice, or machines that are a slice each, as `shape.resolve` decides; it also derives values that are not set."""
+    """One slice, or machines that are a slice each: `shape.resolve` derives which, and all values that are not set."""
 
     project: str
     #: Zone of the machines.

@@ -178,7 +178,7 @@ class Request:
 def parse_request(raw: object) -> Request | None:
     """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    The certificate request in it is parsed last and only if it is short, because any bootstrap token can send others.
+    The certificate request in it is parsed last and only if it is short: a client with any token can send others.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))

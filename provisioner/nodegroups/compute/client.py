@@ -162,7 +162,7 @@ class ComputeClient:
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
     ) -> records.Operation:
-        """Submit the deletion of a resource and of its machines, if any. OPERATION_IN_THE_WAY if the resource is in use."""
+        """Submit the deletion of a resource, with its machines. OPERATION_IN_THE_WAY if the resource is in use."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)

@@ -45,8 +45,8 @@ WARNED_OF = frozenset(
         Reason.RECREATING,
     }
 )
-#: Minimum interval in seconds between writes of a group's status: for each of its machines, and at most. This applies
-#: if only machines, counts or messages have changed, because a write stores all machines: 150 kB for 512.
+#: Minimum interval in seconds between writes of a group's status, for each machine of the group, and its upper limit.
+#: It applies if only machines, counts or messages have changed: a write stores all machines, 150 kB for 512.
 _PAUSE_SECONDS, _MAX_PAUSE_SECONDS = 0.05, 5.0
 _CLEANING_UP = frozenset({Reason.DELETING_MIG, Reason.DRAINING_NODES})
 
@@ -87,7 +87,7 @@ def set_finalizers(record: Record, finalizers: Iterable[str], round_: Round) -> 
     step = to_write(write, record.meta.resource_version)
     if why := round_.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # Both steps write the same object, and a round makes only the first write. The status changes only once.
+        # Both steps write the same object, and a round makes only the first write: now the status, later the finalizers.
         return propose(record, record.status, (refusal,), round_.now) + step
     return step
 

@@ -85,7 +85,7 @@ class Lost:
     """A machine that counts as lost, and the time since which it does."""
 
     since: datetime
-    #: Time since which nothing can run on the machine. None if the node is ready, and only chips or the listing lack.
+    #: Time since which nothing can run on the machine. None if its node is ready, but lacks chips or is not listed.
     stopped_since: datetime | None
 
 
