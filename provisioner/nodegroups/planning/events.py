@@ -87,7 +87,7 @@ def set_finalizers(record: Record, finalizers: Iterable[str], round_: Round) -> 
     step = to_write(write, record.meta.resource_version)
     if why := round_.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # Both steps write the same object, and a round makes only the first write: now the status, later the finalizers.
+        # Both steps write the same object, and a round makes only the first write: the status, then the finalizers.
         return propose(record, record.status, (refusal,), round_.now) + step
     return step
 
