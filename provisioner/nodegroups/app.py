@@ -1,4 +1,4 @@
-"""The controller of node groups: its loop (observe, decide, act, report), and its assembly from parts."""
+"""The controller of node groups: the loop (observe, decide, act, report), and the assembly of all parts."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ The object must be in deletion, the nodes must be cordoned, and no pod may keep 
 bound after the last check: a node that registers later has no chips before its device plugin runs, 13 s later.
 
 The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
-without labels of any group. It reads the nodes of other machines by name; these have no device plugin yet.
+without labels of any group. It reads the nodes of other machines by name; such nodes have no device plugin yet.
 """
 
 from __future__ import annotations

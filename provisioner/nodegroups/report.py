@@ -23,7 +23,7 @@ _PASSING = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.ALREADY_EXIS
 
 @dataclass(slots=True, kw_only=True)
 class Reporter(PlanReporter):
-    """Reports decisions and answers."""
+    """Reports decisions and answers as Events, log lines and metrics."""
 
     metrics: Metrics
     #: Whether this is a dry run, in which only the actor reports the changes.

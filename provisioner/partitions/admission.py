@@ -41,7 +41,7 @@ _MOUNT = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly"
 _API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
 #: Requests equal limits, so that a Guaranteed pod remains Guaranteed. The program uses 30 MiB.
 _RESOURCES = {"cpu": "250m", "memory": "128Mi"}
-#: UID of the image's user.
+#: UID of the user in the image of the init container.
 _USER = 65532
 _TOKEN_SECONDS = 3600
 #: Values of IPU_INJECTION: inject nothing; inject the node's network and all privileges, as Graphcore's plugin does.
@@ -223,7 +223,7 @@ def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
 
 
 def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
-    """Yield the reasons for which a pod must be rejected."""
+    """Yield the reasons why a pod must be rejected."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = sum(len(fields.sequence(spec.get(part))) for part in ("initContainers", "containers"))
     if containers > bounds.IPU_CONTAINERS:

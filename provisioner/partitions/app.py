@@ -168,7 +168,7 @@ def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand])
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),
-        # If the ConfigMap does not exist, no partition was ever recorded.
+        # If the ConfigMap does not exist, no partition was ever recorded, so the ledger is empty.
         ledger=lambda: next(iter(ledger.records().values()), Ledger()),
         vipu=vipu.get,
         problems=lambda: tuple(filter(None, (doubt_of("pods", loop.pods), doubt_of("configmaps", ledger)))),

@@ -78,7 +78,7 @@ class Board:
             self._published = plan.view, snapshot.servers, at
 
     def stand_by(self) -> None:
-        """Show that another replica leads."""
+        """Show that this replica does not lead, and drop the last decision."""
         self._leading, self._problems, self._published = False, (), None
 
     def document(self) -> Document:

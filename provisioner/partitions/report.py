@@ -24,7 +24,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Reporter(PlanReporter):
-    """Reports decisions and answers."""
+    """Reports decisions and answers as Events, log lines and metrics."""
 
     metrics: Metrics
     clock: Callable[[], datetime]

@@ -124,7 +124,7 @@ def is_identity(namespace: str, name: str, uid: str) -> bool:
 
 
 def group_labels(group: ObjectMeta) -> dict[str, str]:
-    """Return the two labels that identify a group. Its name must have at most NAME_BUDGET characters."""
+    """Return the two labels that identify a group. The group's name must have at most NAME_BUDGET characters."""
     return {GROUP_NAMESPACE: group.namespace, GROUP_NAME: group.name}
 
 

@@ -89,7 +89,7 @@ def not_ready(reason: Reason, message: str, condition_type: ConditionType = Cond
 
 
 def created(note: str = "") -> Condition:
-    """Return the condition of a resource that exists."""
+    """Return the condition of a resource that exists. `note` is the message."""
     return Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.CREATED, message=note)
 
 

@@ -53,12 +53,12 @@ class ObjectMeta:
     generation: int = 0
     resource_version: str = ""
     created_at: datetime | None = None
-    #: deletionTimestamp: time at which the deletion was requested. None if it was not.
+    #: deletionTimestamp: time at which the deletion was requested. None if no deletion was requested.
     deleted_at: datetime | None = None
     finalizers: tuple[str, ...] = ()
     #: Only the annotations in `names.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Group that controls the child. Only written: None after reading, because any user can set an owner reference.
+    #: Group that owns the child. Used only for creates, never read: any user can set an owner reference.
     owner: ObjectMeta | None = None
 
     @property

@@ -27,7 +27,7 @@ from provisioner.nodegroups.api import names
 NAMESPACE = "kube-system"
 #: Time for which a token is valid.
 LIFE = timedelta(minutes=30)
-#: Minimum remaining validity of the token of a machine that has not joined; with less, it gets a new token.
+#: Minimum remaining validity of the token of a machine that has not joined. With less, the machine gets a new token.
 LEAST_LEFT = timedelta(minutes=10)
 
 #: Maximum number of tokens of all groups together. Kubernetes adds a signature to the ConfigMap cluster-info for each

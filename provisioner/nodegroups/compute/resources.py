@@ -82,7 +82,7 @@ def manager_body(manager: records.Manager) -> dict[str, Any]:
         "targetSize": manager.target_size,
         **_body(
             name=manager.name,
-            # Prefix of the machines' names. Compute Engine rejects one with more than 58 characters.
+            # Prefix of the machines' names. Compute Engine rejects a prefix of more than 58 characters.
             baseInstanceName=manager.name[:58].rstrip("-"),
             description=manager.description,
             instanceTemplate=manager.template,
@@ -259,7 +259,7 @@ def _items_of(raw: object) -> dict[str, str]:
 
 
 def _whole(raw: object) -> int:
-    """Read an integer that may be a string; 0 if it is neither."""
+    """Read an integer that may be a string of digits; 0 if the value is anything else."""
     if type(raw) is int:
         return raw
     text = fields.text(raw)

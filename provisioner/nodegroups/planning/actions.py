@@ -105,7 +105,7 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Conditions for the delete of a managed instance group and its machines, which the gate checks live before it.
+    """Conditions for the delete of a managed instance group and its machines. The gate checks them live right before.
 
     The child exists with this UID and is being deleted. Every node of these machines, and every ready node with the
     group's labels, is unschedulable. No unfinished pod within its grace period keeps a machine (`Pod.keeps_machine`).

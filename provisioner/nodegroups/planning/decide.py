@@ -160,7 +160,7 @@ def _conclude(unit: tuple[Record, ...], round_: Round) -> _Concluded:
 
 
 def _tell(record: Record, error: Exception, round_: Round) -> Step:
-    """Return a step that reports an exception in the condition Ready. If that fails, only the log reports it."""
+    """Return a step that reports an exception in the condition Ready, or NOTHING if that raises one as well."""
     # The message does not contain the text of the error: it may differ in each round, and so cause a write each time.
     message = (
         "a mistake in the provisioner keeps this object from being served, and it is tried again: "

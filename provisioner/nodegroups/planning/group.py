@@ -115,7 +115,7 @@ def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
 
 
 def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
-    """Derive the machines of the group, from its own instanceConfig or from its user's template."""
+    """Derive the machines of a group from instanceConfig, or from the template that the user created."""
     config = group.spec.instance_config
     if config is not None:
         return _shaped(Sightings(group=group, model=config.effective_provisioning_model), config.machine_type)
@@ -325,7 +325,7 @@ def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
 
 
 def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
-    """Delete children whose finalizer was already removed: their creates were in flight when the group was deleted."""
+    """Delete children that appeared after the group's finalizer for them was removed: their creates were in flight."""
     step = NOTHING
     for finalizer, (kind, _) in _CHILDREN.items():
         child = round_.child_of(group, kind)
@@ -335,7 +335,7 @@ def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
 
 
 def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
-    """Delete a child. Return None if it does not exist."""
+    """Return a step that deletes a child and reports that, None if the child does not exist."""
     child = round_.child_of(group, kind)
     if child is None:
         return None
@@ -376,7 +376,7 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
 
 
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
-    """Delete the DaemonSet with the last group, unless this controller did not create it."""
+    """Return a step that deletes the DaemonSet with the last group. None if it is needed, missing or another's."""
     plugin = round_.snapshot.device_plugin
     # Pods with chips may run on nodes of other groups, also of deleted groups whose pods have not ended.
     needed = any(

@@ -51,7 +51,7 @@ class Node:
 
     @property
     def is_named_as_its_machine(self) -> bool:
-        """Whether the node has its machine's name, short or with a domain. A kubelet can claim any provider id."""
+        """Whether the node has its machine's name, short or with a domain. If not, the provider id may be false."""
         machine = self.provider_id.rpartition("/")[2]
         return self.name == machine or self.name.startswith(f"{machine}.")
 

@@ -30,9 +30,9 @@ class SiteSupply:
     total: int | None
     #: IPUs of each recorded partition, and seconds until its pod's deadline frees them; infinite if unknown.
     ours: tuple[tuple[int, float], ...] = ()
-    #: IPUs of partitions that are not in the ledger.
+    #: IPUs of listed partitions that are not in the ledger, or that have no known allocation.
     others: int = 0
-    #: IPUs without those of partitions that may never be removed; None if the total is unknown.
+    #: IPUs except those of other clusters' partitions, or of permanent partitions; None if the total is unknown.
     within_reach: int | None
     #: Whether the server can be read.
     usable: bool = True

@@ -43,7 +43,7 @@ from provisioner.runtime.resources import Endpoint, client_of, is_json, make_app
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 
-#: Values of Retry-After in seconds: while a pod waits, while its partition is created, and if the state is unknown.
+#: Values of Retry-After in seconds: while a pod waits, while the partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
 #: A body has about 300 bytes, a token 1,500. A slow V-IPU server results in 503 before `request_seconds`.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
@@ -57,7 +57,7 @@ _KEPT_SECONDS = 10.0
 _MOST_KEPT = 4096
 #: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MOST_READS = 2, 128
-#: Maximum wait in seconds of a request for a read, which continues afterwards; seconds for which a result is reused.
+#: Maximum wait in seconds of a request for a read, which continues for later requests. Time for reuse of its result.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
@@ -91,7 +91,7 @@ class Shared:
         return found[1]
 
     def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
-        # Retrieve the exception: no client may be left to do so.
+        # Retrieve the exception here, because every client may have disconnected.
         if (task.cancelled() or task.exception()) and self._asked.get(key) is task:
             del self._asked[key]
 
@@ -117,7 +117,7 @@ class Access:
         self._shared = Shared(_KEPT_SECONDS)
 
     async def identify(self, authorization: str, client: str) -> Caller:
-        """Return the sender of a request. Raises Refused, Busy, or ClusterError if the API server fails."""
+        """Return the sender of a request. Raises Refused if the token is invalid, Busy, or ClusterError."""
         token = wire.token_of(authorization)
         # Keep only a hash, so that the memory contains no tokens.
         key = hashlib.sha256(token.encode()).digest()
@@ -258,7 +258,7 @@ class PartitionsApi:
         ledger, owner = self._ledger(), names.owner_id(self._cluster_uid(), asked.uid)
         pod = self._pod(whose)
         if pod is None:
-            # The token proves that the pod exists, so its record must still arrive.
+            # The token proves that the pod exists, so the watch has not delivered the pod yet.
             raise Refused(
                 503, "the controller has not seen the pod yet; try again", retry_after_seconds=_MAKING_SECONDS
             )
@@ -281,7 +281,7 @@ class PartitionsApi:
             # Until the gate is removed, the partition may still be removed and recreated.
             return _creating(pod, entry, "the partition is being created")
         if not pod.node:
-            # The caller runs on a node, so this record is outdated. The partition may have been taken back before.
+            # The caller runs on a node, so the record of the pod is outdated. The partition may have been taken back.
             return _creating(pod, entry, "the pod was not seen on a node yet")
         message, configuration = await self._read(entry)
         if not configuration:
@@ -330,7 +330,7 @@ class PartitionsApi:
     # --- state ---
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return identity and record of a partition's pod, and the entry. Raises Refused if access is not allowed."""
+        """Return a partition's pod, as identity and as last seen, and the entry. Raises Refused unless both may be seen."""
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -411,7 +411,7 @@ class Rest:
             self.certificate.stop()
 
     def problems(self) -> Sequence[str]:
-        """Return why TLS cannot be served. If new certificate files are invalid, the last valid certificate is used."""
+        """Return why TLS cannot be served; empty if it can, even if new files are invalid and the last ones are used."""
         return self.certificate.problems() if self.certificate is not None else ()
 
 
