@@ -166,7 +166,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
-    """Return the patch that adds a pod's variables; `owner` is the raw object that `owner_to_read` names."""
+    """Return the patch that adds a pod's variables, and problems; `owner` is the object of `owner_to_read`, or empty."""
     pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
@@ -304,7 +304,7 @@ def _stateful(pod: TpuPod) -> bool:
 
 
 def _name_of_slice(pod: TpuPod) -> dict[str, str]:
-    """Return the variable that names the slice of a pod of a RayCluster, as GKE's Ray add-on does."""
+    """Return the variable that names the slice of a RayCluster's pod, as GKE's Ray add-on does; empty for other pods."""
     group, replica = (pod.marks.get(each, "") for each in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
     is_ray = pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
     return {"TPU_NAME": f"{group}-{replica}"} if is_ray and group and replica else {}

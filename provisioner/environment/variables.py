@@ -177,7 +177,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
 
 
 def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
-    """Return the host names of the slice's pods, in order."""
+    """Return the host names of the slice's pods, in order; only localhost without a numbering."""
     if numbering is None:
         return [LOCAL]
     pods = slice_pods(layout, numbering)

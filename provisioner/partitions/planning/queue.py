@@ -155,7 +155,7 @@ class Wait(Enum):
     QUEUE = "queue"
     #: The limit of the namespace is used, or its older pods wait for the rest.
     LIMIT = "limit"
-    #: No server has an allocation that is large enough, or may have one.
+    #: No server that the pod may use has, or may have, an allocation that is large enough.
     IMPOSSIBLE = "impossible"
     #: Partitions of other clusters, or partitions that may never be removed, use the IPUs.
     OTHERS = "others"

@@ -330,7 +330,7 @@ class PartitionsApi:
     # --- state ---
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return a partition's pod, as identity and as last seen, and the entry. Raises Refused unless both may be seen."""
+        """Return a partition's pod (identity, and record if known) and entry. Raises Refused if access is denied."""
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -411,7 +411,7 @@ class Rest:
             self.certificate.stop()
 
     def problems(self) -> Sequence[str]:
-        """Return why TLS cannot be served; empty if it can, even if new files are invalid and the last ones are used."""
+        """Return why TLS cannot be served, empty if it can. If new files are invalid, the last certificate is served."""
         return self.certificate.problems() if self.certificate is not None else ()
 
 
