@@ -163,7 +163,7 @@ def _pods_of(job: Mapping[str, Any]) -> int:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Return whether one-VM slices form a multislice: by the pod's label, or if its JobSet may have several of them."""
+    """Return whether one-VM slices form a multislice: the pod's label decides, or its JobSet may have several."""
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"

@@ -130,7 +130,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
-    """Return "disabled" if a label or annotation of INJECT_KEYS has this value, else "enabled" if one has it, or ""."""
+    """Return "disabled" if a label or annotation of INJECT_KEYS has this value, "enabled" if one has that, else ""."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")

@@ -89,7 +89,7 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
     # A slice of one VM outside a multislice needs no host names of other pods, so its owner is not read.
     alone = layout is not None and layout.one_host and not slices_together(pod, {})
     key = owner_to_read(pod) if asked or not alone else None
-    # The number of host names determines how long the answer takes.
+    # The answer takes long only if it contains many host names.
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
     if key is not None:
         return partial(_judged_by_owner, pod, key, read_owner, settings)
@@ -166,7 +166,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
-    """Return the patch that adds a pod's variables, and problems; `owner` is the object of `owner_to_read`, or empty."""
+    """Return the patch that adds a pod's variables, and problems. `owner` is that of `owner_to_read`, or empty."""
     pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
@@ -252,11 +252,11 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
         missing = [each for each in names if is_absent(each, container, variables)]
         given = [each for each in names if each not in missing and _begins(each, container, variables)]
         if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
-            # Users may set only the host names: the worker index is added nevertheless.
+            # Users may set only the host names. Then the worker index is added nevertheless.
             missing.remove(WORKER_ID)
         for each in missing if given else ():
             del variables[each]
-        # Users set an empty value to disable the group, so it is no problem.
+        # Users set an empty value to disable a group, so missing variables are no problem then.
         if missing and given and all(container.given[each].value != "" for each in given):
             problems.append(
                 f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
@@ -304,7 +304,7 @@ def _stateful(pod: TpuPod) -> bool:
 
 
 def _name_of_slice(pod: TpuPod) -> dict[str, str]:
-    """Return the variable that names the slice of a RayCluster's pod, as GKE's Ray add-on does; empty for other pods."""
+    """Return the variable that names the slice of a RayCluster's pod, as in GKE's Ray add-on; empty for other pods."""
     group, replica = (pod.marks.get(each, "") for each in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
     is_ray = pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
     return {"TPU_NAME": f"{group}-{replica}"} if is_ray and group and replica else {}

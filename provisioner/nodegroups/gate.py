@@ -70,7 +70,7 @@ class Gate:
             raise KeptError(f"{kind} {meta} is not being deleted")
 
     def _nodes(self, proof: Proof, selected: Iterable[Node]) -> list[Node]:
-        """Return the nodes that must be cordoned and have no pod that keeps its machine."""
+        """Return the nodes that must be cordoned, and must have no pod that keeps their machine."""
         nodes = {node.name: node for node in selected if _counts(node, proof)}
         missing = proof.provider_ids - {node.provider_id for node in nodes.values()}
         for node in self.for_each(self._node_of_machine, sorted(missing)):

@@ -45,7 +45,7 @@ class Writer:
     draw_token: Callable[[], str] = draw_token
 
     def write(self, what: actions.Write) -> None:
-        """Make one write. An object that is already deleted, or a child that exists already, is no error."""
+        """Make one write. A delete of a missing object, or a create of an existing child, is no error."""
         match what:
             case actions.CreateChild():
                 self._create_child(what.record)

@@ -25,7 +25,7 @@ CA_HASH = "kubeadm-ca-hash"
 VERSION = "kubeadm-kubernetes-version"
 DEFAULT_PORT = 6443
 
-#: Default address of the Debian packages of Kubernetes, which have a folder for each minor version.
+#: Default address of the Debian packages of Kubernetes, with a folder for each minor version.
 REPOSITORY = "https://pkgs.k8s.io"
 _HOST = re.compile(r"[A-Za-z0-9]([-.A-Za-z0-9]{0,252}[A-Za-z0-9])?")
 _WITH_USERS = """\

@@ -219,7 +219,7 @@ class ComputeClient:
         return self._change(subject, Call.UPDATE, scope, request, said=(name, *items))
 
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
-        """Return an operation, also a failed one. NOT_FOUND says nothing about the outcome of the operation."""
+        """Return an operation, even if it failed. After NOT_FOUND, the outcome of the operation is unknown."""
         read = partial(resources.operation_of, scope=scope)
         return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, read)
 

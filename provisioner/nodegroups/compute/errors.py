@@ -105,7 +105,7 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return the failure of completed work: its kind is that of the first known error. `call` started the work."""
+    """Return the failure of completed work, of the kind of the first known error. `call` started the work."""
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((each for each in kinds if each is not None), None)

@@ -98,7 +98,7 @@ class BulkOperation:
     """Creation of all machines of a BULK group together, as of Google's last progress check."""
 
     in_progress: bool
-    #: Failures in that check, such as a stockout. Google continues to try.
+    #: Failures in the last check, such as a stockout. Google continues to try.
     failures: tuple[Failure, ...] = ()
 
 
@@ -163,7 +163,7 @@ class Instance:
     """A machine with its metadata."""
 
     name: str
-    #: Items of the metadata. A change of them must contain the fingerprint in the next field.
+    #: Items of the metadata. A change of the items must contain the fingerprint in the next field.
     items: Mapping[str, str] = field(default_factory=dict)
     fingerprint: str = ""
     id: str = ""

@@ -69,7 +69,7 @@ class Outcome:
     """Result of the decision about a child in one round."""
 
     step: Step = NOTHING
-    #: None if the condition does not change; `url` likewise.
+    #: None if the condition does not change. The same applies to `url`.
     condition: Condition | None = None
     url: str | None = None
     #: Whether this controller's finalizer may be removed from the object.

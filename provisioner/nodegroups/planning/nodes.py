@@ -39,7 +39,7 @@ class Member:
 
     @property
     def reports(self) -> bool:
-        """Whether the node is ready. Then the machine runs: if it was listed as stopped, it has been started since."""
+        """Whether the node is ready. Then the machine runs: if listed as stopped, it may have been started since."""
         return self.node is not None and self.node.ready
 
     @property

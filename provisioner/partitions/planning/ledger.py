@@ -55,7 +55,7 @@ class Ledger:
 
 
 def characters_of(entry: Entry) -> int:
-    """Return the maximum number of characters of an entry in the ConfigMap. Its texts are ASCII, so need no escapes."""
+    """Return the maximum number of characters of an entry in the ConfigMap, provided that the texts in it are ASCII."""
     texts = (entry.id, entry.namespace, entry.pod, entry.pod_uid, entry.server, entry.allocation)
     return _FRAME_CHARACTERS + sum(map(len, texts))
 

@@ -1,9 +1,9 @@
 """Decides which waiting pods get a partition now, and in which allocation: EASY backfill, as in Slurm and Maui.
 
-Pods are served in the order of the queue. The first pod that cannot start gets a reservation on the allocation that,
-by the activeDeadlineSeconds of the pods there, first has enough free IPUs (at the shadow time), or without deadlines on
-that with the most free IPUs. A younger pod gets IPUs there only if it ends before the shadow time, or if the
-reservation does not need them. A pod that cannot use this allocation may get a reservation on another one.
+Pods are served in the order of the queue. The first pod that cannot start gets a reservation on one allocation: the one
+that first has enough free IPUs by the activeDeadlineSeconds of its pods (at the shadow time), or without deadlines the
+one with the most free IPUs. A younger pod gets IPUs there only if it ends before the shadow time, or if the reservation
+does not need them. A pod that cannot use this allocation may get a reservation on another one.
 
 A server may reject a partition although enough IPUs are free. The pod's shadow time is then at least the end of the
 first partition there; without deadlines, the pod's reservation lasts for `crowded_seconds`.

@@ -163,7 +163,7 @@ class Wait(Enum):
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: In all large allocations, creates failed or the pod's old partition cannot be removed.
+    #: In each allocation that is large enough, creates failed or an old partition of the pod cannot be removed.
     REFUSED = "refused"
 
 

@@ -27,7 +27,7 @@ class Phase(Enum):
     MISPLACED = "misplaced"
     #: The partition was in the pod's annotation, and no longer exists.
     LOST = "lost"
-    #: The entry is given up: the server rejected it, fails for long or no longer fits the pod. The pod waits again.
+    #: The entry is given up: the partition was rejected, fails for long or no longer fits the pod, which waits again.
     WITHDRAWN = "withdrawn"
     #: No pod needs the partition, or its pod waits for another one because this one cannot be removed.
     RELEASING = "releasing"

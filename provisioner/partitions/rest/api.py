@@ -57,7 +57,7 @@ _KEPT_SECONDS = 10.0
 _MOST_KEPT = 4096
 #: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MOST_READS = 2, 128
-#: Maximum wait in seconds of a request for a read, which continues for later requests. Time for reuse of its result.
+#: Maximum wait in seconds of a request for a read, which continues afterwards, and time in seconds to reuse a result.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
@@ -411,7 +411,7 @@ class Rest:
             self.certificate.stop()
 
     def problems(self) -> Sequence[str]:
-        """Return why TLS cannot be served, empty if it can. If new files are invalid, the last certificate is served."""
+        """Return why TLS cannot be served, empty if it can. If new files are invalid, the last certificate is used."""
         return self.certificate.problems() if self.certificate is not None else ()
 
 
