@@ -1,4 +1,4 @@
-"""Assigns pools: which labels the nodes of each pool should have, so that only the pods of one slice are bound there.
+"""Chooses the labels of the nodes of each pool, so that only the intended pods can be bound there.
 
 A pool is assigned to one slice, free, or open. Only marked pods can be bound to an assigned pool, no pods with chips
 to a free one, and unmarked pods to an open one, whose nodes have no labels. The labels are read back from the nodes in
@@ -26,7 +26,7 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
 
     A pool goes from one slice to another in three steps. First all its nodes become free, so that no further pod of the
     first slice is bound there. Then one node is assigned, after the caller has verified live that no pod with chips is
-    on any node of the pool, because the cached pods may be old. Then the other nodes are assigned, each after a look.
+    on any node of the pool, because the cached pods may be old. Then each other node is assigned after the same check.
     """
     found: list[Assignment] = []
     occupied = {pod.node_name for pod in round_.snapshot.pods if not pod.finished}
@@ -43,7 +43,7 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif round_.made_for.get(pool.name) == matching.claimed.get(pool.name):
-            # Only pods of this slice could be bound since the nodes were created.
+            # Every pod bound since the create of the pool is of this slice, so no check is needed.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(current):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -57,7 +57,7 @@ def _wanted(
 ) -> Mapping[str, str | None] | None:
     """Return the labels that the nodes of a pool should have; None if no label is to be changed."""
     if pool.undecided:
-        # The caches may not show the pods of its workload.
+        # The caches may lack pods that use the pool, so its labels stay.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
@@ -68,18 +68,18 @@ def _wanted(
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # The leader may have been bound before all nodes were opened. Labels of its own slice stay, because some of its
-        # pods may be marked: they were created while the policy was installed, and may not exist now.
+        # The other nodes are opened as well: the leader may have been bound to the first open node. Labels of its slice
+        # stay for its marked pods, which were created while the policy was installed, and may be missing now.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # No pod may be bound to a pool that no slice needs, if the provisioner has labelled its nodes before.
+        # A pool that no slice needs becomes free, so that no pod is bound to it; an open pool stays open.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = round_.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts of a workload its pool waits for the next pods; labels of another slice are removed.
+        # Between two attempts of a workload, its pool keeps or gets back this slice's labels; other labels are removed.
         created = _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_) if slice_.mark else OPEN
@@ -104,7 +104,7 @@ def _labels_of(slice_: Slice) -> Mapping[str, str]:
 
 
 def label_job_nodes(round_: Round) -> Iterator[Assignment]:
-    """Yield the label of a child Job for each node that lacks it, so that JobSet's own node selector finds the node.
+    """Yield the child Job's label for each node that lacks it, so that pods with JobSet's node selector fit the node.
 
     Pools that were created for one child Job have the label from their create; nodes that GKE recreates lack it.
     """

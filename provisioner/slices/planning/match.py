@@ -1,8 +1,8 @@
 """Matches slices with pools: first by use, then by assignment, then in the order of the line.
 
-A slice holds every pool that its pods are bound to, whatever labels say. A slice without bound pods returns to the pool
-that it had last, that is assigned to it, or that was created for it. Free pools go to the first slice in the line that
-they fit; `planning.assignment` then writes the labels that keep all other pods off.
+A slice holds every pool that its pods are bound to, even if the labels of the nodes name another slice. A slice without
+bound pods returns to the pool that it had last, that is assigned to it, or that was created for it. Free pools go to
+the first slice in the line that they suit; `planning.assignment` then writes the labels that keep all other pods off.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ from provisioner.slices.planning.spec.capacity import wants_one_zone
 _Holders = Mapping[PoolName, frozenset[SliceId | None]]
 _K = TypeVar("_K")
 _V = TypeVar("_V")
-#: Maximum time for which a slice counts on a ready pool that was created for another slice while none of its pods is
-#: bound to it: the scheduler retries every unschedulable pod within 5.5 minutes.
+#: Maximum time for which a slice with pods counts on a ready pool of another slice while the scheduler binds no pod of
+#: the slice to the pool. The scheduler retries every unschedulable pod within 5.5 minutes.
 _UNBOUND_AT_MOST = timedelta(minutes=6)
 #: Maximum time for which a slice without pods counts on its pool: the Job controller waits up to 10 minutes before it
 #: replaces a pod that failed.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
-#: Minimum age of a warm pool that is replaced before maintenance of its host. Younger pools are kept, because
-#: maintenance may be announced for all hosts at the same time, including those of a new pool.
+#: Minimum age of a node whose announced maintenance causes its warm pool to be replaced. Younger pools are kept,
+#: because maintenance may be announced for all hosts at the same time, including those of a new pool.
 _REPLACED_AFTER = timedelta(days=1)
 
 
@@ -58,17 +58,17 @@ class Matching:
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
-    #: Slices that share a pool and wait for one of its nodes. One of them may be its claimant.
+    #: Slices that share each pool and wait for one of its nodes; the pool's claimant may be among them.
     seats: Mapping[PoolName, Sequence[SliceId]]
-    #: Slices with pods on nodes of no known node pool, and without pods on a node pool.
+    #: Slices with bound pods, all of them on nodes that belong to no known node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, in the order of the line.
+    #: Slices that want a pool and have none, in the order of the line, except those of buffers.
     unserved: tuple[Slice, ...]
     #: Slices of buffers that want a pool and have none: they are served after all others.
     spare: tuple[Slice, ...]
-    #: Zone of each workload that has pools, all of which must be in one zone.
+    #: Zone of the pools of each workload that must have all its pools in one zone.
     zones: Mapping[WorkloadUid, Zone]
-    #: Claims to remember.
+    #: Claims that the memory keeps until the next decision.
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
@@ -76,7 +76,7 @@ class Matching:
     unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
-        """Return the matching without the claims of buffers on some pools."""
+        """Return the matching without the claims of buffers on the pools `names`."""
         taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
         return replace(self, claimed={name: each for name, each in self.claimed.items() if name not in taken})
 
@@ -90,16 +90,16 @@ def match(
 ) -> Matching:
     """Match slices with pools; each pool serves at most one slice.
 
-    A claim must be within the limits of its slice, and counts there. `line` has the slices that want a pool. Workloads
-    in `sidelined` take no pool. `refuse` is called for each slice that finds no pool, in the order of the line.
+    Claims count within the limits; a borrowed pool must be allowed by them. `line` has the slices that want a pool.
+    Workloads in `sidelined` take no pool. `refuse` is called for each slice that finds none, in the order of the line.
     """
     return Matcher(ctx, budget, line, sidelined).run(refuse)
 
 
 class Matcher:
-    """The claims of one decision. Four passes make them: hold, return home, hand over, and take free pools.
+    """Makes the claims of one decision in four passes: hold, return home, hand over, and take free pools.
 
-    Each pass claims a pool only if `why_not` returns None, so that an explanation cannot differ from a decision.
+    The passes and `why_not` call the same predicates, so that an explanation cannot differ from the decision.
     """
 
     def __init__(self, ctx: Round, budget: Budget, line: Sequence[Unit], sidelined: Collection[WorkloadUid]) -> None:
@@ -138,7 +138,7 @@ class Matcher:
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        # Otherwise a pool that is being created could be borrowed before the pods that it was created for count on it.
+        # No pool is borrowed yet: otherwise the pods that a pool was created for might find no node left there.
         for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
@@ -164,7 +164,7 @@ class Matcher:
         )
 
     def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not count on a pool now, None if it may, or holds or counts on the pool already."""
+        """Return why a slice may not count on a pool now; None if it may, or already holds or counts on the pool."""
         own = self._claims.get(slice_.id)
         if own == pool.name or pool.name in self._held.get(slice_.id, ()):
             return None
@@ -196,7 +196,7 @@ class Matcher:
         return found
 
     def _hold(self) -> None:
-        """Find the pools that the pods of each slice are bound to."""
+        """Find the pools that each slice holds, and the zones of workloads that must stay in one zone."""
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
         for slice_id, names in self._held.items() if self._one_zone else ():
             for name in sorted(names & self._ctx.supply.keys()):
@@ -212,7 +212,7 @@ class Matcher:
                         break
 
     def _hand_over(self, slices: Iterable[Slice]) -> None:
-        """Give pools of a request to the slices whose pods use the request: it was served only for them."""
+        """Give the pools of each served ProvisioningRequest to the slices whose pods consume the request."""
         for name, slice_id in self._claimed.items():
             workload = self._ctx.slices[slice_id].workload
             if workload.kind is WorkloadKind.PROVISIONING_REQUEST and not self._ctx.slices[slice_id].pending:
@@ -230,7 +230,7 @@ class Matcher:
                 pools.remove(pool)
 
     def _take_free(self, slices: Iterable[Slice], refuse: Callable[[Slice], None]) -> None:
-        """Give free pools to slices that wait, not to slices that may need one later."""
+        """Give free pools to pending slices; call `refuse` for each pending slice that gets none."""
         for slice_ in slices:
             self._seat(slice_)
             if not slice_.pending or slice_.id in self._claims:
@@ -246,9 +246,9 @@ class Matcher:
                 self._taken.add(slice_.id)
 
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
-        """Give a slice that shares pools and waits a node that is left.
+        """Give a free node to a pending slice that shares pools.
 
-        Without `borrow`, only of a pool of its namespace, or of the pool that it had in the last round.
+        Without `borrow`, the node is of a pool that its namespace uses, or that the slice had in the last round.
         """
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
@@ -276,11 +276,11 @@ class Matcher:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # A mark that remains in the requirements is of another namespace: it was forged, and no pool is kept for it.
+        # A mark that remains in the requirements is of another namespace, so it is forged, and the slice gets no pool.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not count on a pool that it had, or that was created for it."""
+        """Return why a slice may not count on a pool that it had or that was created for it, None if it may."""
         ctx, name, workload = self._ctx, pool.name, slice_.workload
         if name not in self._usable:
             return Refusal.UNUSABLE
@@ -292,12 +292,12 @@ class Matcher:
         if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
             return Refusal.NOT_LENDABLE
         made_for_it = ctx.made_for.get(name) == slice_.id
-        # A slice that has had no pods for too long has ended, or will want a pool again when its pods exist.
+        # A slice without pods for too long has ended, or requests a pool again when it gets pods: it keeps no pool.
         if not (made_for_it and slice_.pods) and _expired(slice_, ctx):
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
-        # The requests of a suspended workload's pods are unknown: Kueue changes their template at resume and suspend.
+        # Only the host counts for a suspended workload, because Kueue changes the pod template at suspend and resume.
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
@@ -310,14 +310,14 @@ class Matcher:
         return self._budget.allows_claim(slice_, unit, pool, again=again)
 
     def _why_not_take(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice that waits may not take a pool as a free pool."""
+        """Return why a pending slice may not take a pool as a free pool, None if it may."""
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
         return self._why_not_free(pool) or self._why_not_suited(slice_, pool, zone, own)
 
     def _why_not_free(self, pool: Supply) -> Refusal | None:
-        """Return why no slice may take a pool."""
+        """Return why a pool is not free, None if it is free."""
         if pool.name not in self._usable:
             return Refusal.UNUSABLE
         if pool.name in self._claimed:
@@ -330,7 +330,7 @@ class Matcher:
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
     def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice with a zone, if its workload keeps to one, and own settings."""
+        """Return why a free pool does not suit a slice whose workload is in `zone`; `own` are its node settings."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -344,17 +344,17 @@ class Matcher:
 
     @cached_property
     def _free(self) -> FreePools:
-        """Index of the pools that no slice counted on at the first use."""
+        """Index of the pools that were free when this property was first read."""
         return FreePools(pool for pool in self._usable.values() if self._why_not_free(pool) is None)
 
     def _search(self, slice_: Slice) -> Iterator[Supply]:
-        """Return the iterator over the free pools that suit a slice, which equal slices share."""
+        """Return an iterator over the free pools that suit a slice; equal slices share the iterator."""
         unit, fitting, whose = self._units[slice_.id], self._free.fitting(slice_), ""
         if self._budget.counts:
             by_workload = self._budget.settings.max_pools_per_jobset is not None
             whose = slice_.workload.uid if by_workload else unit.namespace
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        # All that the predicates read of a slice. Equal slices have the same shape object; kinds have different limits.
+        # The values that the predicates read from a slice. Equal slices have the same shape object.
         asked = slice_.nodes, id(slice_.shape), slice_.host, slice_.workload.kind, self._free.kept_for(slice_)
         key = fitting, zone, own, whose, unit.priority, asked
         if key not in self._searches:
@@ -398,13 +398,13 @@ class Matcher:
 
 
 def _ends_soon(pool: Supply, ctx: Round) -> bool:
-    """Whether a pool's reservation ends soon, or a day-old node has maintenance."""
+    """Whether a pool's reservation ends soon, or maintenance is announced for a node that is a day old or older."""
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
 
 def _expired(slice_: Slice, round_: Round) -> bool:
-    """Whether a slice has ended, or has counted for too long on a pool to which none of its pods was bound."""
+    """Whether a slice has ended, was refused by the scheduler, or counted too long on a pool without a bound pod."""
     known = round_.memory.slice(slice_.id)
     if slice_.ended or known.is_refused(round_.now):
         return True
@@ -415,18 +415,18 @@ def _expired(slice_: Slice, round_: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
-    """Return the claim of a slice on a pool; an expired claim is not renewed."""
+    """Return the claim to remember; without a new pool, an expired claim is kept, so that the slice stays expired."""
     before, has_pods = round_.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, round_) else None
-    # The time of slices that wait on purpose is not measured.
+    # No time is measured while no pod of the slice is expected to be bound.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same and before is not None and (before.looked or before.message != message)
     pool = round_.supply[name]
-    # Pods that share a pool do not wait for all of its nodes.
+    # If the slice shares the pool, one ready node is enough to measure the time.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
@@ -457,11 +457,11 @@ def _use(
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)
             continue
-        # A pod exists past its grace period only because its node does not respond.
+        # A pod exists past its grace period only because its node does not respond, so it no longer holds the pool.
         _note(
             lingering if pod.deletion_deadline is not None and pod.deletion_deadline <= now else holders, name, slice_id
         )
-        # A pod that is being deleted prevents the delete of its pool, but its slice will need a pool again.
+        # A pod that is being deleted prevents the delete of its pool, but its slice has to find a pool again.
         if slice_id is not None and pod.deletion_deadline is None:
             _note(held, slice_id, name)
     occupants = {**holders, **{name: ids | holders.get(name, frozenset()) for name, ids in lingering.items()}}

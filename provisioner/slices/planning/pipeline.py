@@ -5,7 +5,7 @@
        2 contend   who is next: the line, the limits, the workloads that start together
        3 match     which slice has which pool
        4 learn     which pools have failed or hang, which workloads that start together are complete
-       5 request   the pools that each slice without one could have, or why it waits; pools that make room
+       5 request   a create for each slice without a pool, or why it waits; pools to delete to make room
        6 retire    pools that no slice needs
        7 start     creates and deletes, as many as the supplier takes now
     plan: changes, reports, and the next memory (`remember.py`)
@@ -54,7 +54,7 @@ def decide(
 ) -> Plan:
     """Return the plan for one snapshot.
 
-    `last` is the round of the last plan (`Plan.round`): without it the outcome is the same, and takes longer. If the
+    `last` is the round of the last plan (`Plan.round`): without it the plan is the same, but takes longer. If the
     snapshot is not synced, the plan changes nothing and keeps the memory.
     """
     if snapshot.not_synced:
@@ -129,7 +129,7 @@ def _learn(ctx: Round, contention: _Contention, matching: Matching) -> _Learned:
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Requests:
     launches: Launches
-    #: Pools that are deleted although they are kept warm or their delay runs: refused slices need their room.
+    #: Pools that are deleted although they are warm or in their delay, because slices refused by a limit need the room.
     evicted: frozenset[PoolName]
     #: The matching without the claims of buffers on evicted pools.
     matching: Matching
@@ -164,7 +164,7 @@ class _Started:
     slots: Slots
     limits: tuple[LimitUse, ...]
     deletes: tuple[Delete, ...]
-    #: Pools whose delete GKE has not accepted yet, with those that wait for other operations.
+    #: Planned deletes by pool, including those that wait for other operations of the supplier.
     due: Mapping[PoolName, Due]
     #: Whether creates or deletes wait for operations of the supplier to end.
     waits: bool

@@ -73,7 +73,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delete:
-    """A pool to delete: its reason is verified, its gate closed, and the delete sent."""
+    """A pool to delete, after the gate has verified the reason and cordoned the nodes (`slices.gate`)."""
 
     name: PoolName
     reason: DeleteReason
@@ -93,7 +93,7 @@ class Delete:
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether nodes are cordoned for a while first: the scheduler may have chosen them for pods that are not bound yet.
+    #: Whether nodes stay cordoned for some time first: the scheduler may have chosen them for pods not bound yet.
     settle: bool = False
 
 
@@ -103,7 +103,7 @@ class Assignment(NamedTuple):
     node: str
     #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
     labels: Mapping[str, str | None]
-    #: Names of nodes. The labels are written only if no unfinished pod with chips is on any of these.
+    #: Names of nodes; the labels are written only if no unfinished pod with chips is on any of these nodes.
     verify: tuple[str, ...] = ()
 
 
@@ -123,7 +123,7 @@ class Notice:
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Part of the message that stays the same while numbers and times change; empty if it is the message.
+    #: Part of the message that stays the same while numbers and times change; empty if the whole message does.
     key: str = ""
     warning: bool = True
 
@@ -135,7 +135,7 @@ class Alert:
     #: Kind of the problem, one of a few, for a metric.
     kind: str
     message: str
-    #: Pool that has the problem; empty if it is not about one pool.
+    #: Pool that has the problem; empty if the problem is not that of one pool.
     pool: PoolName = PoolName("")
 
 
@@ -157,7 +157,7 @@ class StatusWrite:
     kind: WorkloadKind
     namespace: str
     name: str
-    #: Version of the object that the status follows from: a newer object is not written.
+    #: Version of the object from which the status was computed; a newer version is not overwritten.
     resource_version: str
     #: Fields as JSON; other fields are not changed.
     status: Mapping[str, Any]
@@ -165,7 +165,7 @@ class StatusWrite:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolState:
-    """One pool in the read model, existing or wanted, and its slice."""
+    """One existing or wanted pool in the read model, and its slice."""
 
     name: PoolName
     phase: Phase
@@ -182,7 +182,7 @@ class PoolState:
     chips: int
     nodes: int
     ready_nodes: int
-    #: Why the pool is in this phase; empty if that is plain.
+    #: Why the pool is in this phase; empty if the phase needs no explanation.
     note: str = ""
     #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
     next_at: datetime | None = None
@@ -198,13 +198,13 @@ class PoolState:
     claimant: SliceId | None = None
     #: Slices that wait for a node of the pool, which they share.
     seated: frozenset[SliceId] = frozenset()
-    #: First slice of the same topology that waits, and why it does not count on this idle pool; None if none waits.
+    #: First slice of the same topology that waits, and why it does not count on this idle pool; None without one.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
     #: Whether a slice of several hosts has pods on this and on other pools, or shares this pool.
     split: bool = False
-    #: Whether the pool was already in this phase when this process first looked: longer than since `since`.
+    #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
     since_start: bool = False
 
 
@@ -216,7 +216,7 @@ class Plan:
     creates: tuple[Create, ...] = ()
     deletes: tuple[Delete, ...] = ()
     look_ups: tuple[LookUp, ...] = ()
-    #: Nodes that the provisioner cordoned and whose pool is kept.
+    #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept.
     uncordons: tuple[str, ...] = ()
     #: Nodes of flex-start pools whose slices are all ready: the taint that held them is removed.
     releases: tuple[str, ...] = ()
@@ -234,11 +234,11 @@ class Plan:
     #: Slices of several hosts that do not have one pool to themselves.
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
-    #: The round that was decided; the last one if the caches were not synced, None before the first one.
+    #: The round that was decided; the previous round if the caches were not synced, None before the first round.
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0
-    #: Time of the next decision if no event comes earlier; None if it follows the next list of pools.
+    #: Time of the next decision if no event comes earlier; None if the next list of pools is early enough.
     wake_at: datetime | None = None
 
     @property
@@ -270,7 +270,7 @@ def wanted_pool(
     others: Iterable[Slice] = (),
     next_at: datetime | None = None,
 ) -> PoolState:
-    """Return the entry of the read model for a pool that a slice, and others, want and that does not exist."""
+    """Return the entry of the read model for a pool that does not exist; `others` are slices that share it."""
     shape, nodes = slice_.shape, slice_.nodes
     return PoolState(
         name=name,

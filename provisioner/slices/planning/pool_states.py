@@ -86,7 +86,7 @@ def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matchin
     since, since_start = phase.since, phase.entered_before
     known = round_.memory.pool(supply.name)
     if phase.phase is Phase.IDLE and known.unneeded_since is not None:
-        # This time survives restarts, and attempts to delete the pool.
+        # Unlike the start of the phase, `unneeded_since` survives restarts and attempts to delete the pool.
         since, since_start = min(since, known.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
@@ -134,8 +134,8 @@ def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching
 
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
-    """Return why a pool is in its phase, empty if that is plain; `call` is its delete."""
-    # The note of a failed pool is shown to its workload, and must not name pods of other workloads.
+    """Return why a pool is in its phase, empty without an explanation; `call` is its delete."""
+    # The note of a failed pool is shown to its workload. The reason in `call` could name pods of other workloads there.
     if call is not None and call.reason and not pool.broken:
         return call.reason
     if pool.pool.failure is not None:
@@ -164,7 +164,7 @@ def changes(
 
 
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
-    """Yield the steps to a phase, with the one that was passed in between."""
+    """Yield the steps to a phase, including the phase that was passed in between."""
     old, since = (before.phase, before.since) if before is not None else (None, None)
     passed = _PASSED.get((old, phase)) if old is not None else None
     if passed is not None:

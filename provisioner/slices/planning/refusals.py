@@ -28,7 +28,7 @@ class Refusal(Enum):
     FORGED = "forged"
     #: The slice does not wait for a pool, and this pool was never its own.
     NOT_WAITING = "not_waiting"
-    #: The slice has ended, or has counted on ready pools for too long while no pod was bound to them.
+    #: The slice has ended, was refused by the scheduler, or counted on ready pools for too long without a bound pod.
     EXPIRED = "expired"
     #: The pool has failed or is being deleted, its reservation has ended, or its status is unknown.
     UNUSABLE = "unusable"
@@ -80,7 +80,7 @@ def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def has_settings(pool: Supply, own: str) -> bool:
-    """Whether a pool has the node settings that pods chose, and no other choices. Foreign pools are not judged."""
+    """Whether a pool has the node settings that pods chose, and no other choices. True for foreign pools."""
     return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
 
 
@@ -90,7 +90,7 @@ def settings_of(slice_: Slice) -> str:
 
 
 class FreePools:
-    """Index of pools, best first, by the nodes that the pods of a slice fit."""
+    """Index of free pools, best first, by the nodes that fit the pods of a slice."""
 
     def __init__(self, free: Iterable[Supply]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
@@ -114,14 +114,14 @@ class FreePools:
         return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
-        """Return the expected and existing nodes that the pods of a slice fit, as bits."""
+        """Return, as bits, which pool specifications and existing nodes fit the pods of a slice."""
         found = self._fitting.get(slice_.id)
         if found is None:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return found
 
     def specified(self, fitting: int) -> Iterator[Supply]:
-        """Yield the pools whose specification fits."""
+        """Yield the pools whose specification fits, best first; `fitting` is the result of the method `fitting`."""
         left = fitting & ((1 << len(self._pools)) - 1)
         while left:
             lowest = left & -left
@@ -129,7 +129,7 @@ class FreePools:
             left ^= lowest
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether the specification of a pool fits, and enough of its hosts; hosts without a node are as specified."""
+        """Whether a pool's specification and enough of its hosts fit; hosts without a node count as specified."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
 

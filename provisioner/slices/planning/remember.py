@@ -1,4 +1,4 @@
-"""Builds the next memory: entries of pools and slices end with their pool or slice. Pure."""
+"""Builds the next memory, and drops the entries of pools and slices that no longer exist. Pure."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ class Changes:
     turns: GangTurns
     progress: GangProgress
     operations: OperationLimit
-    #: Slices to whose ready pool the scheduler bound no pod, with the message.
+    #: Message for each slice to whose ready pool the scheduler bound no pod.
     refusals: Mapping[SliceId, str]
 
 
@@ -138,7 +138,7 @@ def _pools(ctx: Round, matching: Matching, changes: Changes) -> dict[PoolName, P
 
 
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the slice that used each pool last, unless its pods or the labels of the pool show it."""
+    """Return the slice that used each pool last, unless the pool is the only one that was created for the slice."""
     users = {
         name: known.last_user
         for name, known in ctx.memory.pools.items()
@@ -147,7 +147,7 @@ def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     users |= {name: user for user, names in matching.held.items() for name in names}
     # Slices of kinds without pods are included, so that they return to their pools after a restart.
     users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
-    # A slice's only own pool has labels instead.
+    # If a slice has only one own pool, the labels of the pool name the slice.
     return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
 
 
@@ -156,8 +156,8 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         slice_id: replace(entry, claim=None)
         for slice_id, entry in ctx.memory.slices.items()
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
-        # Kueue suspends a workload whose pods do not become ready, and resumes it. A controller of one pod has no pods,
-        # and so no workload of kind POD, until it has replaced that pod.
+        # The back-off outlives pods: Kueue suspends and resumes a workload whose pods do not become ready. A workload
+        # of kind POD with a single pod does not exist until its controller has replaced the pod.
         or (
             entry.unschedulable is not None
             and (slice_id.workload_uid in ctx.workloads.by_uid or entry.unschedulable.until > ctx.now)
@@ -166,7 +166,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
-    # Other slices would take the nodes of a new shared pool first, and its own slices would get another pool.
+    # Without these claims, other slices could take the nodes of a new shared pool, and its own slices get another pool.
     for create in launches.creates:
         claim = Claim(pool=create.request.name, since=None, has_pods=True)
         joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
@@ -178,7 +178,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _with_refusals(
     ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries after refusals.
+    """Return the entries of slices, updated with the refusals of this round.
 
     A bound pod ends the back-off of its slice, and the wait of its siblings. Changed pods end the back-off as well.
     """
@@ -217,7 +217,7 @@ def _handed_on(
 ) -> dict[SliceId, Backoff]:
     """Return the back-offs of slices that share pools, after their controller replaced some of the pods.
 
-    Each such slice is one pod, so a new pod waits like those that it is alike, and the first try is not lost.
+    Each such slice is one pod. A new pod takes over the back-off of equal pods; a single pod has the earliest retry.
     """
     if uid not in ctx.found or ctx.found[uid].workload.kind is not WorkloadKind.POD:
         return siblings
@@ -226,7 +226,7 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
-    # The scheduler reports a new pod as unschedulable only after a moment.
+    # New pods count as well, because the scheduler reports them as unschedulable only after some time.
     unbound = (each for each in own.values() if each.leader is not None and not each.leader.node_name)
     waiting = (each for each in unbound if each.served and each.share is not None)
     new = {each.id: demand_key(each.requirements) for each in waiting if each.id not in keys}
@@ -244,15 +244,15 @@ def _until(last: Backoff) -> datetime:
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     """Whether the pods of a refused slice have changed; no if that is unknown."""
-    # Volumes seem to change while a source is unknown.
+    # While a source of volumes is unknown, the requirements differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # A suspended workload has no pods, and Kueue changes its template. The hints have no key.
+    # Without pods, the requirements are of a template that Kueue changes. Entries from the hints have no key.
     return bool(slice_.pods) and entry.refused is not None and demand_key(slice_.requirements) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, also those of waiting slices that share pools with a refused slice of their workload."""
+    """Return the refusals, extended to waiting slices that share pools with a refused slice of their workload."""
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
     waiting = (each for each in ctx.slices.values() if each.share is not None and each.pending)
     keys = {each.id: (each.workload.uid, each.share) for each in waiting} if refusals else {}

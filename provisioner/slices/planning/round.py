@@ -30,18 +30,18 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: Maximum time that a pool may have each status that should not last. GKE ends a create without capacity within 35 min,
-#: Compute Engine as `failing.find_hanging` computes. Flex-start pools wait for capacity with status RUNNING.
+#: Maximum time for which a pool may have each transitional status. GKE ends a create without capacity within 35 min; on
+#: Compute Engine, see `failing.find_hanging`. Flex-start pools wait for capacity with status RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
         PoolStatus.STOPPING: timedelta(minutes=30),
-        # A repair, or a change by another client.
+        # GKE repairs the pool, or another client changes it.
         PoolStatus.RECONCILING: timedelta(minutes=30),
         PoolStatus.UNKNOWN: timedelta(minutes=10),
     }
 )
-#: Maximum time in seconds that a slice waits for nodes of a pool that was created for another slice and is up.
+#: Maximum time in seconds for which a pool may be up without a ready node and still be taken by another slice.
 _PATIENCE_SECONDS = 120.0
 
 
@@ -56,7 +56,7 @@ class Snapshot:
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Kinds whose CRD has not been installed for so long that no workload of them exists.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Workloads that pools were created for, that no longer exist, and that were seen being deleted.
+    #: Workloads of pools that no longer exist, and whose delete this process has seen.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
@@ -64,9 +64,9 @@ class Snapshot:
     pools: tuple[NodePool, ...] = ()
     #: Time at which the request for `pools` was sent.
     pools_listed_at: datetime
-    #: Pools whose create or delete is being sent, or whose response has not been read.
+    #: Pools with a create or delete that is being sent, or whose response has not been read.
     live_calls: frozenset[PoolName] = frozenset()
-    #: Nodes, and objects with a status (`WorkloadName.text`), whose changes Kubernetes has rejected for long.
+    #: Nodes, pods ("Pod NS/NAME") and objects with a status (`WorkloadName.text`) whose changes were rejected for long.
     rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; empty unless an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
@@ -78,7 +78,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Inputs of the steps of one round; steps that learn pass on a changed copy."""
+    """Inputs of the steps of one round; a step that changes the memory passes on a changed copy."""
 
     snapshot: Snapshot
     settings: Settings
@@ -87,7 +87,7 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
-    #: Slices of each workload, without the requests that they wait for. The next round reuses those that are unchanged.
+    #: Slices by workload, before `awaiting_request` adds to them. The next round reuses unchanged entries.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and creates that no list shows yet.
@@ -119,7 +119,7 @@ def begin_round(
 ) -> Round:
     """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
 
-    Slices and pools of the last round are reused if the objects that they follow from have not changed.
+    Slices and pools of the last round are reused if the objects from which they were computed have not changed.
     """
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
@@ -142,7 +142,7 @@ def begin_round(
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
-        # Compared once, not for each workload: a policy has the labels of all namespaces.
+        # The policies are compared once, not for each workload, because they have the labels of all namespaces.
         last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
@@ -183,13 +183,13 @@ class Supply:
     #: Whether a delete of the pool failed: nodes that it removed do not come back.
     half_deleted: bool
     ready_nodes: int
-    #: Time since which GKE has reported the pool as up although not all its nodes are ready; None if not so.
+    #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
     unready_since: datetime | None
     #: Seconds since `unready_since`.
     unready_seconds: float
-    #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None if not so.
+    #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None otherwise.
     late_since: datetime | None
-    #: Status that should not last, and the time since which the pool has had it; None for other statuses.
+    #: Transitional status (`MAX_DURATIONS`) and the time since which the pool has had it; None for other statuses.
     passing: tuple[PoolStatus, datetime] | None
     #: Whether the pool was unready for too long, is given up, and will be replaced.
     lost: bool
@@ -212,14 +212,14 @@ class Supply:
 
     @cached_property
     def largest(self) -> NodeView:
-        """Expected node of the pool with the whole machine."""
+        """Expected node of the pool, with the CPU and memory of the whole machine."""
         return whole_machine(self.view, self.pool)
 
     @cached_property
     def offered(self) -> tuple[NodeView, ...]:
         """Views of the existing nodes, without those that a user or another controller cordoned.
 
-        Nodes that have not reported their chips yet count as specified: GKE reports a pool as up before all nodes have.
+        A node that has not reported its chips yet counts as specified, because GKE reports a pool as up earlier.
         """
         nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
         return tuple(_offer(node, self.view) for node in nodes)
@@ -230,7 +230,7 @@ class Supply:
 
     @cached_property
     def in_catalogue(self) -> bool:
-        """Whether the machine type is in the catalogue, which may lack the cluster's own list after a restart."""
+        """Whether the machine type is in the catalogue; after a restart, types that only the cluster lists are not."""
         return tpu.machine_type(self.pool.machine_type) is not None
 
     @property
@@ -255,7 +255,7 @@ class Supply:
 
     @cached_property
     def assigned_to(self) -> tuple[str, str] | None:
-        """Namespace and key of the slice in the labels of most of its nodes; None if the pool is not assigned.
+        """Namespace and key of the slice in the labels of most assigned nodes; None if no node is assigned.
 
         A node that was recreated has the labels from the creation of the pool, until it is labelled again.
         """
@@ -277,7 +277,7 @@ class Supply:
 
     @property
     def usable(self) -> bool:
-        """Whether pods can run on the pool, now or soon, by GKE's status, and its end is not near."""
+        """Whether pods can run there now or soon: GKE's status allows it, and it is not deleted, broken or ended."""
         return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
@@ -289,7 +289,7 @@ class Supply:
     def lendable(self) -> bool:
         """Whether a slice that the pool was not created for may take it."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
-            # Only the slice that the pool was created for waits for it.
+            # Only the slice that the pool was created for waits until GKE has repaired the nodes.
             return False
         doomed = self.maintenance is not None or self.ends_soon
         return not doomed and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
@@ -297,7 +297,7 @@ class Supply:
     @property
     def broken(self) -> bool:
         """Whether the pool has failed: no pod will get a host there."""
-        # GKE also reports this status while it repairs nodes; the pool is lost only if that lasts for too long.
+        # GKE also reports RUNNING_WITH_ERROR during repairs; without a failed delete, only `lost` pools are broken.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
@@ -337,7 +337,7 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # No field of the pool depends on the time of this round.
+            # The entry is reused only if none of its fields depends on the current time.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
@@ -384,7 +384,7 @@ def find_supply(
 def _passing(
     pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return a status that should not last, corrected by calls that the list does not show yet, and its beginning."""
+    """Return the pool's transitional status, with calls that no list shows yet, and its beginning; None without one."""
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
         return None
@@ -415,7 +415,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Group pools by the slice that they were created for; pools of the Go provisioner name the child Job instead."""
+    """Group pools by the slice that they were created for; pools of the Go provisioner name only the child Job."""
     by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for each in supply:
@@ -427,7 +427,7 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 
 
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
-    """Return the slices that pools or the memory refer to, with the name of the child Job if a pool has it."""
+    """Return the slices that pools or the memory refer to, each with the name of its group, empty if no pool has it."""
     refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
     tried = (slice_id for slice_id, known in memory.slices.items() if known.attempt)
     users = (known.last_user for known in memory.pools.values() if known.last_user is not None)
@@ -446,6 +446,6 @@ def _offer(node: Node, expected: NodeView) -> NodeView:
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     if not node.ready or node.allocatable_chips < expected.chips:
-        # The node counts as specified, with its existing labels.
+        # The node counts as specified, but has its own labels and taints.
         return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
     return replace(view, taints=taints)

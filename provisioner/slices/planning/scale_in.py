@@ -15,15 +15,15 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods that one decision writes to, without pods whose writes keep being rejected; later decisions
-#: write to the others.
+#: Maximum number of pods to which one decision writes a cost; later decisions write to the others. Pods whose writes
+#: Kubernetes keeps rejecting are not counted.
 _MAX_WRITES = 32
-#: Number of costs of pools with the same number of nodes. Costs are at most 2^31 - 1.
+#: Number of different costs for pools with the same number of nodes. Costs are at most 2^31 - 1.
 _COSTS = 1_000_000
 
 
 def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
-    """Return the costs to write: for ReplicaSets with pods on several shared pools, unless a pod has a cost."""
+    """Return the costs to write to pods without a cost, for ReplicaSets with pods on several shared pools."""
     if not round_.settings.pod_deletion_cost:
         return ()
     found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
@@ -41,10 +41,10 @@ def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
     ]
     costs.sort()
     rejected = {each for each in costs if f"Pod {each.namespace}/{each.name}" in round_.snapshot.rejected}
-    # Rejected writes stay in the plan, so that they are tried again, ever less often.
+    # Rejected writes stay in the plan, so that they are repeated, at growing intervals.
     return (*[each for each in costs if each not in rejected][:_MAX_WRITES], *sorted(rejected))
 
 
 def _cost_of(pool: NodePool) -> int:
-    """Return the cost of the pods on a pool: small pools become empty first, and pools of one size in some order."""
+    """Return the cost of the pods on a pool: small pools become empty first, then by a hash of the name."""
     return min(pool.hosts, 1000) * _COSTS + crc32(pool.name.encode()) % _COSTS

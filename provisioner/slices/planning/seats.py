@@ -1,7 +1,7 @@
-"""Gives slices that share pools (`Slice.share`) a node each, and joins those that need one pool. Pure.
+"""Gives slices that share pools (`Slice.share`) a node each, and joins slices for which one new pool is enough. Pure.
 
-Such a slice is one pod, and the scheduler chooses its node. Existing nodes, and those of pools that are being created,
-are counted first. A pod that is being deleted frees its node soon, so a rolling update waits for it.
+Such a slice is one pod, and the scheduler chooses its node. Nodes that exist or are being created are used before a new
+pool is created. A pod that is being deleted frees its node soon, so the next pod of a rolling update waits for it.
 """
 
 from __future__ import annotations
@@ -21,13 +21,13 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.refusals import has_settings, settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
-#: A pool for fewer than all nodes is created if no further pod has become unschedulable for this time.
+#: Time without a further unschedulable pod after which a shared pool with less than the maximum of nodes is created.
 _QUIET = timedelta(seconds=3)
 #: Maximum time for which a pod waits for others: an autoscaler may add pods one by one.
 _BURST = timedelta(seconds=15)
-#: Seconds for which nodes that are missing, or not ready, are expected: a new node needs some minutes.
+#: Maximum time in seconds for which missing or unready nodes count as available: a new node needs some minutes.
 _EXPECTED_SECONDS = 600.0
-#: A pod that is being deleted frees its node for others only if it ends within this time. Users choose grace periods.
+#: The node of a pod that is being deleted counts as free if the pod ends within this time. Users choose grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
 #: A kubelet kills a pod at the end of its grace period, and removes the pod some seconds later.
 _KILLED_WITHIN = timedelta(seconds=10)
@@ -44,7 +44,7 @@ class _Place(NamedTuple):
 
 
 class Seats:
-    """Nodes that are left for slices that share pools. Used for one decision."""
+    """Nodes that are still free for slices that share pools. Used for one decision."""
 
     def __init__(
         self,
@@ -53,7 +53,7 @@ class Seats:
         claimed: Mapping[PoolName, SliceId],
     ) -> None:
         self._round, self._claimed = round_, claimed
-        #: Pools with pods come first, so that others become empty and are deleted.
+        #: Pools with pods come first, so that the other pools become empty and are deleted.
         self._pools = sorted(
             (each for each in round_.supply.values() if each.usable and not each.undecided),
             key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
@@ -83,7 +83,7 @@ class Seats:
                 continue
             for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
                 self._used_by[party].append((place, pool))
-        #: Nodes, and places in `_specified`, of the pools that are open to a party, as bits.
+        #: Nodes, and places in `_specified`, of the pools that each party may use, as bits.
         self._open: dict[_Party, tuple[int, int]] = {}
         self._places: dict[Hashable, dict[PoolName, _Place]] = {}
 
@@ -93,8 +93,8 @@ class Seats:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
         `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace. The pool
-        that the slice had in the `last` round comes first. An `expired` slice takes no node of a pool with pods: the
-        scheduler has not bound it there, for an unknown reason.
+        `last`, which the slice had in the last round, comes first. An `expired` slice takes no node of a pool with
+        pods, because the scheduler has not bound its pod there, for an unknown reason.
         """
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)
@@ -117,15 +117,15 @@ class Seats:
         return None
 
     def _find_places(self, slice_: Slice) -> dict[PoolName, _Place]:
-        """Return the pools that suit a slice, best first. Slices for which the same pools fit share them.
+        """Return the pools that suit a slice, best first. Equal slices share the result.
 
-        Pools with users of other parties are never looked at, so pods of one tenant cost the same with many of them.
+        Pools that other parties use are skipped, so the work does not grow with the number of tenants.
         """
         party, own, asked = _party_of(slice_), settings_of(slice_), slice_.requirements
         nodes, specified = self._open_to(party)
         nodes, specified = nodes & self._fits.fitting(asked), specified & self._specified.fitting(asked)
         job = asked.node_selector.get(constants.NAMESPACED_JOB)
-        # All that `why_wrong_kind` reads of a slice. Equal slices have the same shape object.
+        # The values that the conditions below read from a slice. Equal slices have the same shape object.
         key = party, own, nodes, specified, id(slice_.shape), slice_.nodes, slice_.host, job
         if key not in self._places:
             self._places[key] = {
@@ -147,14 +147,14 @@ class Seats:
         return self._open[party]
 
     def _is_taken(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether slices of another party count on a pool. A pool of a request may still be handed over."""
+        """Whether a slice of another party counts on a pool; False for ProvisioningRequests, which hand pools over."""
         claimant = self._claimed.get(pool.name)
         if claimant is None or _party_of(slice_) in (self._party(claimant), _creator_of(pool)):
             return False
         return self._round.slices[claimant].workload.kind is not WorkloadKind.PROVISIONING_REQUEST
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
-        """Whether a slice may use a pool together with its present users, or as its first one."""
+        """Whether a slice may use a pool together with its present users, or as its first user."""
         party, claimant = _party_of(slice_), self._claimed.get(pool.name)
         parties = self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
         if parties:
@@ -193,11 +193,11 @@ def _party_of(slice_: Slice) -> _Party:
 def join(
     slices: Iterable[Slice], refused: Container[SliceId] = (), *, by_workload: bool = False
 ) -> list[tuple[Slice, tuple[Slice, ...]]]:
-    """Return the slices to create pools for, each with the other slices that its pool is for, in the given order.
+    """Return the slices to create pools for, each with the other slices that share its pool, in the given order.
 
-    A slice that stands for several has a node for each of them. It stands either only for slices in `refused`, which
-    wait after the scheduler refused their pool, or for none of them. With `by_workload`, it stands only for slices of
-    its own workload: a limit on pools counts for each workload.
+    The returned slice has the `parallelism` of all slices that share its pool, so that the pool has a node for each.
+    Slices in `refused`, whose pool the scheduler refused, share only with each other. With `by_workload`, only slices
+    of one workload share a pool: a limit on pools counts for each workload.
     """
     groups: list[list[Slice]] = []
     last: dict[Hashable, list[Slice]] = {}
@@ -212,7 +212,7 @@ def join(
 
 
 def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
-    """Return when a pool for some slices is created at the latest; None if it is not delayed.
+    """Return the time until which the pool of some slices is delayed; None if it is not delayed.
 
     The scheduler reports the pods of a burst one after the other, within seconds.
     """
@@ -224,5 +224,5 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
 
 
 def _waits_since(pod: Pod, told: datetime, now: datetime) -> datetime:
-    """Return a time that is not in the future: the scheduler's clock may be ahead, and now itself moves on."""
+    """Return `told`, or the pod's creation if `told` is in the future: the scheduler's clock may be ahead."""
     return told if told <= now else min(pod.created_at, now)

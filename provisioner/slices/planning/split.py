@@ -1,6 +1,6 @@
 """Finds slices that do not have one node pool to themselves, and reports them. Pure.
 
-A slice of several hosts is whole if all its pods are on one node pool, and no pods of another slice are.
+A slice of several hosts is whole if all its pods are on one node pool that has no pods of another slice.
 Without exclusive placement and without the placement policy, the scheduler binds the pods of a group to any nodes that
 fit them. Slices of one host cannot be split.
 """
@@ -60,7 +60,7 @@ def find_splits(round_: Round, matching: Matching) -> Splits:
 
 
 def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState, ...]:
-    """Return the states of all pools, with `split` set for pools that no slice has to itself."""
+    """Return the states of all pools, with `split` set for shared pools and for the pools of split slices."""
     names = frozenset(splits.pools).union(*splits.slices.values())
     if not names:
         return tuple(states)

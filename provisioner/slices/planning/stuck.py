@@ -29,9 +29,9 @@ _WRITTEN_LATER = (*MARKS, constants.NAMESPACED_JOB)
 class StuckKind(Enum):
     """Reason for which a slice counts as stuck."""
 
-    #: The pool keeps a status for too long.
+    #: The pool has had a transitional status for too long.
     HANGS = "hangs"
-    #: The scheduler bound no pod to the pool, which is deleted.
+    #: The scheduler binds no pod to the ready and free pool of the slice, so the pool is deleted.
     REFUSED = "refused"
     #: Pods stay unschedulable on a ready pool.
     UNSCHEDULABLE = "unschedulable"
@@ -39,7 +39,7 @@ class StuckKind(Enum):
     TOO_MANY_PODS = "too_many_pods"
     #: The slice needs more nodes than its pool has.
     OUTGROWN = "outgrown"
-    #: The nodes of the pool do not become ready.
+    #: The pool has been without all its nodes ready for too long.
     UNREADY = "unready"
 
 
@@ -78,7 +78,7 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, round_.now - timedelta(seconds=STUCK_SECONDS)
-    # The entry of the last round has the time of the phase; a phase that begins in this round has just begun.
+    # The entry is of the last round: a phase that begins only in this round has not lasted long.
     entry = round_.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
@@ -87,7 +87,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # A pool whose nodes became ready just now, or that was just chosen, has not been ready for its pods for long.
+    # The time of the phase excludes pools that became ready, or were chosen for the slice, only recently.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
@@ -95,8 +95,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.OUTGROWN)
     if long_ready:
         lacking = lacking_labels(slice_, pool)
-        # If the nodes lack a label that nothing sets, each new pool would lack it as well. Pods of single-host slices
-        # run without the pods that are unschedulable.
+        # If the nodes lack a label that nothing sets, each new pool would lack it as well. Bound pods of single-host
+        # slices run without the unschedulable pods, so their pool is kept.
         may_help = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.UNSCHEDULABLE, pods=pods, replaceable=may_help)
     if pool.unready_since is not None and pool.unready_since <= limit:
@@ -105,7 +105,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
 
 
 def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """Return the selected labels that the nodes were expected to get, although that was unknown, and did not get."""
+    """Return the selected labels that were only assumed for the nodes; empty if a node fits the selectors."""
     asked = slice_.requirements
     selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(asked, pool.view)
@@ -127,7 +127,7 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
     looked = claim.looked or leader.unschedulable_since > claim.since
-    # The scheduler waits up to 10 minutes for new volumes of a pod, whose last message it keeps.
+    # A minute is too short with volumes: the scheduler waits up to 10 minutes for them, and keeps its last message.
     soon = looked and leader.requirements.volumes is None
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)
@@ -135,7 +135,7 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
 
 
 def _is_prepared(node: Node, asked: Requirements) -> bool:
-    """Whether a node has the labels that the provisioner writes, and no taint, such as that of an agent that starts."""
+    """Whether a node has the labels that the provisioner writes, and no taint that the pods do not tolerate."""
     taints = (taint for taint in node.taints if taint.effect != "PreferNoSchedule")
     selected = ((key, asked.node_selector[key]) for key in _WRITTEN_LATER if key in asked.node_selector)
     tolerates = all(tolerated(taint, asked.tolerations) for taint in taints)

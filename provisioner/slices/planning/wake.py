@@ -30,7 +30,7 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the earliest of some times and of those at which pools will have been unready or refused for too long."""
+    """Return the earliest of `moments` and the times at which pools will have been unready or refused for too long."""
     claims = (known.claim.since for known in ctx.memory.slices.values() if known.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)

@@ -1,6 +1,6 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-All pools of the provisioner count that the supplier has or may have: listed pools in any status, and creates that no
+Each pool of the provisioner that exists or may exist is counted: listed pools in any status, and creates that no
 list shows yet. The chips of a pool count for the namespaces whose unfinished pods are bound to it, otherwise for the
 slice that counts on it, otherwise for the workload that it was created for.
 
@@ -34,7 +34,7 @@ from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsF
 from provisioner.slices.planning.round import Round, Supply
 
 HOUR = timedelta(hours=1)
-#: A refused unit keeps its chips from units of lower priority for this long after its pod became unschedulable: a
+#: Maximum time after its pod became unschedulable for which a refused unit keeps chips from units of lower priority: a
 #: PriorityClass whose pods can never be served must not stop all others for longer.
 KEPT_AT_MOST = timedelta(hours=12)
 
@@ -103,7 +103,7 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Keep the chips of a refused unit from units of lower priority."""
+        """Keep the chips that a refused unit requests from units of lower priority, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in self.limits_of(slices):
                 self.kept[limit.scope][unit.priority] += limit.asked
@@ -120,7 +120,7 @@ class Budget:
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
         """Whether a slice may count on a pool of another slice: the chips of the pool then count for this slice.
 
-        If it had the pool before (`again`), chips that are kept for slices of higher priority do not matter.
+        If the slice had the pool before (`again`), chips that are kept for slices of higher priority do not matter.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -149,7 +149,7 @@ class Budget:
         return dict(charge.amounts()) if charge is not None else {}
 
     def users(self) -> Mapping[LimitScope, Counter[str]]:
-        """Count by scope the chips or pools of each workload."""
+        """Return the chips or pools of each workload, by scope."""
         used: dict[LimitScope, Counter[str]] = defaultdict(Counter)
         for charge in self.charges.values():
             for scope, amount in charge.amounts():
@@ -230,7 +230,7 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
     """Return the times of creates to remember for MAX_CREATES_PER_HOUR, none without that limit."""
     if settings.max_creates_per_hour is None:
         return ()
-    # A time far in the future was written by a clock that was ahead.
+    # A time far in the future is dropped: it was written by a clock that was ahead.
     return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
 
 

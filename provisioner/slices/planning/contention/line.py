@@ -5,9 +5,9 @@ on are granted in this order: the higher priority of the leader pod first, then 
 the second of each. Namespaces are ordered by their last grant, or arrival, the longest ago first; the workloads of a
 namespace by their last grant, or creation.
 
-Grants are remembered for each resource separately: a namespace that is granted one capacity loses no place at another.
-They are remembered only while units wait for the resource, so that the memory does not grow with pods that are edited
-again and again. Fairness beyond this order is the job of Kueue.
+Grants are remembered for each resource separately: a grant of one capacity does not move the namespace back at another.
+They are remembered only while units wait for the resource, so that the memory does not grow if pods are edited
+often. Fairness beyond this order is the job of Kueue.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ CREATES = "creates"
 
 
 class Unit(NamedTuple):
-    """One place in the line: a slice, or all slices of a workload that start together."""
+    """One entry of the line: a slice, or all slices of a workload that start together."""
 
     id: SliceId
     namespace: str
     priority: int
-    #: Time since which the leader pod is unschedulable.
+    #: Time since which the leader pod is unschedulable; year 1 if unknown or in the future.
     since: datetime
     #: Time at which the workload was created.
     created_at: datetime
@@ -43,7 +43,7 @@ def unit_of(slice_: Slice, now: datetime) -> Unit:
     leader, workload = slice_.leader, slice_.workload
     since = leader.unschedulable_since if leader is not None else None
     priority = leader.priority if leader is not None else 0
-    # A time in the future comes from a clock that is ahead; as the latest arrival the slice would never be served.
+    # A time in the future comes from a clock that is ahead. With it, the slice would always be the latest arrival.
     since = since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
     return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)
 
@@ -81,7 +81,7 @@ def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: 
 
 
 def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices: Iterable[Slice]) -> Stamps:
-    """Return the stamps of resources that units wait for, of namespaces and workloads that have pods."""
+    """Return the stamps of the `contended` resources for namespaces and workloads that have pods."""
     if not stamps:
         return stamps
     # Workloads whose pods do not wait now are included: otherwise a recurring workload would lose its last grant, and

@@ -28,7 +28,7 @@ class Slots:
 
     #: The bound, for `Memory.operations`.
     learned: OperationLimit
-    #: Maximum number of operations; None if unlimited.
+    #: Maximum number of operations to start; None if unlimited.
     operations: int | None
     #: Maximum number of creates, and of deletes, that the threads accept before the next decision.
     calls: int
@@ -41,7 +41,7 @@ class Slots:
         """Return the number of creates that may be started if `deletes` deletes are due."""
         if self.operations is None:
             return self.calls
-        # The odd slot is for the kind that did not have the last one.
+        # An odd slot goes to creates if the last slot went to a delete.
         half = (self.operations + self.deletes_last) // 2
         return min(self.calls, max(half, self.operations - deletes))
 
@@ -64,7 +64,7 @@ def find_slots(round_: Round) -> Slots:
     known = _learnt(memory.operations, running, now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - running - coming
-    # Slots of ended operations alternate between creates and deletes; only accepted operations count for that.
+    # If slots are free, creates and deletes alternate by the last accepted call, otherwise by the last tried call.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * round_.settings.concurrency
     return Slots(
@@ -80,12 +80,12 @@ def find_slots(round_: Round) -> Slots:
 def _learnt(operations: OperationLimit, running: int, now: datetime) -> OperationLimit:
     at = operations.rejected_at
     if operations.rejected:
-        # An operation may have ended since the rejection.
+        # An operation may have ended since the rejection, so the larger number is the bound.
         most = max(running, operations.running)
         operations = replace(operations, limit=most, rejected_at=now, rejected=False)
     elif operations.limit is not None and at is not None and now - at >= _STEPS * _STEP:
         operations = replace(operations, limit=None, rejected_at=None)
     elif operations.limit is not None:
-        # GKE has accepted this many since.
+        # GKE has accepted `running` operations since the rejection, so the bound is at least that number.
         operations = replace(operations, limit=max(operations.limit, running))
     return replace(operations, running=running)

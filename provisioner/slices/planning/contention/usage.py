@@ -1,4 +1,4 @@
-"""Counts each pool for the users of its pods, otherwise for the workload that it was created for."""
+"""Determines the namespaces and the workload that each pool counts for: by its pods, otherwise by its labels."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", a namespace or accelerator that the setting names, or "*": the largest use of every other one.
+    #: "all", a namespace or accelerator that the setting names, or "*" for the largest use among all others.
     scope: str
     used: int
     most: int
@@ -101,7 +101,7 @@ def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, W
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Return the charge of a pool: each namespace pays for the nodes that it uses, the main user also for the rest."""
+    """Return the charge of a pool: each namespace has the nodes that it uses, the main user also the unused nodes."""
     accelerator, total = pool.machine[0], pool.chips
     if not users:
         creator, creator_uid, *_ = pool.ownership

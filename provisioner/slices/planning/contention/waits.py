@@ -17,7 +17,7 @@ from provisioner.slices.planning.memory.state import Backoff, Hold
 
 #: Maximum number of units ahead, and of workloads that use a limit, that a record names.
 _MAX_NAMED = 3
-#: Failures of the supplier or the way to it: an Event follows only if they last, and it is no warning.
+#: Failures that usually end within a minute: an Event follows only if they last longer, and is no warning.
 _QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
 _QUIET_SECONDS = 60.0
 
@@ -39,7 +39,7 @@ class WaitKind(Enum):
     HOLD = "queue"
     #: Not all slices that start together can have a pool now.
     TOGETHER = "together"
-    #: A limit of the settings.
+    #: A limit of the settings does not allow the pool.
     LIMIT = "limit"
     #: All choices of capacity failed, or other slices try them first.
     CHOICES = "choices"
@@ -71,12 +71,12 @@ class ChoiceBlocker(NamedTuple):
 
     @property
     def rejected(self) -> bool:
-        """Whether the supplier calls the request invalid."""
+        """Whether the supplier rejected the slice's request as invalid."""
         return self.last.slice_id is not None
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that some slices ask for within it; with the used amounts if it refuses them."""
+    """One limit, and the amount that some slices request. `slices`, `used`, `going` and `kept` are set at a refusal."""
 
     setting: str
     scope: LimitScope
@@ -94,7 +94,7 @@ class Limit(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WaitsFor:
-    """Why no pool is created for a slice now: the one record for its Event, status, page and explain."""
+    """Why no pool is created for a slice now. Its Event, its status, the page and `explain` are written from this."""
 
     kind: WaitKind
     #: Pool that would be created; empty until the record is kept for a slice.
@@ -115,7 +115,7 @@ class WaitsFor:
     first: Slice | None = None
     #: Usable pool whose nodes have the labels of the slice.
     other: PoolName = PoolName("")
-    #: Place in the line of the units that wait for the same, beginning with 1, and the length of that line; 0 if the
+    #: Place in the line of the units that wait for the same cause, from 1, and the length of that line; 0 if the
     #: slice waits in no line.
     position: int = 0
     of: int = 0
@@ -129,9 +129,9 @@ class WaitsFor:
     warning: bool = True
     #: Whether the wait usually ends soon, so that there is no Event yet.
     silent: bool = False
-    #: Whether every possible choice has failed: a ProvisioningRequest ends with it.
+    #: Whether every possible choice has failed, so that a ProvisioningRequest fails.
     failed: bool = False
-    #: Whether waiting does not help: the request has to be changed.
+    #: Whether waiting does not help: the request or a setting has to be changed.
     final: bool = False
 
     @property
@@ -166,7 +166,7 @@ def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
 
 
 def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
-    """Return the wait of a slice for all its choices of capacity."""
+    """Return the wait of a slice whose choices of capacity are all blocked."""
     until = min((each.until for each in found if each.until is not None), default=None)
     passing = [each for each in distinct(found) if not each.rejected]
     if not passing:

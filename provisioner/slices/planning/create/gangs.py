@@ -4,7 +4,7 @@ The pools of such a workload are kept free (`planning.assignment`) until every s
 assigned in one round: no pod is bound before, so that the pools can be released. A workload releases its pools if no
 further slice became ready within PARTIAL_HOLD and no pool is being created. Then it waits in line: for each accelerator
 one workload at a time holds pools, and a pause follows once the pools that it released have been deleted. A workload
-that needs several accelerators begins when it can hold all of them; none waits for one with another in hand.
+that needs several accelerators begins when it can hold all of them; none holds one while it waits for another.
 
 This needs admission to mark the pods; requests have no pods and need no marks.
 """
@@ -52,7 +52,7 @@ class GangTurns:
     waiting: Mapping[WorkloadUid, WaitsFor]
     #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no others.
     unsatisfiable: frozenset[WorkloadUid]
-    #: Workloads whose pools are deleted, because they wait in line again.
+    #: Workloads whose pools are deleted, because they wait in line again or can never be served.
     releasing: frozenset[WorkloadUid]
     wake_at: tuple[datetime, ...]
 
@@ -66,7 +66,7 @@ class GangProgress:
     holds: Mapping[str, Hold]
     #: Nodes of flex-start pools whose taint is removed.
     releases: tuple[str, ...]
-    #: Workloads that miss ready pools, so that their pools stay free: number of ready, and of all slices.
+    #: Numbers of ready slices and of all slices, for workloads that lack ready pools: their pools stay free.
     partial: Mapping[WorkloadUid, tuple[int, int]]
     #: Workloads that begin to release their pools in this decision, and why they create no more pools.
     released: Mapping[WorkloadUid, WaitsFor]
@@ -108,7 +108,7 @@ def take_turns(round_: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(place[blocking, uid], ids[blocking])
         if worst[uid] == 1:
-            # No workload passes one that is first in all its lines; otherwise it might never find all of them free.
+            # No workload may pass one that is first in all its lines, which might never find all of them free.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -136,7 +136,7 @@ def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Ho
     for accelerator, hold in round_.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # A pool whose delete is rejected for long must not block the accelerator.
+        # A pool whose delete is rejected for longer than _SLOWEST must not block the accelerator.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -172,7 +172,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # A workload that may hold slices and gets none delays the others as well.
+        # PARTIAL_HOLD also limits a workload that may hold pools and gets none, because it delays the others.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
@@ -199,7 +199,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin. If other workloads without a hold wait as well, the first in line gets one next."""
+    """Return the pauses that begin: for accelerators that a workload held, or that none held and no other waits for."""
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
@@ -240,7 +240,7 @@ def _is_ready(
 def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
     """Whether a pool is being created, or has just been: its nodes get ready a little after it is RUNNING."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # Limited, because one choice after the other may fail.
+        # The time is limited, because one choice of capacity after the other may fail.
         return now - since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < limit

@@ -42,7 +42,7 @@ from provisioner.slices.supplier import UnmeetableError
 
 #: Maximum time for which a new pool waits until no node of another pool has the labels of its slice.
 _RELABELLED = timedelta(minutes=1)
-#: A slice that waits for operations for longer gets an Event: usually the wait is shorter.
+#: Minimum time that a slice must wait for operations before it gets an Event: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
 #: Causes that usually last for seconds.
 _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
@@ -55,7 +55,7 @@ class _Candidate(NamedTuple):
     unit: Unit
     attempt: int
     name: PoolName
-    #: Zone of the other pools of its workload when the options were found; None if it keeps to no zone.
+    #: Zone of the other pools of its workload when the options were found; None if the workload keeps to no zone.
     zone: Zone | None
     options: LaunchOptions
 
@@ -77,9 +77,9 @@ class Launches:
     tallies: Tallies
     stamps: Stamps
     candidates: list[_Candidate] = field(default_factory=list)
-    #: Slices that could have a pool if a limit did not refuse it; all slices of a workload that starts together.
+    #: Slices that could have pools if no limit refused them: a single slice, or all slices that start together.
     refused: list[Sequence[Slice]] = field(default_factory=list)
-    #: Slices for which another slice, by which they are listed, gets a pool or waits.
+    #: Other slices that share the pool or the wait of each slice.
     joined: dict[SliceId, tuple[Slice, ...]] = field(default_factory=dict)
     waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
     creates: list[Create] = field(default_factory=list)
@@ -89,7 +89,7 @@ class Launches:
     wanted: list[PoolState] = field(default_factory=list)
     wake_at: list[datetime] = field(default_factory=list)
     waits_for_operations: bool = False
-    #: Scopes of the limits that refused a slice of a workload: buffers get nothing within them.
+    #: Scopes of the limits that refused a slice of a workload: no pool of a buffer is created within these scopes.
     limited: set[LimitScope] = field(default_factory=set)
     #: Resources that units wait for.
     contended: set[TurnResource] = field(default_factory=set)
@@ -103,7 +103,7 @@ class Launches:
     ) -> Launches:
         """Start with the candidates: slices that found no pool and that may get a new one."""
         memory = round_.memory
-        # Names that are still in use: open deletes and cached nodes would be attributed to the new pool.
+        # Names in use are not used again: open deletes and cached nodes would be attributed to the new pool.
         names = {pool.name for pool in round_.snapshot.pools} | {node.pool_name for node in round_.snapshot.nodes}
         launches = cls(
             round_=round_,
@@ -154,7 +154,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return the reason for slices that start together and cannot all get a pool now, so that none is created."""
+        """Return the wait of slices that start together and cannot all get a pool now, so that no pool is created."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self.gangs.members.keys() - self.gangs.waiting.keys()
@@ -169,7 +169,7 @@ class Launches:
         for uid, unserved in slices.items():
             refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
             problem, first = problem_of_all(self.round_, unserved, self.matching.zones), None
-            # If a limit never allows all of them, its own message is the reason.
+            # If a limit never allows pools for all slices, the limit's own message is the reason.
             if refusal is not None and (refusal.final or not problem):
                 wait = refusal
                 self._note_refused(refusal, unserved)
@@ -186,7 +186,7 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice to try first, with a request that was rejected before; pools of the others might be useless.
+        """Return the slice to try first, because its request was rejected before; None without such a slice.
 
         `tried` has slices whose rejected request is being tried again and whose pool is not up yet.
         """
@@ -200,7 +200,7 @@ class Launches:
         return None
 
     def _look_at(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> _Candidate | None:
-        """Find the pools that a slice could have; None if it waits, which is recorded."""
+        """Return the candidate for a new pool; if the slice has to wait, record the reason and return None."""
         slice_ = self._within_limits(slice_)
         attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, refusals)
@@ -213,7 +213,7 @@ class Launches:
         return _Candidate(slice_, self.units[slice_.id], attempt, name, self.zones.get(slice_.workload.uid), found)
 
     def _within_limits(self, slice_: Slice) -> Slice:
-        """Return a slice that stands for several, with as many nodes as the limits allow, at least one."""
+        """Return a slice; if it stands for several, reduce its nodes to those that the limits allow, at least one."""
         while slice_.share is not None and slice_.parallelism > 1 and self._refusal(slice_) is not None:
             slice_ = replace(slice_, parallelism=slice_.parallelism - 1)
         return slice_
@@ -253,7 +253,7 @@ class Launches:
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
-        """Record slices for which room is made, if a limit refuses them and the capacity of none has failed."""
+        """Record slices to make room for, if a limit refuses them and each has capacity that has not failed."""
         fresh = (has_fresh_offer(self.round_, each, self.zones.get(each.workload.uid)) for each in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self.refused.append(slices)
@@ -347,7 +347,7 @@ class Launches:
             self.stamps = granted(self.stamps, resource, [each.unit], self.round_.now)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
-        """Return the next attempt, and the name of its pool, which nothing uses any more."""
+        """Return the next attempt, and a name for its pool that is not in use."""
         listed = max((pool.attempt for pool in self.round_.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self.round_.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
@@ -357,7 +357,7 @@ class Launches:
 
 
 def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
-    """Return the usable pools whose nodes have the labels of slices: such pods could still be bound there."""
+    """Return usable pools by the slice in their nodes' labels: pods of the slice could still be bound there."""
     pools = [pool for pool in round_.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]

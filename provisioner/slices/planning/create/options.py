@@ -20,7 +20,7 @@ from provisioner.slices.planning.spec.capacity import Choices
 from provisioner.slices.planning.spec.specification import Specification
 from provisioner.slices.supplier import UnmeetableError
 
-#: Failures of a slice's own creates that the next create repeats, unless the request or a permission changes.
+#: Kinds of failures that the next create of a slice would repeat, unless the request or a permission changes.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
@@ -37,7 +37,7 @@ class LaunchOptions:
 
 
 def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
-    """Specify the pools of the choices of a slice. Raises UnmeetableError if none can be specified."""
+    """Return the possible pools of a slice. Raises UnmeetableError if no pool is possible or the pod selects a host."""
     if slice_.host:
         raise UnmeetableError(
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
@@ -79,12 +79,12 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice of a workload could have a pool that has not failed recently: room is made for no other slice."""
+    """Whether a slice of a workload could have a pool without a recent failure; room is made only for such slices."""
     backoffs, known = round_.memory.backoffs, round_.memory.slice(slice_.id)
     own = known.backoff
     if slice_.spare or known.unschedulable is not None:
         return False
-    # Other failures are those of the supplier, or of the way to it, and say nothing about the next create.
+    # Failures of other kinds say nothing about the next create.
     capacities = frozenset[CapacityKey]()
     if own is not None and own.failure.kind in _LASTING:
         if not own.capacities:

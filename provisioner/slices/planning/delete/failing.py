@@ -24,8 +24,8 @@ _TO_FAIL = timedelta(minutes=10)
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
     """Return the pools to delete under stuck slices.
 
-    Pools to which the scheduler bound no pod are always included. Others are replaced only a share at a time, and ready
-    ones only if a setting says so.
+    Always included are used pools that were given up, and pools to which the scheduler binds no pod. Ready pools are
+    replaced only if REPLACE_STUCK_SLICES is set, a share of all pools at a time.
     """
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
     lost = {
@@ -43,7 +43,7 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
 
 
 def find_hanging(round_: Round) -> frozenset[PoolName]:
-    """Return the pools that have had a status for too long (`MAX_DURATIONS`)."""
+    """Return the pools that have had a transitional status for too long (`MAX_DURATIONS`)."""
     stockout = timedelta(seconds=round_.settings.capacity_wait_seconds) + _TO_FAIL
     longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in round_.supply.items() if pool.passing is not None)
@@ -59,8 +59,8 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
     supply, settings = round_.supply, round_.settings
     calls = round_.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # Pools that were given up before, unless they are in use again. A pool whose delete is postponed does not count: it
-    # must not prevent the replacement of another.
+    # Pools that were given up before, unless they are in use again. A pool whose delete is postponed is not counted,
+    # because it must not prevent the replacement of another pool.
     still = {
         name
         for name in (round_.memory.given_up & supply.keys()) - held_up
@@ -88,12 +88,12 @@ def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
         return each.name in matching.claimed or not each.undecided
     holder, *others = holders
     slice_ = round_.slices.get(holder) if holder is not None else None
-    # The pods that are bound wait for those that are unschedulable.
+    # The bound pods of a slice that is one unit wait for its unschedulable pods, so they make no progress.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 
 def find_broken(round_: Round, matching: Matching) -> frozenset[PoolName]:
-    """Return the pools that have failed, without those that pods use nevertheless."""
+    """Return the pools with status ERROR, and the other failed pools that no pod uses."""
     return frozenset(
         name
         for name, pool in round_.supply.items()
@@ -110,7 +110,7 @@ def learn_from_pools(round_: Round, matching: Matching, broken: Collection[PoolN
         pool, owner, create = supply[name], round_.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
-        # The capacity includes choices of the pods that only the request has, as long as its create is remembered.
+        # While the create is remembered, its request has choices of the pods that the listed pool does not show.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, round_.rules.supplier_name)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)

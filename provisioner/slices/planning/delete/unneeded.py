@@ -30,7 +30,7 @@ _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
 _Selected = tuple[str, str]
 #: Deletes are slowed down if the workloads of more pools than this, and of more than half of all pools, have vanished.
 _VANISHED_AT_ONCE = 3
-#: Interval between such deletes.
+#: Interval between deletes that are slowed down.
 BRAKE_PAUSE = timedelta(seconds=60)
 
 
@@ -48,14 +48,14 @@ class Unneeded:
     """Pools to delete, now and later."""
 
     deletes: tuple[Delete, ...]
-    #: Pools whose delete GKE has not accepted yet, due or not.
+    #: Planned deletes by pool, due now or later, without deletes that GKE has accepted.
     due: Mapping[PoolName, Due]
-    #: Time since which no slice needs each of these pools.
+    #: Time since which each pool has not been needed by a slice.
     since: Mapping[PoolName, datetime]
-    #: Nodes that the provisioner cordoned and whose pool is kept after all.
+    #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept.
     uncordons: tuple[str, ...]
     due_at: tuple[datetime, ...]
-    #: Number of pools whose workloads vanished at once, so that few of them are deleted at a time; 0 if none did.
+    #: Number of pools whose deletes are slowed down, because their workloads vanished at once; 0 if no delete is.
     vanished: int = 0
     braked_delete_at: datetime | None
 
@@ -66,7 +66,7 @@ class _Case(NamedTuple):
     pool: Supply
     #: Workload that the pool was created for; None if it does not exist.
     workload: Workload | None
-    #: Slice that is stuck on the pool; None if none is.
+    #: Slice that is stuck on the pool; None without such a slice.
     stuck: SliceId | None
     #: Whether the workload releases its pools.
     releasing: bool
@@ -184,7 +184,7 @@ def _cordoned_by_us(each: Supply) -> list[str]:
 
 
 def _selected_by_pending_pods(round_: Round) -> Collection[_Selected]:
-    """Return the types that unbound pods select, served or not: the API hides nodes that are chosen for them."""
+    """Return the types that unbound pods select; the API does not show which nodes the scheduler chose for them."""
     pending = (each for each in round_.snapshot.pods if not each.node_name and not each.finished)
     asking = (each.requirements for each in pending if each.requirements.chips or each.requirements.claims)
     return {_selected(each.node_selector) for each in asking}
@@ -198,7 +198,7 @@ def _delete(case: _Case, round_: Round, *, settle: bool) -> Delete:
     pool, workload, spared = case.pool, case.workload, GroupKey("")
     named, uid = pool.ownership.workload, pool.ownership.workload_uid
     if case.stuck is not None and pool.pool.status is not PoolStatus.ERROR:
-        # The pool may have been created for another slice.
+        # The delete is for the workload of the stuck slice; the pool may have been created for another slice.
         workload = round_.slices[case.stuck].workload
         named, uid, spared = workload.full_name, workload.uid, case.stuck.group_key
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
@@ -225,10 +225,10 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
-        # A creation time far in the future shows that the own clock is behind, and nothing about the node's age.
+        # Creation times far in the future are ignored: they show that this process's clock is behind, not an age.
         ages = (node.created_at for node in each.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
-    # The cause that postponed the last attempt may end as soon as the status of the pool changes.
+    # A postponed delete does not wait any longer if the status of the pool has changed: its cause may have ended.
     held_up = call is not None and call.state is CallState.POSTPONED and call.status is each.pool.status
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
@@ -236,7 +236,7 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
 
 
 def _braked(round_: Round, found: Unneeded) -> Unneeded:
-    """Return the result with most deletes of pools whose workloads vanished held back, if there are many of them."""
+    """Return the result; if many workloads have vanished, hold back all but at most one delete of their pools."""
     now, last_at, supply = round_.now, found.braked_delete_at, round_.supply
     vanished = {
         name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, round_)
@@ -275,7 +275,7 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
 def _vanished(each: Supply, round_: Round) -> bool:
     """Whether the workload of a pool does not exist, and was not seen being deleted or replaced by one of its name.
 
-    Workloads that are not watched never count as vanished, nor do those of kind POD, which end with their pods.
+    Excluded are workloads that are not watched, those of kind POD, which end with their pods, and failed pools.
     """
     if each.unwatched or each.ownership.workload.kind is WorkloadKind.POD:
         return False

@@ -59,7 +59,7 @@ class DeleteAnswer:
     reason: str = ""
     #: Reason for Events on the workload, which must not name other workloads; empty if `reason` may be shown.
     told: str = ""
-    #: For SETTLING: seconds for which the nodes are cordoned before the delete.
+    #: Seconds for which the nodes have to be cordoned before the delete; None unless the result is SETTLING.
     wait_seconds: float | None = None
 
 
@@ -69,9 +69,9 @@ class LookUpAnswer:
 
     look_up: LookUp
     at: datetime
-    #: For a pool: whether it exists.
+    #: Whether the pool exists; used for look-ups of a pool.
     exists: bool = False
-    #: For an operation: its state; None if GKE does not know the operation.
+    #: Operation that was looked up; None if GKE does not know it, or if a pool was looked up.
     operation: Operation | None = None
     #: Failure of the look-up itself.
     failure: Failure | None = None
@@ -112,7 +112,7 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
         # The next list of pools shows the outcome. Until then no other name is tried for the slice.
         return memory.with_pool(name, create=replace(call, state=CallState.UNKNOWN, since=answer.at))
-    # Only a rejected create is not counted for the hour: an unknown outcome may be a pool that was deleted since.
+    # Only a rejected create is removed from the creates of the hour: after any other outcome, a pool may have existed.
     created_at = list(memory.created_at)
     if call.since in created_at:
         created_at.remove(call.since)
@@ -150,7 +150,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
-        # At a common time, so that one list serves all such pools: there may be as many as unwatched workloads.
+        # All such pools are checked at full minutes, so that one list serves them: they may be many.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
     else:
         wait = answer.wait_seconds
@@ -166,7 +166,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     known = memory.pool(name)
     create, coming_up, delete = known.create, known.coming_up, known.delete
     if create is not None and create.state is CallState.UNDER_WAY:
-        # The create was sent again since: only its own response counts.
+        # The create was sent again after the look-up, so only the response of the new call counts.
         return memory
     if not look_up.operation:
         if answer.exists or create is None:
@@ -193,7 +193,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after the operation of an accepted create has ended."""
+    """Return the memory after the operation of a create has ended; unchanged if `failure` is None."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -246,9 +246,9 @@ def postpone(
     wait_seconds: float | None = None,
     settling: bool = False,
 ) -> DeleteCall:
-    """Return the postponed delete; `wait_seconds` is the wait for a workload that exists, None a wait by failures.
+    """Return the postponed delete. `wait_seconds` is None for a wait that grows with the number of failures.
 
-    While the nodes are `settling`, no failure is counted, and the delete is not postponed unless settling restarts.
+    While the nodes are `settling`, no failure is counted, and `postponed_since` is set only if settling restarts.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -284,7 +284,7 @@ def confirm(
 def _confirm_create(
     name: PoolName, known: PoolMemory, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
 ) -> PoolMemory:
-    """Return the entry of a pool whose create is not complete, and add the look-up that is due."""
+    """Return the entry of a pool whose create is not complete; add a look-up that is due to `found`."""
     create, coming_up = known.create, known.coming_up
     if coming_up is not None and pool is None:
         # If the pool vanished while it was created, no create follows before the reason is known.
@@ -310,7 +310,7 @@ def _confirm_create(
 def _confirm_delete(
     name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
 ) -> DeleteCall | None:
-    """Return the delete of a pool, None if the pool is gone, and add the look-up that is due."""
+    """Return the delete of a pool, None if the pool is gone; add a look-up that is due to `found`."""
     if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
         return delete
     if pool is None:

@@ -18,8 +18,8 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates that a workload and a namespace may have without a wait; a workload may have one more for
-#: each of its slices. Beyond it, they may send one create in this number of seconds, for any request.
+#: Numbers of failed creates that a workload (and one more for each of its slices) and a namespace may have without a
+#: wait. Above its number, each may send one create, for any request, in `_WORKLOAD_SECONDS` or `_NAMESPACE_SECONDS`.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
@@ -53,7 +53,7 @@ DELAYS: Mapping[FailureKind, Delay] = {
 #: Wait of a request whose pool ended in ERROR for a reason that `DELAYS` does not assign to its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 _PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of pools in a row that have to come up before a stockout is forgotten: 64 concurrent creates by then.
+#: Number of pools in a row that have to come up before a stockout is forgotten; then 64 creates may run at a time.
 _DOUBLINGS = 6
 #: Wait of a request that GKE rejects as invalid. It is retried, because the cause may be a permission, a quota, a
 #: service account or a policy, which may have been corrected since.
@@ -89,7 +89,7 @@ def slice_failed(
 ) -> Backoff | None:
     """Return the back-off of a slice after a create that failed; unchanged if this kind causes no wait.
 
-    `reserved` is the capacity of the create if it is a reservation: its project may not share it. After a missing
+    `reserved` is the capacity of a create with a reservation, which its project may not share. After a missing
     permission only that capacity is blocked, and the slice's next choice is tried.
     """
     delay = DELAYS.get(failure.kind)
@@ -131,14 +131,14 @@ def _with(
     owner: SliceId | None = None,
 ) -> Backoffs:
     before = backoffs.get(key)
-    # Failures of a rejected request are counted apart from failures of its pool.
+    # Failures of a rejected request are counted separately from failures of its pool.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
-        # Calls and pools that were in progress together count as one failure, with the reason of any of them.
+        # Failures of calls and pools in progress at the same time count once if their kind is the same or unknown.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
@@ -147,7 +147,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
             until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
             return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
-    # A quota does not last since an earlier stockout.
+    # A stockout or quota failure after a failure of another kind restarts `since`.
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _PROBED)
     since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
@@ -164,9 +164,9 @@ def refused(
 ) -> dict[SliceId, Backoff]:
     """Return the back-offs of a workload's slices after the scheduler refused ready pools of some of them.
 
-    `known` has those of its slices that were refused before, and `refusals` the messages of the scheduler. Their pods
-    are usually alike, so only the first of those that are `present` is tried again, and the others after it succeeds or
-    a day, unless they start `together`.
+    `known` has the slices that were refused before, and `refusals` the messages of the scheduler. The pods are usually
+    alike, so only the first `present` slice is retried first; the others wait until it succeeds, or for a day, unless
+    they start `together`.
     """
     new = [each for each in refusals if each not in known or known[each].until <= now]
     if not new:
@@ -205,7 +205,7 @@ def max_in_flight(last: Backoff) -> int:
 
 
 def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
-    """Return the back-offs after a pool of a capacity came up: more creates are due now, finally any number."""
+    """Return the back-offs after a pool of a capacity came up: twice as many creates may run, in the end any number."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
         return forget(backoffs, capacity)
@@ -268,7 +268,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 
 
 def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
-    """Return the time before which a workload sends no create after too many failures; None if it may send one."""
+    """Return the time, maybe past, before which a workload sends no create; None without too many failures."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
         tally = tallies.get(key)

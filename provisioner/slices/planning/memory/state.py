@@ -56,14 +56,14 @@ class Phase(Enum):
 
     @property
     def planned(self) -> bool:
-        """Whether no list confirms its create."""
+        """Whether no list of pools has shown the pool yet."""
         return self.before_create or self is Phase.CREATING
 
 
 class CallState(Enum):
     """Progress of a mutating call to GKE."""
 
-    #: The call is being sent; a delete is also being verified, and its gate closed.
+    #: The call is being sent; for a delete, this includes its verification and its gate.
     UNDER_WAY = "under_way"
     #: GKE accepted the call; the list of pools may not show its effect yet.
     ACCEPTED = "accepted"
@@ -95,21 +95,21 @@ class DeleteCall:
     state: CallState
     since: datetime
     operation: OperationName = OperationName("")
-    #: For POSTPONED: time of the next attempt; a change of the pool's status from `status` allows it earlier.
+    #: Time of the next attempt if POSTPONED; a change of the pool's status from `status` allows it earlier.
     retry_at: datetime | None = None
     status: PoolStatus | None = None
     failures: int = 0
     #: Time since which the delete has been postponed, and the cause.
     postponed_since: datetime | None = None
     reason: str = ""
-    #: For POSTPONED: whether the workload exists although the caches do not show it.
+    #: Whether the delete is POSTPONED because the workload exists although the caches do not show it.
     needed: bool = False
     looked_up_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
-    """A question to GKE about a create or delete whose effect the list does not show."""
+    """A read from GKE about a create or delete whose effect the list does not show."""
 
     name: PoolName
     #: Operation to look up; empty to look up the pool itself.
@@ -124,11 +124,11 @@ class Backoff:
     failures: int
     since: datetime
     until: datetime
-    #: For a slice whose creates with reservations were rejected: capacities that are blocked; empty if all are.
+    #: Capacities that are blocked if a slice's creates with reservations were rejected; empty if all are blocked.
     capacities: frozenset[CapacityKey] = frozenset()
-    #: For a request that GKE rejects as invalid: the slice that sent it.
+    #: Slice that sent a request that GKE rejects as invalid; None for other failures.
     slice_id: SliceId | None = None
-    #: For a capacity: number of pools that came up since its last failure.
+    #: Number of pools of a capacity that came up since its last failure.
     came_up: int = 0
 
 
@@ -152,7 +152,7 @@ class Claim:
     """Pool that a slice without a bound pod counts on."""
 
     pool: PoolName
-    #: Time since which the slice has counted on ready pools; None if the pool is unready or the slice waits on purpose.
+    #: Time since which the slice has counted on ready pools; None if the pool is unready or no pod is to be bound.
     since: datetime | None
     #: Whether the slice has pods.
     has_pods: bool
@@ -165,10 +165,10 @@ class Claim:
 class Gang:
     """A workload whose slices start together, while some of them are missing."""
 
-    #: Number of slices that have a ready pool, and time since which it has not grown; None while none has one.
+    #: Number of slices with a ready pool, and time since which the number has not grown; None if no pool comes up.
     ready: int = 0
     since: datetime | None = None
-    #: Whether the workload has released its pools, and waits in line since.
+    #: Whether the workload has released its pools, and has waited in line since then.
     queues: bool = False
 
 
@@ -178,7 +178,7 @@ class Hold:
 
     workload: WorkloadUid
     since: datetime
-    #: Whether the workload released its pools: until the pause ends, no workload that starts together holds any.
+    #: Whether the workload released its pools: no workload that starts together holds any until the pause ends.
     released: bool = False
     #: Time at which the pause ends; None while the released pools still exist.
     until: datetime | None = None
@@ -188,7 +188,7 @@ class Hold:
 class OperationLimit:
     """Learned bound on the number of concurrent operations; dropped 60 s after the last rejection."""
 
-    #: Maximum number of operations that GKE has run since the last rejection, inclusive; None if unknown.
+    #: Largest number of operations that ran at the last rejection or at a time since then; None if unknown.
     limit: int | None = None
     rejected_at: datetime | None = None
     #: Whether GKE has rejected an operation since the last decision, at which `running` operations ran.
@@ -221,9 +221,9 @@ class PoolMemory:
     coming_up: CreateCall | None = None
     delete: DeleteCall | None = None
     phase: PhaseEntry | None = None
-    #: Time since which no slice needs the pool; None if one does.
+    #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
-    #: Slice whose pods were bound to the pool last, unless labels show it: after a restart the slice returns to it.
+    #: Slice that used the pool last, unless the pool's labels name it; after a restart the slice returns to the pool.
     last_user: SliceId | None = None
     #: Zone and machine type, once the pool has had nodes: after it has vanished, that capacity may be available again.
     place: tuple[str, str] | None = None
@@ -231,7 +231,7 @@ class PoolMemory:
     unready_since: datetime | None = None
     #: Time since which a flex-start pool is up without nodes, and waits for capacity.
     late_since: datetime | None = None
-    #: Status that should not last, and the time since which the pool has had it.
+    #: Transitional status (`round.MAX_DURATIONS`), and the time since which the pool has had it.
     passing: tuple[PoolStatus, datetime] | None = None
     #: Whether the failure of the pool has been counted.
     failed: bool = False
@@ -243,13 +243,13 @@ class PoolMemory:
 class SliceMemory:
     """Memory of one slice; dropped when the slice is gone."""
 
-    #: Lowest attempt that the slice may use: an earlier process may have sent it, with an unknown outcome.
+    #: Lowest attempt that the slice may use: an earlier process may have sent its create, with an unknown outcome.
     attempt: int = 0
     #: Back-off after a create that failed for a reason that does not concern a capacity.
     backoff: Backoff | None = None
     #: Back-off after the scheduler bound no pod of the slice to its ready pool. An accepted create does not end it.
     unschedulable: Backoff | None = None
-    #: Key of the requirements of these pods (`fit.demand_key`); None without this back-off, and after a restart.
+    #: Key of the requirements of the refused pods (`fit.demand_key`); None without `unschedulable`, or after a restart.
     refused: Hashable = None
     claim: Claim | None = None
 
@@ -273,7 +273,7 @@ class Memory:
     tallies: Tallies = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
-    #: Time of the last delete of a pool whose workload vanished unseen, while deletes are slowed down because of many.
+    #: Time of the last delete that was slowed down because many workloads had vanished; None before the first.
     braked_delete_at: datetime | None = None
     #: Time that the last new pool took from PROVISIONING to READY; None if not measured.
     usual_creation: timedelta | None = None
@@ -328,7 +328,7 @@ class Memory:
         return self.with_pools({name: replace(self.pool(name), **changes)})
 
     def with_backoff(self, slice_id: SliceId, backoff: Backoff | None) -> Memory:
-        """Return the memory with another back-off of a slice, None without back-off."""
+        """Return the memory with another back-off of a slice, None to remove it."""
         known = self.slice(slice_id)
         if known.backoff == backoff:
             return self

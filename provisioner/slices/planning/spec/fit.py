@@ -13,7 +13,7 @@ from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableEr
 def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError if no node of the pool would fit the pods of a slice: an unusable pool is not created.
 
-    Nodes count without DaemonSets, whose requests are unknown: the scheduler refuses pods that leave them no room.
+    The requests of DaemonSets are unknown and not subtracted, so the scheduler may still refuse the pods.
     """
     pool = expected_pool(request)
     view = rules.expected_node(pool)
@@ -39,7 +39,7 @@ def _switch_hint(asked: Requirements) -> str:
 
 
 def _disk_misfit(asked: Requirements, machine_type: str) -> str:
-    """Return the first disk of the pod's volumes that never attaches to a machine; empty if all may.
+    """Return the problem of the first disk of the pod's volumes that the machine cannot attach, empty without one.
 
     Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     """

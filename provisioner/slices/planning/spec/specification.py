@@ -4,9 +4,9 @@ Labels identify the owner of a pool; only this module writes and reads them. Poo
 the Go provisioner. Pools of other kinds have none of these: a release that knows only JobSets would take their workload
 for deleted.
 
-Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup some more.
+Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup more.
 The name of the workload is cut to leave room for a hash over workload UID, group key and attempt. Shape and zone are
-not in the hash: another choice, or a second leader, gets the same name, and "already exists" means: adopt.
+not in the hash, so another choice or a second leading process gets the same name, and adopts a pool that exists.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
 #: Labels whose value is different for each slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Maximum number of characters in the labels of one pool. config.labels of the GKE API: "supports up to 1,024 total
-#: characters in a single request". Node groups have the same limit, so that they serve no workload that GKE does not.
+#: characters in a single request". Node groups have the same limit, so that both suppliers serve the same workloads.
 LABEL_CHARACTERS = 1024
 _DIGEST_DIGITS = 16
 #: Characters of the labels that `stamped` adds: their keys, the digest, and an attempt of one digit.
@@ -58,7 +58,7 @@ def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
     """Return the name of the pool for one attempt of a slice; equal inputs give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    # The name of a workload of kind POD begins with the kind of the controller.
+    # The name of a workload of kind POD begins with the kind of the controller, which is left out.
     readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
@@ -168,7 +168,7 @@ class Specification:
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
     """Return all inputs of a blueprint except the settings: equal keys give equal blueprints.
 
-    Choices, wishes and shapes are found once a round, so equal ones are the same object.
+    Choices, wishes and shapes are found once a round, so equal values are the same object, and `id` is enough.
     """
     asked = slice_.requirements
     # Pods that select labels of an owner fit at most the slice's own pool.
@@ -250,7 +250,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # The number of the pods of a controller may still change.
+        # The shape may become known: a new machine type may be listed, or a controller may change its number of pods.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -303,7 +303,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
     for key, _ in settings.node_labels:
-        # All nodes have the administrator's labels anyway.
+        # All nodes have the administrator's labels anyway, so these keys are not copied.
         selected.pop(key, None)
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)
@@ -355,7 +355,7 @@ def _asked_labels(slice_: Slice) -> set[str]:
 def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
     """Return requested labels that describe a node to other programs: a pod may set them only if a setting names them.
 
-    A pattern in a setting is not enough: `*` is written with labels of teams in mind. Labels of the owner
+    A pattern in a setting is not enough, because administrators write `*` for labels of teams. Labels of the owner
     (`OWNER_LABELS`) are rejected, not left out.
     """
     asked = _asked_labels(slice_)
