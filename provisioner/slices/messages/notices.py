@@ -24,7 +24,7 @@ from provisioner.slices.planning.split import Splits
 from provisioner.slices.planning.stuck import STUCK_SECONDS, Stuck, StuckKind, lacking_labels, unschedulable
 from provisioner.slices.supplier import PoolRules
 
-#: A delete that has been postponed for this long is reported as an alert.
+#: Minimum time for which a delete must have been postponed before an alert reports it.
 _HELD_UP = timedelta(minutes=10)
 
 
@@ -179,7 +179,7 @@ def of_splits(round_: Round, matching: Matching, splits: Splits) -> Iterator[Not
         slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # A fixed key: the pools in the message change with each pod, which must not cause another notice.
+        # The key is constant, because the pools in the message change with each pod: no new notice is wanted then.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
@@ -249,7 +249,7 @@ def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, round_: Round) -
 
 
 def refusal(found: Stuck, round_: Round) -> str:
-    """Return that pods are unschedulable on a ready pool; the back-off of a refused slice has this text as well."""
+    """Return the message that pods are unschedulable on a ready pool; the back-off of a refused slice has it also."""
     slice_, first = round_.slices[found.slice_id], min(found.pods, key=lambda pod: pod.name)
     message = (
         f"{len(found.pods)} pod(s) of {slice_.title} are unschedulable although node pool {found.pool} is "
@@ -315,7 +315,7 @@ def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
 
 
 def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
-    """Report the pools whose delete has been postponed for too long, and those that hang in a status."""
+    """Report the pools whose delete has been postponed for too long, and pools that keep a transitional status."""
     deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
     messages = {
         name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"
@@ -326,7 +326,7 @@ def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Coll
         # A workload that is not watched may live without limit: its pool is kept rightly, which needs no alert.
         and not (call.needed and supply[name].undecided)
     }
-    # In the order of the pools, because the order of a set of names is different in each process.
+    # The alerts follow the order of the pools, because the order of a set of names is different in each process.
     for name in (name for name in supply if name in hanging):
         where = f"look at it and at its operations in {round_.rules.supplier_name}"
         messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
@@ -345,7 +345,7 @@ def alerts_of_vanished(round_: Round, vanished: int) -> Iterator[Alert]:
 
 
 def how_it_hangs(pool: Supply, now: datetime) -> str:
-    """Return the status that a pool should not keep, its start, and its reason if known; empty for other statuses."""
+    """Return a phrase with a pool's transitional status, its start and its reason; empty for other statuses."""
     if pool.passing is None:
         return ""
     status, since = pool.passing

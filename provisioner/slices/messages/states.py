@@ -71,7 +71,7 @@ _CHIPS_SHOWN = timedelta(minutes=10)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Known:
-    """Data that the reasons of all pools of a round are derived from."""
+    """Data of one round from which the texts about all its slices and pools are derived."""
 
     memory: Memory
     now: datetime
@@ -97,7 +97,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
-    """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by Event reason."""
+    """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by reason."""
     supply = known.supply.get(state.name)
     if supply is None:
         return state.note or "The create of its node pool is about to be sent."
@@ -106,14 +106,14 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def of_split(events: Mapping[str, str]) -> str:
-    """Return where the pods of a slice are that does not have one node pool to itself."""
-    # A slice without a leader pod has its notice on the workload.
+    """Return where the pods of a split slice are; `events` has the slice's messages by Event reason."""
+    # Without a leader pod, the Event is only on the workload, and `events` lacks it.
     unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
     return events.get(constants.SLICE_SPLIT, unknown)
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
-    """Add a warning if a node has lost its chips: pods from before that the kubelet admits again will fail."""
+    """Add a warning if a node has lost its chips: earlier pods that the kubelet admits again fail."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
@@ -195,7 +195,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
 
 
 def _without_pods(slice_: Slice) -> str:
-    """Return what to check. A controller that cannot create the pods reports that in Events on its object."""
+    """Return what to check if a slice has no pods: a controller that cannot create them reports that in Events."""
     name, group = slice_.workload.name, slice_.group_name
     groups = (each for each in slice_.workload.groups if group.startswith(f"{name}-{each.name}-"))
     if after := next((each.after for each in groups), ""):
@@ -221,7 +221,7 @@ def _without_pods(slice_: Slice) -> str:
 
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
-    """Return why an existing pool is kept or deleted; `owner` is the slice that has it, None if none has."""
+    """Return why an existing pool is kept or deleted; `owner` is the slice that has it, None without one."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)

@@ -41,7 +41,7 @@ _USUAL = timedelta(minutes=5)
 _Typed = tuple[str, Condition]
 
 
-# Without slots, because `cached_property` needs a `__dict__`. Only requests with a booking need the sets.
+# Without slots, because `cached_property` needs a `__dict__`. The sets are computed only if a request has a booking.
 @dataclass(frozen=True)
 class _Facts:
     """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
@@ -62,7 +62,7 @@ class _Facts:
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose pods ran in a workload that has ended, on other node pools or before a round saw them."""
+        """Requests of workloads that have ended; their pods may have run on other node pools, or between two rounds."""
         # Suspended workloads are not included, because they may not have started.
         over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
         templates = [(each.namespace, group.template) for each in over for group in each.groups]
@@ -108,10 +108,10 @@ def statuses(
     for each in asking:
         own, ask = slices[each.uid], each.ask
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
-        # With a topology, because pods without one are never served.
+        # A topology is added, because pods without a topology are never served.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(round_.policy.serves(each, requirements) for requirements in for_slices):
-            # Another provisioner may serve the request.
+            # Another provisioner may serve the request, so its status is not written.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
             found += _write(each, ask, *_of_buffer(facts, each, ask, own), round_.now)
@@ -156,7 +156,7 @@ def _is_free(each: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield the condition that ends a booking: all pools are used, a pool is lost, or the time is over."""
+    """Yield the condition that ends a booking: all pools are used, the workload or a pool is gone, or time is over."""
     round_, named = facts.round_, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
     # A pool with nodes exists, even if it is missing from a list.

@@ -22,7 +22,7 @@ NO_POOL = "No TPU node pool is created: "
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in an Event that names several choices.
 _MAX_FAILURE_CHARACTERS = 200
-#: Cause in a few words, by kind; those of limits and of failed choices are more exact.
+#: Cause in a few words, by kind; `cause` returns a more exact one for limits and failed choices.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",
@@ -44,10 +44,10 @@ _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds whose text identifies their Events.
+#: Kinds of waits for which another text is another Event.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
-#: What to do apart from waiting, by the failure of a capacity. The messages of other failures contain it.
+#: What to do apart from waiting, by the failure of a capacity. The messages of other failures say what to do.
 _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.STOCKOUT: _MORE_CHOICES,
     FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
@@ -114,13 +114,13 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step else text
         key = _key(wait)
-        # The pool of the others changes with each slice that joins them, which must not cause another Event.
+        # The key of joined slices lacks the pool, which changes with each further slice: no new Event is wanted then.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 
 
 def _key(wait: WaitsFor) -> str:
-    """Return the identity of the Event apart from the pool; empty if it is the text."""
+    """Return the identity of the Event apart from the pool; empty if the text is the identity."""
     if wait.together is not None:
         return WaitKind.TOGETHER.value
     own = "" if wait.kind in _BY_TEXT else wait.kind.value
