@@ -60,7 +60,7 @@ SHARED_POOL_NODES = 16
 # --- a TPUNodeGroup and its children ---
 #: Machines. The largest slice has 2,304 hosts.
 GROUP_NODES = 2304
-#: Characters of all finalizers of an object. Those of the provisioner have fewer than 200.
+#: Characters of all finalizers of an object. The finalizers of the provisioner have fewer than 200.
 FINALIZERS = 4096
 #: Bytes of one value of metadata, and of all values of a group. Compute Engine accepts 262,144 bytes per value. A
 #: template also contains the provisioner's startup script.
@@ -75,7 +75,7 @@ CONDITIONS = 16
 RECREATIONS = 100
 
 # --- the TPU environment of one pod ---
-#: Workers of a slice. Each gets the host names of all. The largest slice has 9,216 chips.
+#: Workers of a slice. Each worker gets the host names of all workers. The largest slice has 9,216 chips.
 SLICE_WORKERS = 9216
 #: Containers of a pod that request chips. A VM has at most eight chips.
 TPU_CONTAINERS = 64
@@ -98,7 +98,7 @@ HINTED_WORDS = 512
 # --- the metrics ---
 #: Namespaces whose use of chips is counted separately: the first to use any. The others are counted together.
 METERED_NAMESPACES = 100
-#: Accounts by namespace, accelerator, capacity type and use, without the one of all later namespaces.
+#: Accounts by namespace, accelerator, capacity type and use, without the common account of later namespaces.
 METERED_ACCOUNTS = 1_000
 
 # --- entries of one node or namespace; only administrators and the kubelet write them; the rest is ignored ---
@@ -121,7 +121,7 @@ COPIED_LABELS = 64
 
 
 def cut(text: str, most: int = QUOTED) -> str:
-    """Return the beginning of a text that is longer than `most` characters, with an ellipsis in place of the rest."""
+    """Return a text; if it is longer than `most` characters, cut it, with an ellipsis as the last character."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 

@@ -82,7 +82,7 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: Google or the connection failed before the call took effect.
+    #: Google or the connection failed before the call took effect, or a pool failed without a known reason.
     UNAVAILABLE = "unavailable"
     #: The scheduler bound no pod to the ready nodes of a pool.
     UNSCHEDULABLE = "unschedulable"
@@ -111,7 +111,7 @@ class CallError(Exception):
         self.failure = failure
         #: Call and object, such as "delete of instance group manager 'a'".
         self.subject = subject
-        #: Pause in seconds that the supplier asked for; None if it did not.
+        #: Pause in seconds that the supplier requested; None if it requested no pause.
         self.retry_after_seconds = retry_after_seconds
         #: HTTP status of the response; 0 without a response.
         self.code = code
@@ -135,7 +135,7 @@ class NodePool:
 
     name: PoolName
     status: PoolStatus
-    #: Failure in the status; None if it has none.
+    #: Failure that the status reports; None without a failure.
     failure: Failure | None = None
     #: config.labels: the labels in the create request, without those that GKE adds to nodes.
     labels: Mapping[str, str] = field(default_factory=dict)
@@ -182,7 +182,7 @@ class NodePoolRequest:
     capacity: CapacityKind = CapacityKind.ON_DEMAND
     #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty if none.
     reservation: str = ""
-    #: Time in seconds after which Google deletes the nodes; 0 if never.
+    #: Time in seconds after which Google deletes the nodes; 0 for Google's default: 7 days with flex-start, or never.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
@@ -197,7 +197,7 @@ class NodePoolRequest:
     policy_name: str = ""
     #: Values of the node settings by field (`settings.node_fields`), without absent ones.
     node: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether GKE may upgrade the nodes at their version's end of support; if not, it never does.
+    #: Whether GKE may upgrade the nodes when the support of their version ends; otherwise GKE never upgrades them.
     auto_upgrade: bool = False
 
     @property

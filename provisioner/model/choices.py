@@ -26,7 +26,7 @@ _PATH_START = "projects/"
 #: Maximum number of parts: project, name, block and sub-block.
 _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
-#: Time before the end of a reservation in which it gets no new pools, and its pools get no new slices.
+#: Time before the end of a reservation in which no pool is created in it, and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
 _QUEUED = "queued"
 #: Error message for a choice of queued capacity.
@@ -94,7 +94,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 class CapacityKey(NamedTuple):
-    """Capacity of a pool, as key of its back-off: a smaller slice, or another network, may be available."""
+    """Capacity of a pool, the key of its back-off. Another shape or network is another capacity, maybe available."""
 
     zone: Zone
     machine_type: str

@@ -1,7 +1,7 @@
 """Whether a pod can run on a node by the scheduler's rules; `fits.py` gives the same results for many nodes.
 
 Inter-pod affinity is not evaluated. A label of Google or Kubernetes that is neither predicted nor known to be absent
-may exist: its selector was probably copied from a node.
+counts as present, because users usually copy such selectors from a node.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 #: Amount of a resource above any request (`fields.parse_quantity`).
 ENOUGH = 2**80
 
-#: Labels of Google whose rules are known: a node without such a label in its prediction does not have it.
+#: Labels whose rules are known: if the prediction of a node lacks such a label, the node does not have it.
 _KNOWN = frozenset(
     (
         *(constants.NODE_POOL, constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.ACCELERATOR_COUNT),
@@ -126,7 +126,7 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first resource of which an empty node has too little, empty if it has enough."""
+    """Return the message about the first resource of which an empty node has too little, empty if it has enough."""
     amounts = [
         ("chips", requirements.chips, view.chips),
         ("cpu", requirements.cpu_millicores, view.cpu_millicores),

@@ -114,7 +114,7 @@ class Fits:
 
     @cached_property
     def _nowhere(self) -> _Values:
-        """Shared by all labels that no node has, so that many such labels in pods take no memory."""
+        """Values of any label that no node has; a shared object, so that many such labels in pods take no memory."""
         return _Values([None] * len(self._views))
 
     @cached_property
@@ -151,7 +151,7 @@ class Fits:
 
 
 class _Values:
-    """Nodes by value of one label, under None the nodes without it."""
+    """Nodes by value of one label; None is the value of nodes without the label."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         self._by_value = _masks(values)
@@ -191,7 +191,7 @@ class _Ordered:
 
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
-    """Return the nodes of each value as bits. Nodes of one pool are mostly equal, so runs are set together."""
+    """Return the nodes of each value as bits. Nodes of one pool are mostly equal, so runs are set at once."""
     found: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):

@@ -15,7 +15,7 @@ from provisioner.model.capacity import Node, NodePool, PoolName
 
 
 def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object]) -> PoolName:
-    """Return the node pool in the metadata of a node: in GKE's annotation, otherwise in the label; empty if neither."""
+    """Return the node pool in the metadata of a node: in GKE's annotation, otherwise in the label, otherwise empty."""
     label, applied = labels.get(constants.NODE_POOL), annotations.get(constants.APPLIED_LABELS)
     entries = applied.split(",") if isinstance(applied, str) else ()
     recorded = dict(entry.partition("=")[::2] for entry in entries).get(constants.NODE_POOL)

@@ -48,7 +48,7 @@ def slice_key(labels: Mapping[str, str]) -> str:
     if constants.LWS_NAME in labels:
         return UNKNOWN_GROUP
     if constants.RAY_CLUSTER_NAME in labels and constants.RAY_GROUP in labels:
-        # The name of a replica would change when KubeRay recreates it.
+        # The index identifies the replica, because its name changes when KubeRay recreates it.
         parts = (constants.RAY_CLUSTER_NAME, constants.RAY_GROUP, constants.RAY_REPLICA_INDEX)
         name = ".".join(labels[key] for key in parts if key in labels)
         return f"r-{name}" if len(name) <= _MAX_RAY_NAME else RAY_NAME_TOO_LONG
@@ -82,8 +82,8 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
     """Return the requirements without marks of a namespace, and the node that a marked pod selects, empty for any node.
 
-    The other requirements are about machines; the provisioner chooses the labels. The affinity that keeps pods off the
-    nodes of slices is removed as well. Other pods of a slice select other nodes of its pool by their hostname.
+    The other requirements are about machines; the provisioner chooses the marks. The affinity that keeps pods off the
+    nodes of slices is removed as well, and the hostname of a marked pod, because other pods select other nodes.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):
@@ -92,7 +92,7 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     kept = tuple(tuple(each for each in term if (each.key, each.operator) != _KEEPS_OFF) for term in terms)
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
-    # One term suffices, and a term without expressions left has no requirement.
+    # A term without remaining expressions matches any node, and one matching term is enough: no term is needed.
     asks_nothing = any(term and not left for term, left in zip(terms, kept, strict=True))
     return replace(requirements, node_selector=selector, affinity_terms=() if asks_nothing else kept), host
 

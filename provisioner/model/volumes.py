@@ -15,7 +15,7 @@ from provisioner.model.workloads import Pod
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """PersistentVolumeClaim."""
+    """Fields of a PersistentVolumeClaim that restrict the nodes of a pod."""
 
     #: Empty for volumes without a class, None for the default class.
     storage_class: str | None = None
@@ -27,7 +27,7 @@ class Claim:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class StorageClass:
-    """StorageClass."""
+    """Fields of a StorageClass that determine where its volumes may be."""
 
     #: Whether volumes are bound only when a pod is scheduled (WaitForFirstConsumer).
     waits: bool = False
@@ -44,10 +44,10 @@ class Storage:
 
     #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None
-    #: Zones of the volumes with zones, by name.
+    #: Zones by name of the volume, for volumes that are restricted to zones.
     zones: Mapping[str, frozenset[str]] | None = None
     classes: Mapping[str, StorageClass] | None = None
-    #: Whether these are all objects of a cluster, with their status.
+    #: Whether these are all objects of a cluster, with their status; otherwise no problem is reported.
     complete: bool = True
 
 
@@ -84,7 +84,7 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
     problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
     described = _class_of(claim, storage.classes or {}) if claim is not None else None
     if claim is not None and claim.volume:
-        # The class is only a name here: a volume may be of another type of disk, and a class may be replaced.
+        # The class of a bound claim is not read: the volume may be another type of disk, and the class may be replaced.
         return _Restriction(problem, (storage.zones or {}).get(claim.volume))
     return _Restriction(problem, described.zones, described.disk) if described is not None else _Restriction(problem)
 

@@ -21,7 +21,7 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
-#: First and maximum wait in seconds after a failed call, by kind of failure, unless a product has another one.
+#: First and maximum wait in seconds after a failed call, by kind of failure, unless a product defines another wait.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),
@@ -46,7 +46,7 @@ class Backoff:
     #: Time of the last failure.
     at: datetime
     until: datetime
-    #: Whether the request of a change was accepted and its operation failed.
+    #: Whether the supplier accepted the change, but its operation failed.
     accepted: bool = False
 
 

@@ -95,7 +95,7 @@ def uid_in(namespace: str, uid: str) -> WorkloadUid:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """Toleration of a pod; empty strings match any value, as in Kubernetes."""
+    """Toleration of a pod. An empty effect matches every effect, an empty key with Exists every taint."""
 
     key: str = ""
     operator: str = "Equal"
@@ -113,7 +113,7 @@ class Expression:
     on_field: bool = False
 
 
-#: Expressions of a term, all of which must hold. One term of a pod must hold.
+#: Expressions of a term, all of which must hold. At least one term of a pod must hold.
 Term = tuple[Expression, ...]
 
 
@@ -123,7 +123,7 @@ class Volumes:
 
     #: Names of the claims, which are in the namespace of the pod.
     claims: tuple[str, ...] = ()
-    #: Zones in which all volumes are available; None if any zone.
+    #: Zones in which all volumes are available; None for any zone.
     zones: tuple[str, ...] | None = None
     #: Types of Compute Engine's disks among the volumes.
     disks: tuple[str, ...] = ()
@@ -157,7 +157,7 @@ class Requirements:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """Pod with chips and the labels of a workload. `Workloads.uid_of` returns whether they are right."""
+    """Pod with chips and the labels of a workload, which `Workloads.uid_of` verifies."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
@@ -212,9 +212,9 @@ class PodGroup:
     numbered: bool = True
     #: Group without chips whose pods must be ready before this group's pods are created; empty if none.
     after: str = ""
-    #: Whether groups may have any unused numbers. Numbers without pods count only for the missing groups.
+    #: Whether a group may have any number in its name. Numbers without pods count only while groups are missing.
     any_number: bool = False
-    #: Whether the lowest unfinished index leads, and not always 0. With exclusive placement, only index 0 can lead.
+    #: Whether the pod with the lowest unfinished index leads. False with exclusive placement: only index 0 can lead.
     lowest_leads: bool = False
     #: Number of groups that have succeeded; they get pods again only if the workload restarts.
     succeeded: int = 0
@@ -264,7 +264,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Owner of groups of pods, whose lifetime it bounds."""
+    """Owner of groups of pods, which end with their owner."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
@@ -320,7 +320,7 @@ class Workload:
         return self.keeps_pools(while_suspended=False)
 
     def keeps_pools(self, *, while_suspended: bool) -> bool:
-        """Whether the pools are still for the workload: it lives, or is suspended and keeps them `while_suspended`."""
+        """Whether the workload keeps its pools: it lives, or is suspended and `while_suspended` is true."""
         return not (self.finished or self.deleting or (self.suspended and not while_suspended))
 
 
@@ -338,9 +338,9 @@ class Workloads:
         return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Return the workload of a pod; None if its namespace has none, or one with another UID than in the pod.
+        """Return the UID of a pod's workload; None if none of that name exists, or the pod has another workload UID.
 
-        Pods without a workload UID that are older than the workload belong to an earlier one of the same name.
+        Pods without a workload UID that are older than the workload belong to an earlier workload of the same name.
         """
         if pod.kind is WorkloadKind.POD:
             found = self.by_uid.get(WorkloadUid(pod.workload_uid))

@@ -1,7 +1,7 @@
 """Decided actions that are not complete: writes to Kubernetes that caches do not show yet, and calls.
 
-A controller's memory has them as `OpenActions`. A decision opens them, their answers close them, and those that no
-thread makes any more count as lost.
+A controller's memory has them as `OpenActions`. A decision opens them, responses close them, and actions that no
+thread performs any more count as lost.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ class WriteFailure(Enum):
     CONFLICT = "conflict"
     #: Response 429 to an eviction: a disruption budget does not allow it now.
     NOT_NOW = "not_now"
-    #: Forbidden, or invalid: an administrator or user has to change something.
+    #: The write is forbidden or invalid: an administrator or user has to change something.
     REFUSED = "refused"
     #: Any other error; the write may have taken effect.
     UNAVAILABLE = "unavailable"
@@ -49,7 +49,7 @@ class AnsweredWrite(Generic[WriteT]):
 
     write: WriteT
     at: datetime
-    #: None if it succeeded.
+    #: None if the write succeeded.
     failure: WriteFailure | None = None
     #: Message of the API server if it failed.
     message: str = ""
@@ -65,13 +65,13 @@ class AnsweredCall(Generic[CallT]):
     #: Times of the request and of its response.
     asked_at: datetime
     at: datetime
-    #: None if it succeeded.
+    #: None if the call succeeded.
     failure: Failure | None = None
     #: Reason why a delete was not sent; empty if it was.
     kept: str = ""
     #: Result that the product's call defines; None if it failed, or the resource does not exist.
     result: Any = None
-    #: Pause in seconds that the supplier asked for; None if it did not.
+    #: Pause in seconds that the supplier requested; None if it requested no pause.
     retry_after_seconds: float | None = None
 
 
@@ -104,7 +104,7 @@ class Proposed(Generic[WriteT]):
     """A write that a decision proposes."""
 
     write: WriteT
-    #: State of the object that the write is based on, such as its resource version. Another state shows its effect.
+    #: State of the object that the write is based on, such as its resource version. Another state shows the effect.
     seen: str
     #: Minimum interval in seconds after the last write of the object, up to 10.
     pause_seconds: float = 0.0
@@ -143,7 +143,7 @@ LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost insi
 
 
 def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
-    """Return the open calls that no thread makes, so that their outcome is unknown."""
+    """Return the open calls that are older than LOST_SECONDS and that no thread makes: their outcome is unknown."""
     limit = now - timedelta(seconds=LOST_SECONDS)
     return {key: each for key, each in sorted(calls.items()) if each.since <= limit and key not in live}
 
@@ -193,7 +193,7 @@ def with_open(
 def choose_writes(
     proposals: Iterable[ProposedT], writes: Mapping[str, OpenWrite[Any]], now: datetime
 ) -> tuple[list[ProposedT], list[datetime]]:
-    """Choose the first write of each object that may be written now; return the times at which others may be."""
+    """Return the first write of each object that may be written now, and the times at which other objects may be."""
     chosen: dict[str, ProposedT] = {}
     later = []
     for each in proposals:
