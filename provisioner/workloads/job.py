@@ -1,6 +1,6 @@
 """Reads plain Jobs, which are served only with an annotation. The only group of a Job has the Job's name.
 
-Nothing is kept of other Jobs, because a cluster may have tens of thousands.
+Other Jobs are not kept, because a cluster may have tens of thousands.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked
 
 #: API version and kind, as in owner references.
 JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
-#: Child Jobs of JobSets are part of their JobSet.
+#: Label selector that excludes child Jobs, which are read as parts of their JobSet.
 _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 
@@ -46,7 +46,7 @@ def parse_job(raw: object) -> Workload | None:
     problem = reader.problem
     if not problem and template.chips > 0:
         problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
-    # The Job controller deletes all pods of a Job that is suspended or has a parallelism of 0.
+    # A parallelism of 0 counts as suspended: the Job controller deletes all pods in both cases.
     return replace(found, groups=(group,), suspended=found.suspended or parallelism == 0, problem=problem)
 
 
@@ -84,7 +84,7 @@ PLAIN_JOB = Kind(
     templates="template",
     claim_of=claim_of,
     optional=True,
-    # A cluster may have very many Jobs.
+    # Jobs are read only on request, because a cluster may have very many.
     on_request="SERVE_JOBS",
     served=lambda settings: settings.serve_jobs,
 )

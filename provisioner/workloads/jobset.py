@@ -98,7 +98,7 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 
 
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return, by name of a replicated job, those that have ended when it starts. JobSet requires them to come first.
+    """Return by replicated job the jobs that have ended when it starts, which JobSet requires to be listed before it.
 
     A job that needs another one ready starts after all jobs that ended before that one.
     """
@@ -111,7 +111,7 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def _jobs_of_slice(replicas: int, parallelism: int, hosts: int) -> int:
-    """Return the number of child Jobs whose pods together are the hosts of one slice; 1 unless all fill slices."""
+    """Return the number of child Jobs whose pods together fill one slice; 1 if that is not possible for all Jobs."""
     if not 0 < parallelism < hosts or hosts % parallelism:
         return 1
     jobs = hosts // parallelism

@@ -1,6 +1,6 @@
 """Description of a kind of workloads, and readers of the fields that all kinds have.
 
-The controller of an object is read only from its owner references, as by controllers, not from labels.
+The controller of an object is read only from its owner references, as controllers do, not from its labels.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The workload and group of a pod, by its metadata. The group is only from its controller reference."""
+    """The workload and group of a pod, by its metadata. A pod without a controller has no group."""
 
     kind: WorkloadKind
     name: str
     #: UID of the workload; empty if pods of the kind, or of the installed release, do not have it.
     uid: str = ""
-    #: Name of the pod's group; empty if the pod has no controller.
+    #: Name of the pod's group; empty if the pod has no controller, or no number of a group.
     group_name: str = ""
     #: Index in the group, 0 for the leader; None if unknown.
     index: int | None = None
@@ -48,7 +48,7 @@ class Kind:
     kind: WorkloadKind
     #: Reads an object; None if it is not served. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
-    #: Label of all its pods with the name of the workload as value; empty for a kind without pods.
+    #: Label of all pods of the kind, with the name of the workload as value; empty for a kind without pods.
     pod_label: str = ""
     #: Field of the specification with pod templates; empty if none.
     templates: str = ""
@@ -56,7 +56,7 @@ class Kind:
     claim_of: Callable[[dict[str, Any]], Claim | None] = lambda _metadata: None
     #: Web page about the installation; empty for a kind that every API server has.
     installation: str = ""
-    #: Label selector that all its objects and pods match as well; empty if none.
+    #: Label selector that objects and pods of the kind must match as well; empty if none.
     selector: str = ""
     #: Whether other kinds are served if the API server does not know this one, or does not allow reading it.
     optional: bool = False
@@ -102,7 +102,7 @@ class Kind:
         return f"the {self.kind} CRD is not installed: {remedy}"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
-        """Return the bound on the kind's objects in one namespace. Reduced objects keep also `labels`."""
+        """Return the bound on the kind's objects in one namespace. Reduced objects also keep `labels`."""
         return NamespaceBound(
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
@@ -119,9 +119,9 @@ class Kind:
 
 
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
-    """Read the fields that all kinds have, except groups and problems; return also the reader for the others.
+    """Read the fields that all kinds have, except groups and problems; return also the reader of other fields.
 
-    `controller` is the usual one of this cluster. Raises MalformedObject if the identity is incomplete.
+    `controller` is the usual spec.managedBy of this cluster. Raises MalformedObject if the identity is incomplete.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
@@ -209,7 +209,7 @@ def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
 
 
 def controller_of(metadata: Mapping[str, Any], kind: tuple[str, str] | None = None) -> ObjectRef | None:
-    """Return an object's controller, None if it has none, or none of the kind (API version and kind)."""
+    """Return an object's controller; None without one, or if it is not of `kind` (API version and kind)."""
     for reference in fields.mappings(metadata.get("ownerReferences")):
         if reference.get("controller") is not True:
             continue

@@ -7,8 +7,8 @@ leaders, and a StatefulSet with the name of the leader, which the leader control
 
 Restarts change UIDs, but not names. tests/data/leaderworkerset has recordings of the controller.
 
-A group is a slice; with a subGroupPolicy, each of its subgroups is one (getSubGroupIndex in LWS's pod_webhook.go). The
-size is a multiple of subGroupSize, or one more. Then the leader is one more pod of subgroup 0, or in no subgroup.
+A group is a slice; with a subGroupPolicy, each subgroup is a slice (getSubGroupIndex in LWS's pod_webhook.go). The size
+is a multiple of subGroupSize, or a multiple plus one: then the leader is one more pod of subgroup 0, or in no subgroup.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
             name=name,
             replicas=replicas,
             surge=_surge(spec, replicas),
-            # Pods of a subgroup have their indexes in the group, and none waits for another.
+            # Pods of a subgroup keep their indexes of the group, and no pod waits for another: the lowest leads.
             lowest_leads=chipless or name != "",
             parallelism=len(indexes),
             template=worker if indexes.start else leader,
@@ -123,22 +123,22 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
         if found is None or ordinal == 0:
             return None
         group, worker = found, ordinal
-    # Size when the pod was created; newer groups may have another size.
+    # The annotation has the size at the creation of the pod; newer groups may have another size.
     annotations = fields.mapping(metadata.get("annotations"))
     size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0
     with_leader = size == 0 or constants.LWS_LEADER_REQUESTS_TPUS in annotations
-    # Workers of a leader without chips are one less. If the leader has chips, its own size counts.
+    # A leader without chips does not count; for the leader pod itself, `parse_pod` subtracts it.
     group_size = size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0
     part = ""
     if subgroup_size := fields.index(fields.name(annotations.get(constants.LWS_SUBGROUP_SIZE))):
         alone = worker == 0 and is_excluded(metadata)
         part = f"{_LEADER}-" if alone else f"subgroup-{subgroup_of(worker, size, subgroup_size)[0]}-"
-        # The size of subgroups never changes, so that of the set counts.
+        # The size of subgroups never changes, so the size in the set counts.
         group_size = 0
     return Claim(
         kind=WorkloadKind.LEADER_WORKER_SET,
         name=set_name,
-        # Without subgroups, the name of the leader pod, and of the StatefulSet of its workers.
+        # Without subgroups, this is the name of the leader pod, and of the StatefulSet of its workers.
         group_name=f"{set_name}-{part}{group}",
         index=worker,
         group_size=group_size,

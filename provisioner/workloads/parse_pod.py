@@ -22,7 +22,7 @@ _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod | None:
     """Read a pod; None unless it belongs to a workload and requests chips.
 
-    Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, so are pods of plain Jobs.
+    Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, this includes pods of plain Jobs.
     """
     metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)
@@ -34,7 +34,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         return None
     spec = fields.at(raw, "spec")
     what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
-    # Checked early, because most pods of a cluster request none.
+    # Chips are checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
         if claim is None or not _is_chipless_leader(claim, metadata, spec):
             return None

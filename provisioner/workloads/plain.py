@@ -47,7 +47,7 @@ def is_asked_for(metadata: Mapping[str, Any], owner: ObjectRef | None, serve_pod
 
 
 def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None:
-    """Return the index of a pod among those of its controller; None if it has none."""
+    """Return the index of a pod among the pods of its controller; None without an index."""
     for key in (constants.COMPLETION_INDEX, constants.POD_INDEX):
         if (index := fields.index(marked(metadata, key))) is not None:
             return index
@@ -57,7 +57,7 @@ def index_of(metadata: Mapping[str, Any], owner: ObjectRef | None) -> int | None
 
 
 def as_plain(pod: Pod) -> Pod:
-    """Return a pod as one of kind POD: with its workload and its group, by its controller, index and shape."""
+    """Return a pod as a pod of kind POD: its controller, index and shape determine its workload and group."""
     owner = pod.owner
     together = owner is not None and pod.completion_index is not None and hosts_of(pod.requirements) > 1
     group = owner.name if owner is not None and together else pod.name
@@ -76,8 +76,8 @@ def as_plain(pod: Pod) -> Pod:
 def _uid_of(pod: Pod, owner: ObjectRef | None) -> str:
     """Return the UID of a pod's workload.
 
-    Users write owner references, so the UID is one of the pod's namespace. A Job keeps its own, because it may be read
-    after its pods; `apart` separates its namespaces.
+    Users can write owner references, so the namespace is hashed into the UID. A Job keeps its own UID, because it may
+    be read after its pods; `apart` separates equal UIDs of several namespaces.
     """
     if owner is None:
         return pod.uid
@@ -89,10 +89,10 @@ def _is_job(owner: ObjectRef | None) -> bool:
 
 
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
-    """Yield the pods, those of kind POD with another UID if their UID is that of a workload in another namespace.
+    """Yield the pods; a pod of kind POD gets another workload UID if a workload of another namespace has its UID.
 
-    `namespaces` has the namespaces of the other workloads by UID. Any other UID belongs to the pod whose own UID or
-    derived UID it is, else to the oldest pod: only UIDs of Jobs are taken as users write them.
+    `namespaces` has the namespaces of the other workloads by UID. Any other UID belongs to the namespace of a
+    pod without a Job, otherwise of the oldest pod: only UIDs of Jobs are used as users write them.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}

@@ -30,7 +30,7 @@ _DAEMON_SET = ("apps/v1", "DaemonSet")
 
 
 def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
-    """Return the bound on the pods of one namespace. `labels` are also kept of reduced pods."""
+    """Return the bound on the pods of one namespace. Reduced pods also keep `labels`."""
     return NamespaceBound(
         plural="pods",
         max_bytes=bounds.NAMESPACE_PODS,
@@ -69,9 +69,9 @@ class BoundPod:
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
-    #: Key of the group that controls it; empty if none.
+    #: Key of the group that controls the pod; empty if none.
     group_key: GroupKey
-    #: Whether it has chips, or ResourceClaims of any devices, except claims of DaemonSets, such as for monitoring.
+    #: Whether the pod has chips, or ResourceClaims of any devices, except claims of DaemonSets, such as for monitoring.
     has_devices: bool
     finished: bool
     #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.
@@ -86,11 +86,11 @@ class BoundPod:
 def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> Workload | None:
     """Read a workload, without its templates; None if it does not exist.
 
-    The name may be cut to the length of a label value if the kind has no pods, so those objects are found by their UID.
+    Objects of kinds without pods are found by `uid`, because `name` may be cut to the length of a label value.
     A workload of kind POD exists while it has unfinished pods.
 
-    Unreadable templates must not keep a pool indefinitely. A cluster without the kind also responds 404, but without a
-    Status object with NotFound. That error is raised, because the workload may exist.
+    Templates are not read, because an unreadable one must not keep a pool indefinitely. A cluster without the kind also
+    responds 404, but without a Status object with NotFound: that error is raised, because the workload may exist.
     """
     if kind is WorkloadKind.POD:
         living = workloads_of(list_pods_of_workload(api, kind, namespace, name, uid))
@@ -129,7 +129,7 @@ def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: st
         named = (pod for pod in found if pod.kind is kind)
         if not uid:
             return [pod for pod in named if pod.workload_name == name]
-        # Pods of Jobs have the second UID if another namespace has the first (`plain.apart`).
+        # If another namespace has the Job's UID, the pods have the derived UID (`plain.apart`), so both are compared.
         both = (pod for pod in named if uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)))
         return [replace(pod, workload_uid=uid) for pod in both]
     query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}

@@ -1,6 +1,6 @@
 """Reads RayClusters of KubeRay. A slice is one replica of a worker group, with a pod for each host.
 
-RayJobs and RayServices create RayClusters, and end them. KubeRay labels replicas and their hosts with numbers since
+RayJobs and RayServices create RayClusters, and delete them. KubeRay labels replicas and their hosts with numbers since
 release 1.6, or in 1.5 with the feature gate RayMultiHostIndexing. A replica that is recreated after the loss of a host
 has another name and the number that became free, so it is the same slice. Pods without these labels are not served
 (`slices.messages.notices`).
