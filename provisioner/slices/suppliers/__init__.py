@@ -9,5 +9,5 @@ from provisioner.slices.suppliers.nodegroup.rules import NODE_GROUP_RULES
 
 
 def rules_of(provider: str) -> PoolRules:
-    """Return the rules of the supplier that PROVIDER names; GKE's if it is empty."""
+    """Return the rules of the supplier that PROVIDER names: those of node groups for gce, otherwise GKE's."""
     return NODE_GROUP_RULES if provider.strip().lower() == forms.GCE else GKE_RULES

@@ -45,7 +45,7 @@ _GIB = 1024**3
 def complete(
     request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
 ) -> NodePoolRequest:
-    """Add the labels and the taint of the capacity, and the node settings. Raises UnmeetableError."""
+    """Return the request with the node settings, and with their labels and taints. Raises UnmeetableError."""
     asked, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
     labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
     selected = asked.node_selector.get(constants.MAX_RUN_SECONDS)
@@ -70,9 +70,9 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if theirs is not None:
             value, source = _added(theirs, value) if row.adds else theirs, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # Google chooses the disk if the machine accepts Google's default.
+            # A machine that cannot have pd-standard gets its first disk type; for the others, Google chooses.
             value = shape.machine_type.disk_types[0]
-        # Only private nodes have a default of the cluster, which the value false changes.
+        # False is the default and left out, except for private nodes, whose default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
@@ -82,7 +82,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
 
 
 def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
-    """Return the value of a node setting that the pods of a slice choose, None if none. Raises UnmeetableError."""
+    """Return the value of a node setting that the pods of a slice choose, None without one. Raises UnmeetableError."""
     asked, row, ours = slice_.requirements, ROWS[name], getattr(settings, name)
     key = row.annotation if asked.annotations.get(row.annotation) else row.selector
     text = (asked.annotations.get(key) or asked.node_selector.get(key, "")) if key else ""
@@ -145,7 +145,7 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the CPU and memory of a machine: the share of the system is known only once nodes exist."""
+    """Return the CPU and memory of the whole machine: the share of the system is unknown until nodes exist."""
     return machine.vcpus * 1000, machine.memory_gib * _GIB, {}
 
 

@@ -46,7 +46,7 @@ from provisioner.slices.suppliers.gke.translate import Cluster, Json, Message, R
 
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
-#: Time-out in seconds of a changing call, at most the required rest of the lease (`act.CALL_TIMEOUT_SECONDS`).
+#: Time-out in seconds of a changing call; the lease must last longer when it begins (`act.CALL_TIMEOUT_SECONDS`).
 _CHANGE_SECONDS = 10.0
 #: Sources of the service accounts of nodes, for messages.
 _ACCOUNTS = "GCP_NODE_SERVICE_ACCOUNT or the pod's annotation"
@@ -58,7 +58,7 @@ _POLICY_GRANT_HELP = (
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: Pattern of names. The library sends other names to another path, or rejects them with a useless error.
+#: Pattern of valid names. The library sends other names to another path, or rejects them with a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 #: Exceptions of a call. The last two are raised for responses that are not Google's, or that the library rejects.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
@@ -70,7 +70,7 @@ def to_gke_error(
 ) -> GkeError:
     """Return the GkeError for an exception of Google's libraries in the call that the subject names.
 
-    `grant_help` names the role that a rejected identity lacks; `values` are texts of the call that may be a user's.
+    `grant_help` names the role that a rejected identity lacks; `values` are texts that users may have written.
     """
     api = failures.Api(
         error=GkeError,
@@ -85,8 +85,8 @@ def to_gke_error(
 class _Session(ApiSession):
     """Session of all calls: requests enums as words, and keeps the JSON of each thread's last response.
 
-    The library requests numbers, and drops words that it does not know. Both lose the text of codes that are newer than
-    the library, and with it whether a failure is a stockout.
+    The library requests numbers, and drops words that it does not know. Both lose the names of codes that are newer
+    than the library, and so the fact that a failure is a stockout.
     """
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
@@ -135,7 +135,7 @@ class GkeClient:
         self._session = _Session(credentials, base_url=self._url())
         with _errors("start of the GKE client", Call.READ):
             self._gke = _library_client(self._session, self._url())
-        #: Texts of users in the creates whose operations may be read, the latest last.
+        #: Texts that users may have written in the latest creates, by operation, the latest create last.
         self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
@@ -156,7 +156,7 @@ class GkeClient:
             try:
                 return translate.node_pools_of(*ask(parent=self._cluster.path))
             except json_format.Error:
-                # The library rejects the whole list because of one field of one pool.
+                # The library rejects the whole list because of one field of one pool, so each pool is read separately.
                 return tuple(_pools_one_by_one(self._session.take_body()))
 
     def get_node_pool(self, name: PoolName) -> NodePool:
@@ -205,7 +205,7 @@ class GkeClient:
             return translate.operation_of(*self._ask(self._gke.get_operation, name=path), self._said.get(name, ()))
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Return a resource policy of the cluster's project and region; after PERMISSION, it may exist anyway."""
+        """Return a resource policy of the cluster's project and region; if that fails with PERMISSION, it may exist."""
         with _errors(f"get of workload policy {name!r}", Call.READ, _POLICY_GRANT_HELP, values=(name,)):
             return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
@@ -228,7 +228,7 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # The test itself needs no permission; the message of a rejection names another reason.
+        # The test itself needs no permission, so a rejection has another reason, which its message names.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)
@@ -269,7 +269,7 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
     transport = ClusterManagerRestTransport(
         credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
     )
-    # No argument sets the session. The transport's own follows redirects, renews credentials twice, repeats token
+    # No argument sets the session. The default session follows redirects, renews credentials twice, repeats token
     # requests for minutes, keeps 10 connections, and uses proxies for addresses of this machine.
     transport.close()  # type: ignore[no-untyped-call]
     transport._session = session  # noqa: SLF001
@@ -302,7 +302,7 @@ def _pools_one_by_one(body: Json) -> Iterator[NodePool]:
 
 
 def _checked(name: str) -> str:
-    """Return the name of a pool or operation. Raises GkeError, NOT_FOUND, for a name that none can have."""
+    """Return the name of a pool or operation. Raises GkeError (NOT_FOUND) for an impossible name."""
     if not _NAME.fullmatch(name):
         raise GkeError(Failure(kind=FailureKind.NOT_FOUND, message="GKE has no such names."), f"call for {name!r}")
     return name

@@ -33,14 +33,14 @@ _TEXTS = (
 
 _FAILED_PRECONDITION = 9
 #: Meanings of the codes of google.rpc.Code for texts that no rule matches. Failures with other codes, such as CANCELLED
-#: by another client, pass on their own. GKE's autoscaler takes the codes 7, 8 and 16 for persistent.
+#: by another client, are temporary. GKE's autoscaler treats failures with codes 7, 8 and 16 as persistent.
 _KINDS_BY_CODE: Mapping[int, FailureKind] = {
     3: FailureKind.INVALID,  # INVALID_ARGUMENT
     5: FailureKind.INVALID,  # NOT_FOUND of something that the request names (network, policy, reservation)
     6: FailureKind.ALREADY_EXISTS,
     7: FailureKind.PERMISSION,  # PERMISSION_DENIED
     8: FailureKind.QUOTA,  # RESOURCE_EXHAUSTED
-    _FAILED_PRECONDITION: FailureKind.INVALID,  # unless its text says that it passes
+    _FAILED_PRECONDITION: FailureKind.INVALID,  # unless PASSING matches the text
     11: FailureKind.INVALID,  # OUT_OF_RANGE
     12: FailureKind.INVALID,  # UNIMPLEMENTED
     16: FailureKind.PERMISSION,  # UNAUTHENTICATED
@@ -50,7 +50,7 @@ _KINDS_BY_CODE: Mapping[int, FailureKind] = {
 def classify_message(code: int | None, text: str, values: Iterable[str] = ()) -> FailureKind:
     """Return the kind of a failed operation or node pool; `code` is a google.rpc.Code, 0 or None if it is missing.
 
-    `values` are the texts of the request or pool that may be words of users: they do not decide the kind.
+    `values` are texts of the request or pool that users may have written: they do not decide the kind.
     """
     text = _without(text, values)
     kind = errors.kind_of_text(text, _TEXTS)
@@ -69,7 +69,7 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
 def blames(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected with a text that has the name of a resource that it refers to."""
+    """Return whether a create was rejected as invalid with a message that contains the name of a resource."""
     return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 

@@ -32,7 +32,7 @@ CHANNEL_CONSEQUENCE = (
     "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
     "version, so that GKE does not upgrade them earlier while their jobs run"
 )
-#: Certificate in PEM. A damaged one does not match: it proves nothing, but another one may still do so.
+#: Certificate in PEM. A damaged certificate does not match and proves nothing, but another certificate may.
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END CERTIFICATE-----")
 _ADVICE = (
     "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig; if they "
@@ -53,7 +53,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     if trusted & issued:
         return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
-        # The two authorities differ, and no node can outweigh that.
+        # The authorities differ, so nodes with matching names would be no proof, and are not read.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
@@ -87,7 +87,7 @@ class ClusterProof:
     assume: bool
     clock: Callable[[], datetime]
     proven: bool = False
-    #: Reason why it is not proven; empty if it is.
+    #: Reason why nothing is proven; empty if the clusters are proven to be the same.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     #: Release channel of the cluster; empty if it has none, or while nothing is proven.
     release_channel: str = ""
@@ -95,7 +95,7 @@ class ClusterProof:
     due_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     def follow(self) -> float:
-        """Read the cluster if that is due; return the seconds until the next attempt, 0 if it is proven."""
+        """Read the cluster if that is due; return the seconds until the next attempt, 0 if nothing is left to prove."""
         if self.clock() >= self.due_at:
             self.attempt()
         return 0.0 if self.proven else max(0.1, (self.due_at - self.clock()).total_seconds())

@@ -21,7 +21,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 
 _log = structlog.get_logger(__name__)
 
-#: Intervals between reads of a reservation, because its owner may move the end: after a success, and a failed read.
+#: Intervals between reads of a reservation, because its owner may move the end: after a successful and a failed read.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
 #: Maximum number of reads at the same time.
 _AT_ONCE = 4
@@ -37,7 +37,7 @@ class ReservationId(NamedTuple):
 
 class _Reading(NamedTuple):
     due_at: datetime
-    #: None if it has no end, or if the end was never read.
+    #: None if the reservation has no end, or if the end was never read.
     ends_at: datetime | None
     failure: FailureKind | None
 
@@ -61,7 +61,7 @@ class Reservations:
     def follow(self, pools: Iterable[NodePool]) -> None:
         """Submit the reads that are due for the reservations of some pools. Does not wait for them."""
         self._used = frozenset(filter(None, map(_id_of, pools)))
-        # Pods name reservations: those that Compute Engine does not know must not be remembered forever.
+        # Pods can name reservations that do not exist, so unused reservations without a known end are forgotten.
         for each, reading in self._readings.copy().items():
             if reading.ends_at is None and each not in self._used and self._is_due(each):
                 self._readings.pop(each, None)
@@ -90,7 +90,7 @@ class Reservations:
         each = _id_of(request)
         if each is None:
             return None
-        # Read once, because a list may forget it at any time.
+        # The dictionary is read once, because a list in another thread may remove the entry at any time.
         reading = self._readings.get(each)
         if reading is None or self.clock() >= reading.due_at:
             reading = self._read(each)
@@ -98,7 +98,7 @@ class Reservations:
 
     def _read(self, each: ReservationId) -> _Reading:
         before, now = self._readings.get(each), self.clock()
-        # The known end is kept: a reservation that has ended is not found.
+        # The known end is kept after a failed read, because a reservation that has ended is not found.
         end, failure = before.ends_at if before is not None else None, None
         try:
             end = self.get_end(each)
@@ -110,7 +110,7 @@ class Reservations:
         finally:
             self._submitted.discard(each)
         due_at = now + (_RETRY if failure is not None else _REREAD)
-        # At its end it is read once more, because its pools are deleted then.
+        # A reservation is read again at its end, because its pools are deleted then.
         due_at = min(due_at, end) if end is not None and end > now else due_at
         reading = self._readings[each] = _Reading(due_at, end, failure)
         return reading
@@ -121,7 +121,7 @@ class Reservations:
 
 
 def _id_of(pool: NodePool | NodePoolRequest) -> ReservationId | None:
-    """Return the reservation that a pool is in; None if it is in none."""
+    """Return the reservation that a pool is in; None without a reservation."""
     choice = choice_of(pool)
     project, name, _, _ = reservation_parts(choice.reservation)
     return ReservationId(project, choice.zone, name) if name else None

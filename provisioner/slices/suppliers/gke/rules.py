@@ -57,7 +57,7 @@ def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:
-    """Add labels, placement, networks and the options of GKE's nodes. Raises UnmeetableError."""
+    """Return the request with labels, placement and the options of GKE's nodes. Raises UnmeetableError."""
     policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
     default_policy = f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
     if shape.accelerator.workload_policy and shape.multi_host:

@@ -89,7 +89,7 @@ class GkeSupplier:
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: the workload policy first, if the pool needs one."""
-        # Checked again after the policy, which may have taken long.
+        # The last check repeats the first, because the calls in between may take long.
         failure = blocked() or self._ensure(request, blocked) or self._ends_soon(request) or blocked()
         if failure is not None:
             raise GkeError(failure)
@@ -155,7 +155,7 @@ class GkeSupplier:
             self._right.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # GKE takes minutes to see a new policy; a policy that was deleted after its check is created again.
+        # A retry helps if policies can be checked: GKE takes minutes to see a new one, and a deleted one is recreated.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_look else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
@@ -192,7 +192,7 @@ class GkeSupplier:
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
                 return replace(error.failure, message=f"{error.failure.message} Or {_by_hand(request)}")
-            # Otherwise another thread has created the policy.
+            # ALREADY_EXISTS means that another thread or process has created the policy.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
         return self._judge(request, self._call(self.gke.get_workload_policy, policy.name))

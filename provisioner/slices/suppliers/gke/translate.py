@@ -179,7 +179,7 @@ def _failure(
 ) -> Failure | None:
     """Return the failure in a code of google.rpc.Code, conditions and further texts; None if they are empty.
 
-    If `code` is 0, the first code of a condition counts. Texts that others contain are left out.
+    If `code` is 0, the first code of a condition counts. Texts that are part of other texts are left out.
     """
     words: dict[str, None] = {}
     for condition, body in conditions:
@@ -198,7 +198,7 @@ def _failure(
 
 
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
-    """Return an operation; `values` are the words of users in the request that started it (`said_by`)."""
+    """Return an operation; `values` are texts that users may have written in its request (`said_by`)."""
     done = _word(operation, "status", body) == "DONE"
     # `error` replaces the three other fields, which older responses have instead.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
@@ -245,7 +245,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "config": _config_json(request),
         # A flex-start pool must begin without nodes, and grow to its whole size at once.
         "initialNodeCount": 0 if late else request.hosts,
-        # A flex-start node that is released for repair cannot be obtained again.
+        # Flex-start nodes are not repaired, because a node that is released for repair cannot be obtained again.
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
@@ -300,7 +300,7 @@ def _given(**values: Any) -> dict[str, Any]:
 
 
 def said_by(pool: Message) -> tuple[str, ...]:
-    """Return all texts of a node pool, requested or listed, that may be words of a user."""
+    """Return all texts of a requested or listed node pool that users may have written."""
     config, labels, networks = pool.config, pool.config.labels, pool.network_config.additional_node_network_configs
     return (
         pool.name,

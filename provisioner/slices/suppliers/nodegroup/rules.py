@@ -22,7 +22,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Domains of labels with which kubelets may not register, except for a few labels that pods never have copied.
+#: Domains of labels with which kubelets may not register, except for a few labels that are never copied from pods.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
@@ -50,7 +50,7 @@ DERIVED = frozenset(
 
 
 def derived_labels(pool: NodePool) -> dict[str, str]:
-    """Return the labels that its nodes have in addition to the labels that were requested for the pool."""
+    """Return the labels that the nodes of a pool have in addition to the labels requested for the pool."""
     labels = {constants.NODE_POOL: pool.name, names.GROUP_NAME: pool.name, **_OF_CAPACITY.get(pool.capacity, {})}
     known = tpu.machine_type(pool.machine_type)
     if known is not None:
@@ -70,7 +70,7 @@ def expected_node(pool: NodePool) -> NodeView:
 
 
 def _set_by_controller(pool: NodePool) -> dict[str, str]:
-    """Return the labels that kubelets may not set; pods for groups in other namespaces select by them."""
+    """Return the labels that only the controller of node groups writes on nodes; pods can select a group by them."""
     namespace = pool.labels.get(names.GROUP_NAMESPACE, "")
     return {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
 

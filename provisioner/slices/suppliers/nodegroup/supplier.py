@@ -37,8 +37,8 @@ from provisioner.slices.suppliers.nodegroup.translate import group_document, poo
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
-#: Time-outs of each half of a delete, which is a read and the delete itself: together they take at most as long as the
-#: controller requires of its lease (`provisioner.slices.act.CALL_TIMEOUT_SECONDS`).
+#: Time-outs of each of the two requests of a delete (a read and the delete), and of the one request of a create: both
+#: calls take at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS`, for which the lease must be held.
 _HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
 _CREATE, _DELETE = "create", "delete"

@@ -4,10 +4,10 @@ The labels and taints of a pool are in the metadata of its machines, whose kubel
 part of the spec, which is immutable, so the owner of a pool cannot change. The object has the labels as well, for the
 selectors of users; they are not read.
 
-The controller of node groups retries all failures while the group exists. This module reports a failure that does not
-pass on its own at once, and one that may pass after a stated time: then planning deletes the group and tries its next
-choice. Conditions contain Google's texts, which the common table of all its APIs classifies. Without such a text, no
-failure counts as a stockout, because planning would then send the same bad request to the next zone.
+The controller of node groups retries all failures while the group exists. This module reports a permanent failure
+at once, and a temporary one after a stated time: then planning deletes the group and tries the next choice of capacity.
+Conditions contain Google's texts, which the common table of all its APIs classifies. A failure without such a text does
+not count as a stockout, because planning would then send the same bad request to the next zone.
 """
 
 from __future__ import annotations
@@ -162,7 +162,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
                 return FailureKind.ALREADY_EXISTS, ""
             return FailureKind.OPERATION_IN_THE_WAY, ""
         case Forbidden() if "exceeded quota" in error.message:
-            # A ResourceQuota of the namespace.
+            # A ResourceQuota of the namespace is used up.
             return FailureKind.QUOTA, ""
         case Forbidden():
             return FailureKind.PERMISSION, _GRANT_HELP
@@ -194,22 +194,22 @@ def _progress_of(
     if ready.reason == Reason.RECREATING:
         return PoolStatus.RECONCILING, None
     if _is_made(group):
-        # The nodes show the rest.
+        # All machines exist; the nodes show whether they are ready.
         return PoolStatus.RUNNING, None
     failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
         return PoolStatus.ERROR, failure
     asked, told = _lacks_machines_alone(group), failure is not None and failure.kind is FailureKind.STOCKOUT
     if asked and _is_late(group) and (failure is None or told):
-        # As on GKE: the pool exists, and gets its nodes when there is capacity, without a limit of time.
+        # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # The group keeps its place, because the controller creates the oldest group first.
+        # The group is not given up: it would lose its place, because the controller creates the oldest group first.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
     if waited_seconds > (capacity_wait_seconds if told else patience_seconds):
         kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # Also if a slice is recreated: the time since its old nodes disappeared must not count for the new machines.
+    # This status also counts if a slice is recreated: the time without its old nodes must not count for new machines.
     return PoolStatus.PROVISIONING, None
 
 
