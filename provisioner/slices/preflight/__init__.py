@@ -53,7 +53,7 @@ def failed(message: str, advice: str = "") -> Finding:
 
 
 def unknown(why: str, advice: str = "") -> Finding:
-    """Return the finding of a check that could not be made."""
+    """Return the finding of a check that could not get its facts."""
     return warning(f"not known: {why}", advice)
 
 

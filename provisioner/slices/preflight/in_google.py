@@ -27,7 +27,7 @@ _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: Permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Permission on the project of a reservation, in no documented role. Without it, the reservation's end is unknown.
+#: Permission on the project of a reservation, which no documented role has. Without it, the end is unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 
@@ -99,7 +99,7 @@ def check_workload_identity(found: Cluster) -> Finding:
 
 
 def check_node_pools(gke: GkeClient) -> Finding:
-    """List the node pools as `run` does."""
+    """Check that all node pools can be listed and read."""
     pools = gke.list_node_pools()
     strange = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
     if strange:
@@ -149,7 +149,7 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
 
 
 def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the reservations in CAPACITY, then full names in ALLOWED_RESERVATIONS: project and name -> zones.
+    """Return zones by project and name of the reservations in CAPACITY, then of full names in ALLOWED_RESERVATIONS.
 
     At most 20 are returned; the zones are those in which pods may use them.
     """

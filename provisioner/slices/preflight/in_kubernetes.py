@@ -20,7 +20,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: Age in seconds above which a renewal counts as stopped. The Go provisioner renews its Lease every 2 s, for 15 s.
+#: Maximum age in seconds of the last renewal of a held Lease. The Go provisioner renews its Lease every 2 s, for 15 s.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
@@ -40,7 +40,7 @@ class Right:
     verb: str
     namespace: str = ""
     name: str = ""
-    #: Whether only a check needs it: decisions need the rights to all sources of facts whose API is installed.
+    #: Whether decisions do not depend on the right: only a check, or the deletion costs of pods, need it.
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -80,7 +80,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
                 ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
             )
         ),
-        # Needed only for the check of placement, unless namespaces can opt in.
+        # Only the check of placement needs this right, unless namespaces can opt in.
         Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(

@@ -100,7 +100,7 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(each.endswith(_ALL_NAMESPACES) for each in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(each.get("name")).startswith("placement.") for each in webhooks):
-        # PLACEMENT_NAMESPACES is a setting of the server; the label has the same effect with either value.
+        # PLACEMENT_NAMESPACES is a setting of the server and unknown here; the label has an effect with either value.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
 
@@ -121,7 +121,7 @@ def _label_of(raw: Any) -> tuple[str, str]:
 
 
 def _unseen_class(raw: Any) -> str | None:
-    """Return the name of a DeviceClass that offers TPUs as an extended resource that admission does not know."""
+    """Return the name of a DeviceClass if it offers TPUs as an extended resource that admission does not know."""
     spec = fields.at(raw, "spec")
     selectors = [str(each) for each in fields.mappings(spec.get("selectors"))]
     # A class without selectors has the devices of all drivers.
