@@ -1,7 +1,7 @@
 """Checks which pods are served, and which namespaces, reservations, accounts, networks and labels they may name.
 
-A pod that is not served gets no Event, no log line and no pool. The functions `*_problem` return why something may not
-be named, with the name of the setting, or an empty text if it may.
+A pod that is not served gets no pool, no Event and no log line of its own. The functions `*_problem` return why
+something may not be named, with the name of the setting, or an empty text if it may.
 """
 
 from __future__ import annotations

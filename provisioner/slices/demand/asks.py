@@ -64,7 +64,7 @@ def with_slices(
 def _with_slices(
     workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Turn the pod sets of an ask into groups, one per slice; its namespace may have `room` more slices.
+    """Return the workload with a group for each pod set, with its slices; the namespace may have `room` more slices.
 
     If the ask has a problem, it gets no slices; the templates then only determine whether it is served.
     """

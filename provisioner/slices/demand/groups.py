@@ -15,7 +15,7 @@ from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, W
 
 # A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
-    """Identity of a slice: restarts of its workload keep it, but a later workload of the same name gets another."""
+    """Identity of a slice: restarts of its workload keep it, but a later workload of the same name has other IDs."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -36,7 +36,7 @@ class Wanted:
 class ListedGroup(NamedTuple):
     """One group that a workload's spec lists. Groups sort in the order of the spec."""
 
-    #: Index of the pod group in the spec, and index of this group within it.
+    #: Index of the entry in the spec, and index of this group within the entry.
     place: int
     number: int
     key: GroupKey

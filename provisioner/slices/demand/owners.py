@@ -15,7 +15,7 @@ _Workloads = Mapping[WorkloadUid, Workload]
 def with_owners(
     workloads: _Workloads, pods: Iterable[Pod], *, serve_pods: str = "all"
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
-    """Return the workloads with those of kind POD, and the pods.
+    """Return the workloads, including those of kind POD, and the pods.
 
     Pods of child Jobs that are one slice together get the name of that group, which is the name of a child Job.
 
@@ -36,7 +36,7 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return the pod of a child Job that is one of several of a slice, with the name and the index of that group."""
+    """Return a pod; if several child Jobs are one slice, with the name, key and index of their common group."""
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

@@ -59,9 +59,9 @@ _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 class Wishes:
     """Wishes in annotations. The field of a missing or invalid annotation has its default."""
 
-    #: In order of preference.
+    #: Choices of capacity in order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
-    #: In order of preference.
+    #: Zones in order of preference.
     zones: tuple[Zone, ...] = ()
     same_zone: bool | None = None
     all_or_nothing: bool | None = None
@@ -127,7 +127,7 @@ class Slice:
     ended: bool
     siblings: int
     wishes: Wishes
-    #: Name of the living ProvisioningRequest that requests its pool; empty if none does.
+    #: Name of the living ProvisioningRequest that requests the slice's pool; empty without one.
     request: str = ""
     served: bool
     #: None if the pods do not describe a valid slice.
@@ -266,7 +266,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
 
 
 def slice_id_of(pod: Pod, workloads: Workloads) -> SliceId | None:
-    """Return the slice that a pod belongs to; None if its workload is unknown, or if it is not in a group."""
+    """Return the slice that a pod belongs to; None if its workload is unknown, or if the pod is in no group."""
     uid = workloads.uid_of(pod)
     return SliceId(workload_uid=uid, group_key=pod.group_key) if uid and pod.group_key else None
 
@@ -283,7 +283,7 @@ def _slice(
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    # The nodes of a leader without chips are those that the workers need.
+    # A leader without chips runs on a node of its workers, so their template has the requirements.
     if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
@@ -327,7 +327,7 @@ def _slice(
         ended=ended,
         siblings=siblings,
         wishes=read_wishes(annotations, workload.annotations),
-        # A workload that exceeds a bound is reported once, on the workload, and not on each slice.
+        # If a workload exceeds a bound, its slices are not served; the bound is reported once, on the workload.
         served=not workload.problem and not workload.suspended and policy.serves(workload, requirements),
         shape=shape,
         shape_problem=problem,
@@ -359,7 +359,7 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
-    """Whether a pod is from before its workload was suspended and changed, and is only shown by a stale cache.
+    """Whether a pod was created before its workload was suspended and changed, so that only a stale cache shows it.
 
     A difference between pod and template alone is no proof, because a webhook may have changed the pod.
     """
