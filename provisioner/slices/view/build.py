@@ -45,7 +45,7 @@ _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
-#: States of a pool with pods. A pod that waits for another node of the pool does not have them.
+#: States of a pool that has pods. A slice that waits for another node of this pool is in none of them.
 _WITH_OTHERS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
@@ -60,7 +60,7 @@ _ALIKE = "all slices that ask for the same"
 
 
 def _idle(pools: Iterable[PoolView]) -> Mapping[LimitScope, tuple[int, datetime]]:
-    """Return the chips of unneeded pools by scope of the limits, and the earliest time at which one is deleted."""
+    """Return the chips of pools to delete by scope of the limits, and the earliest time of such a delete."""
     found: dict[LimitScope, tuple[int, datetime]] = {}
     named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
     for pool in pools:
@@ -164,7 +164,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
-    # While pods of a deleted controller terminate, one of the same name may exist already: its slices have leader pods.
+    # While pods of a deleted controller terminate, a new controller may have its name: slices with leaders are shown.
     living = sorted(slices.values(), key=lambda each: each.leader is not None)
     shown = {each.shown_id: each for each in living}.values()
     slice_views = [round_.slice_view(each, states.get(each.id), waits_of.get(each.id), idle) for each in shown]
@@ -269,7 +269,7 @@ class _Round(texts.Known):
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
-                # The pool has been in use for longer, by an earlier leader pod.
+                # An earlier leader pod has used the pool, so the state begins with the present leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
                 # The slice may have waited before, with another name for its next pool.
@@ -343,7 +343,7 @@ class _Round(texts.Known):
         return self.notices.get(leader.uid, ()) if leader is not None else ()
 
     def _events_of(self, slice_: Slice | None) -> dict[str, str]:
-        """Return the first message of each reason of an Event."""
+        """Return the first message about a slice by Event reason."""
         events: dict[str, str] = {}
         for each in self._told_of(slice_):
             events.setdefault(each.reason, each.message)

@@ -48,7 +48,7 @@ _KINDS: Mapping[str, str] = {
     "workload": "workload",
 }
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: Kinds that create the controllers of pods: the kind of these, and the rest of their names.
+#: Kind of the controllers that an object creates for its pods, and pattern of the rest of their names, by kind.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Further kinds that may control pods.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
@@ -214,7 +214,7 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
             *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
             *((f"also node pool {one.name}", one.reason) for one in others),
         ),
-        # The headline contains the reason, and the facts contain the failure of each choice.
+        # Notices that repeat the reason in the headline, or the failures of choices in the facts, are left out.
         notices=tuple(notice for notice in each.notices if not _is_said(notice, each)),
         activity=_news(view, each, _about(activity, each.workload, each.pool)),
     )
@@ -278,7 +278,7 @@ def _doing(each: SliceView, now: datetime) -> str:
     if each.queue is not None:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
-        # The time passes without an attempt while nothing can be decided.
+        # While no decision is possible, the time passes without an attempt.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     told = f"{words} ({', '.join(about)})" if about else words
     # RUNS only repeats the state.
@@ -336,7 +336,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline contains the first slice and its reason.
+    # The headline has the reason of the first slice, so slices with the same reason do not repeat it.
     facts += [
         (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
         for one in slices

@@ -69,9 +69,9 @@ class WorkloadView:
     created_at: datetime
     #: State of the workload: lives, suspended, completed, failed, deleting.
     state: str
-    #: Chips of its slices.
+    #: Chips of the workload's slices.
     chips: int
-    #: Why it has no slices; empty if it has slices, or if its state is the reason.
+    #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
     #: Notices about the workload as a whole.
     notices: tuple[NoticeView, ...] = ()
@@ -86,7 +86,7 @@ class QueueView:
     #: Position in the line; 1 is next. Slices that start together have the same place.
     place: int
     length: int
-    #: Ids of the first slices ahead of it.
+    #: Ids of the first slices ahead in the line.
     ahead: tuple[str, ...]
     #: Workloads whose node pools use most of the limit, with their chips; then the number of further workloads.
     users: tuple[str, ...]
@@ -102,7 +102,7 @@ class SliceView:
 
     #: Id in the form kind/namespace/workload/group.
     id: str
-    #: Id of its workload.
+    #: Id of the slice's workload.
     workload: str
     #: Name of the child Job or group.
     group: str
@@ -111,19 +111,19 @@ class SliceView:
     since: datetime | None
     #: Whether the slice was already in this state at `since`, when the process started.
     since_start: bool
-    #: Sentence with the reason of its state.
+    #: Sentence with the reason of the state.
     reason: str
-    #: Why it waits or is rejected in a few words, such as "stockout"; empty in other states.
+    #: Cause of the wait or of the rejection in a few words, such as "stockout"; empty in other states.
     cause: str
     #: Sentence with what to do apart from waiting; empty if waiting is all, or if the reason contains it.
     next_step: str
     #: Time of the next attempt to create a pool; None if none is planned.
     next_try_at: datetime | None
-    #: Name of its leader pod; empty if it has none.
+    #: Name of the leader pod; empty without one, and for kinds without pods.
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the node pool that it has, or that is created for it; empty if it has no pool.
+    #: Name of the slice's node pool, existing or with a sent create; empty without one.
     pool: str
     accelerator: str
     machine_type: str
@@ -134,7 +134,7 @@ class SliceView:
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
-    #: Place in the line for a limit; None if it waits for no limit.
+    #: Place in the line for a limit; None if the slice waits for no limit.
     queue: QueueView | None = None
 
 
@@ -147,15 +147,15 @@ class PoolView:
     since: datetime
     #: Whether the pool was already in this state at `since`, when the process started.
     since_start: bool
-    #: Sentence with the reason why it is kept or deleted.
+    #: Sentence with the reason why the pool is kept or deleted.
     reason: str
-    #: Id of the slice that has it; empty if none has.
+    #: Id of the slice that uses or counts on the pool, the first of several; empty without one.
     slice: str
-    #: Ids of other slices that have pods on it.
+    #: Ids of the other slices that use, count on or share the pool.
     other_slices: tuple[str, ...]
-    #: Id of the workload that it is for, or was created for; empty if unknown.
+    #: Id of the workload that the pool is for, or was created for; empty if unknown.
     workload: str
-    #: Namespace of the workload that it is for, or was created for.
+    #: Namespace of that workload.
     namespace: str
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
@@ -170,9 +170,9 @@ class PoolView:
     hosts: str
     #: The first ten nodes that are not ready or do not show all their chips.
     unready_nodes: tuple[str, ...]
-    #: Cost of its existing hosts per hour, in the currency of CHIP_HOUR_PRICES; None without a price.
+    #: Cost of the existing hosts per hour, in the currency of CHIP_HOUR_PRICES; None without a price.
     cost_per_hour: float | None
-    #: Earliest time of its delete, and the reason; None and empty while something needs it.
+    #: Earliest time of the delete, and its reason; None and empty if no delete is planned.
     delete_at: datetime | None
     delete_reason: str
 
