@@ -1,4 +1,4 @@
 """Forecasts decisions about objects that have not been applied yet. Pure.
 
-Not handled: fields that do not exist or have a wrong type, which the API server rejects; the latter count as absent.
+Not handled: unknown fields and fields of a wrong type, which the API server rejects; the latter count as absent here.
 """

@@ -26,7 +26,7 @@ _SPECS: dict[tuple[str, str], Path] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
 }
 _POD = ("v1", "Pod")
-#: Time since which the pods are unschedulable: pods that have just become so wait for others of a burst.
+#: Time since which the pods are unschedulable: a time long ago, because new pods wait for further pods of a burst.
 _LONG_AGO = "1999-12-31T00:00:00Z"
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
@@ -57,7 +57,7 @@ def template_of(raw: Json) -> Template | None:
 def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str) -> Iterator[Pod]:
     """Yield at most `most` pods that request chips and that SERVE_PODS selects. Raises MalformedObject.
 
-    A StatefulSet that is not Parallel has only its first pod until that is ready.
+    If the pods of a StatefulSet form one slice, only its first pod is created before that is ready, unless Parallel.
     """
     first = parse_pod(_pod(raw, template), serve_pods=serve_pods, jobs=False) if template.replicas else None
     if first is None:

@@ -37,7 +37,7 @@ class Finding(NamedTuple):
     """Message about an object."""
 
     document: Document
-    #: Path of the field, which may not exist; empty if it is about the whole object.
+    #: Path of the field, which may not exist; empty if the message is about the whole object.
     path: Path
     message: str
     severity: Severity
@@ -48,7 +48,7 @@ class Finding(NamedTuple):
     #: Name of the slice's group; empty if the message is about all slices.
     group_name: str = ""
     slices: int = 1
-    #: Whether no provider's nodes can serve it: Google does not sell such a slice, or the object contradicts itself.
+    #: Whether no provider can serve the object: Google does not sell such a slice, or the object contradicts itself.
     impossible: bool = False
 
     @property
@@ -84,7 +84,7 @@ class Document(NamedTuple):
 
     @property
     def line(self) -> int:
-        """The object's first line; 0 if it was not read from a file."""
+        """The object's first line; 0 if the object was not read from a file."""
         return self.line_of(())
 
 

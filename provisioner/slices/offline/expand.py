@@ -31,7 +31,7 @@ INDEXED = "Indexed"
 NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
-#: Format of made-up UIDs. They are as long as real ones, because the length of labels depends on it.
+#: Format of made-up UIDs, which are as long as real UIDs, because the length of labels depends on it.
 _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
@@ -97,7 +97,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.at(entry, "template", "spec")
-        # JobSet's own default.
+        # Unlike the API server, JobSet defaults completionMode to Indexed.
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
         template = template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
         replicas = fields.count(entry.get("replicas"))
@@ -109,7 +109,7 @@ def _has_chips(spec: Json) -> bool:
     try:
         return podspec.requested_chips("pod template", spec) > 0
     except fields.MalformedObject:
-        # Reported when the template is read.
+        # The error is reported when the template is read.
         return True
 
 

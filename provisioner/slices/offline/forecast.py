@@ -1,4 +1,4 @@
-"""Makes the decision about objects as in a cluster without any node pool, node or back-off.
+"""Decides about objects as if they were in a cluster without node pools, nodes and back-offs.
 
 All objects are planned as if they were created at the same time, with no other workloads in the cluster.
 """
@@ -45,7 +45,7 @@ _REGION_FIELDS = (constants.REGION, constants.BETA_REGION)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
 _SOMEWHERE = "your-region1"
 _MOST_OF_A_FIELD = 4096
-#: Release channel of new clusters.
+#: Assumed release channel of the cluster: the one that new clusters have by default.
 CHANNEL = "REGULAR"
 #: Number of digits at the end of a pool's name that depend on the UID.
 _HASH_DIGITS = 10
@@ -57,7 +57,7 @@ class Option(NamedTuple):
     """Choice of capacity for a slice."""
 
     choice: CapacityChoice
-    #: Why no pool can be specified for it; empty if one can.
+    #: Why no pool of this choice can be specified; empty if a pool can be.
     problem: str = ""
 
 
@@ -109,7 +109,7 @@ def forecast(
 def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     """Decide about all objects that were read.
 
-    Objects that the API server rejects are planned separately, to find their problems without using up limits.
+    Rejected and unserved objects (`Subject.accepted`) are planned separately, so that they do not use up limits.
     """
     read_train_jobs(reading)
     _add_slices_of_asks(reading)
@@ -126,7 +126,7 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
 
 
 def _add_slices_of_asks(reading: Reading) -> None:
-    """Add the slices of ProvisioningRequests and CapacityBuffers: their templates may come later in the files."""
+    """Add the slices of ProvisioningRequests and CapacityBuffers, after the templates of all files have been read."""
     found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
@@ -152,7 +152,7 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Mark a pod of an all-or-nothing workload as the placement policy does; unmarked pods are not held together."""
+    """Mark a pod of an all-or-nothing workload as the placement policy does, so that its slices start together."""
     asked, key = pod.requirements, slice_key(pod.requirements.labels)
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
     if not key or not (settings.all_or_nothing if together is None else together):
@@ -168,7 +168,7 @@ def shown_name(name: str) -> str:
 
 def _pools(reading: Reading, plan: Plan, rules: PoolRules) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
-    # The slices of a template have the same options.
+    # The slices of a template have the same options, which are found only once.
     known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
         slice_ = plan.decided.slices[create.slice_id]
@@ -199,7 +199,7 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 
 def _named(subject: Subject, message: str) -> Template | None:
-    # Subgroups have one field with their number.
+    # Templates of subgroups share the field with the number of groups, so the first template is good enough.
     if len({each.replicas_path for each in subject.templates}) == 1:
         return subject.templates[0]
     return next((each for each in subject.templates if f"replicated job {each.name}" in message), None)
@@ -255,7 +255,7 @@ class _Verdicts:
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._say(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # There is no Event about the problem, because the workload is not served for other reasons as well.
+                # No Event reports the problem if the workload is not served for another reason, which is reported then.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._say_not_served(workload, asked):
                     self._say(workload, too_large(workload))
@@ -330,7 +330,7 @@ class _Verdicts:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
-    """Return the problems of a slice with the text of the Event, and whether no provider's nodes could serve it.
+    """Return the problems of a slice in the words of the Event, each with whether no provider could serve the slice.
 
     After the problems of annotations and namespace, only the first further problem is found.
     """
@@ -392,7 +392,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones that manifests name in selectors, node affinity or annotations; the first zone for a region."""
+    """Yield the zones that manifests name in selectors, node affinity or annotations; zone "a" for a region."""
     for document in documents:
         for _, found in mappings_in(document.value):
             for key in (*_ZONE_FIELDS, *_REGION_FIELDS):

@@ -70,7 +70,7 @@ def _candidates(
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the objects above a template and those in it; there may be hundreds of other templates."""
+    """Yield the objects above a template and those in it, but no other templates, which may be hundreds."""
     above: Path = template.path if template is not None else ()
     # The path of a pod's template is empty, because a pod is its own template.
     if above or template is None:

@@ -1,6 +1,6 @@
 """Finds slices whose manifest does not keep their pods on one node pool. Pure.
 
-A manifest does not show the cluster's placement policy, which also keeps the pods together: the text names it as an
+A manifest does not show the cluster's placement policy, which also keeps the pods together, so the text names it as an
 alternative. Not handled: affinity that other webhooks add to pods.
 """
 

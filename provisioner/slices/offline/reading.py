@@ -46,7 +46,7 @@ class Subject:
     document: Document
     workload: Workload
     templates: list[Template]
-    #: Whether the API server would accept it, and the settings serve its kind.
+    #: Whether the API server would accept the object, and the settings serve its kind.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
     #: Templates by the name of the group.
@@ -65,7 +65,7 @@ class Reading:
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
-    #: The fields of `Storage`.
+    #: Objects about volumes, as in `Storage`.
     claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
     zones: dict[str, frozenset[str]] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
@@ -98,12 +98,12 @@ class Reading:
         *,
         impossible: bool = False,
     ) -> None:
-        """Add a message that no Event has; without a subject, it is about text that the API server rejects."""
+        """Add a message that no Event has. `subject` is empty if the API server would reject the text of the object."""
         self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
-    """Read one object; `number` determines its UID if it has none."""
+    """Read one object; `number` determines the UID of an object that has no UID."""
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
@@ -169,7 +169,7 @@ def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind:
         namespace = "" if kind[1] == makers.CLUSTER_RUNTIME else metadata["namespace"]
         reading.runtimes[kind[1], namespace, metadata["name"]] = raw
     elif kind == makers.TRAIN_JOB:
-        # The runtime may come later in the files.
+        # The runtime may come later in the files, so TrainJobs are read after all files.
         reading.train_jobs.append((document, raw))
     elif kind == makers.PATHWAYS_JOB:
         try:
@@ -213,7 +213,7 @@ def _read_plain(
         pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
         served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
     except fields.MalformedObject as error:
-        # The message begins with the name of the pod.
+        # The message is about the object, so the name of the derived pod at its start is removed.
         message = str(error).partition(": ")[2] if str(error).startswith("pod ") else str(error)
         _tell_of_malformed(reading, document, named, fields.MalformedObject(message), template)
         return
@@ -298,7 +298,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true or SERVE_PODS=all; ask the administrator"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # Report further problems of the Job anyway.
+        # The Job is planned nevertheless, so that its further problems are reported.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 
@@ -361,7 +361,7 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
-        # `kubectl get` prints such objects.
+        # The input may be the output of `kubectl get`, with objects that other objects created.
         owner = bounds.cut(maker.kind)
         message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
