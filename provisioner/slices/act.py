@@ -35,10 +35,10 @@ from provisioner.workloads.pods import list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum duration in seconds of a supplier's changing call (its time-out); with less of the lease left, none is made.
+#: Maximum duration in seconds (time-out) of a supplier's changing call; no call is made if the lease may end before.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Pause in seconds after the first rejection of a node's change; it doubles with each further one.
+#: Pause in seconds after the first rejection of a change; each further rejection doubles the pause.
 _FIRST_SECONDS = 1.0
 #: Maximum pause in seconds after a rejection.
 _CAP_SECONDS = 60.0
@@ -67,15 +67,15 @@ class Actor(CallingActor[Answer]):
     #: Runs calls that also use Kubernetes: deletes with their gate, and changes of nodes. They are separate, because a
     #: pool of thousands of nodes takes long, and must not delay creates.
     slow_executor: Executor
-    #: Nodes and objects with a status that are being changed: only one thread at a time may change each.
+    #: Nodes, pods and objects with a status that are being changed: only one thread at a time may change each of them.
     _changing: set[str] = field(default_factory=set)
-    #: Rejected changes by node, or by object with a status; recorded by the threads that make the changes.
+    #: Rejected changes by node, pod or object with a status; recorded by the threads that make the changes.
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
         """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect the others."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
-        # Deletes first, because they save money, and free operations for which creates wait.
+        # Deletes come first, because they save money, and free operations for which creates wait.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
             self._submit(delete.name, call, self.slow_executor, self._delete_failed)
@@ -109,7 +109,7 @@ class Actor(CallingActor[Answer]):
             free -= free > 0 and self._submit_change(what, write)
 
     def _submit_change(self, what: str, change: Callable[[], object]) -> bool:
-        """Submit a change of a node or a status; return False if one is being made, or the next try is not due."""
+        """Submit a change unless its object is being changed or its next try is not due; return whether it was sent."""
         rejection = self._rejected.get(what)
         if what in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False
@@ -166,7 +166,7 @@ class Actor(CallingActor[Answer]):
         try:
             if self._lack_of_lease() is None:
                 self.gate.pass_through(delete)
-                # Checked again, because the gate may have taken long.
+                # The lease is checked again, because the gate may have taken long.
                 if self._lack_of_lease() is None:
                     return answer(DeleteResult.ACCEPTED, operation=self.supplier.delete_pool(delete.name))
         except NeededError as error:
@@ -243,9 +243,9 @@ class Actor(CallingActor[Answer]):
             self._changing.discard(node)
 
     def rejected(self) -> Mapping[str, str]:
-        """Return the last error by node, or object with a status, whose changes were rejected for `_ALERT_SECONDS`."""
+        """Return the last error by node, pod or object with a status, if rejected for at least `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
-        # A copy, because other threads record rejections at the same time.
+        # The dictionary is copied, because other threads record rejections at the same time.
         return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
 
     def alerts(self) -> tuple[Alert, ...]:

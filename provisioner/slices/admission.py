@@ -2,7 +2,7 @@
 
 Objects and settings are arguments. A review reports only problems that the owner of a workload can correct by changing
 it; stockouts, a pause and the demand of other workloads are left to Events. It rejects only objects that no nodes can
-serve: nodes that this provisioner does not create may come from elsewhere.
+serve, because nodes from elsewhere may serve objects that this provisioner does not.
 
 Selectors are changed as the Go provisioner's admission_controller did, but only for Jobs that get a node pool with the
 changed selectors: otherwise pods would wait for nodes that are never created, or lose a request to another controller.
@@ -92,7 +92,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(kind, pods, shape), pods.template.pods_path
-            # Other pods may use the remaining hosts, and several slices may be filled step by step.
+            # Fewer pods are possible: other pods may use the remaining hosts, and slices may be filled step by step.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -161,7 +161,7 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
 
 
 def _misfit(kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return the text of the pod's warning if the pods do not fill the hosts of slices; otherwise empty."""
+    """Return the warning that the pods do not fill the hosts of slices; empty if they do, or if that is unknown."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     hosts = shape.nodes(1)
@@ -255,7 +255,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
         return []
     settings = by.settings_of(document)
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
-    # The opt-in label may have any key, and none of these checks reads it.
+    # The opt-in label may have any key, so a finding that its key is unknown is dropped.
     found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
     # Findings on the placement of pods do not affect `doubts`, which are about environment variables.
     mistakes = any(not each.message.startswith(NOT_PLACED) for each in found)
@@ -270,7 +270,7 @@ def _of_slices(
     metadata = fields.mapping(document.raw.get("metadata"))
     of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
     shapes, raw = list(_shape_problems(document, kind, namespace)), document.raw
-    # An autoscaler changes the number of pods, which the provisioner's limits only delay.
+    # A scaled object gets no findings about limits: an autoscaler chose the number of pods, and limits only delay pods.
     if of_pods and (scaled or _is_left_alone(metadata)):
         return shapes
     if of_pods and kind != POD:
@@ -294,7 +294,7 @@ def _of_slices(
 
 
 def _is_said(finding: Finding) -> bool:
-    """Whether the owner can correct it; fields of a wrong type have already been rejected by the API server."""
+    """Whether the owner can correct a finding; the API server has already rejected fields of a wrong type."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE

@@ -19,7 +19,7 @@ from provisioner.slices.view.timeline import Track
 from provisioner.slices.view.types import AlertView, CapacityView, Entry, PoolView, SliceView, WorkloadView
 
 ROOT: Final = "/api/v1"
-#: In Markdown, for the OpenAPI document and docs/api.md.
+#: Description in Markdown, for the OpenAPI document and docs/api.md.
 DESCRIPTION: Final = """The JSON behind the status page and the commands: what exists, why it waits, and what happens \
 next. Read-only. Version 1 keeps its names and their meanings; fields may be added.
 
@@ -79,7 +79,7 @@ def _json(body: bytes) -> Response:
 
 
 def _versioned(document: Document, body: bytes) -> Response:
-    """Return a part of a document. Its ETag names the process as well, because each process counts versions."""
+    """Return a part of a document. Its ETag names the process as well, because each process counts its own versions."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
     return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)

@@ -75,7 +75,7 @@ class Gate:
     node_namespace: str = ""
     #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
     for_each: ForEach = one_by_one
-    #: Node with a pod that keeps the pool, by pool: as long as a pod is on it, no other node is checked.
+    #: Node with a pod that keeps the pool, by pool: as long as a pod is on this node, no other node is checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
     #: Pools that have been cordoned and not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
@@ -96,11 +96,11 @@ class Gate:
         nodes, unknown = find_nodes_of_pool(self.api, delete.name, delete.hosts, delete.membership, self.node_namespace)
         names, known = [node.name for node in nodes], frozenset((node.name, node.uid) for node in nodes)
         opened = [node.name for node in nodes if node.open]
-        # Cordons that an earlier attempt left behind are the provisioner's as well.
+        # If the pool is kept, nodes that an earlier attempt cordoned are uncordoned as well.
         closed = [node.name for node in nodes if not node.open and node.marked]
 
         def close(name: str) -> None:
-            # Recorded before the call, because a cordon whose response is lost must be undone as well.
+            # The node is recorded before the call, because a cordon whose response is lost must be undone as well.
             closed.append(name)
             live.cordon(self.api, name)
 
@@ -166,7 +166,7 @@ class Gate:
         look_last(strangers, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Raise KeptError if the pool is still needed; return its workload if that lives anyway."""
+        """Raise KeptError if the pool is still needed; return its workload if that lives nevertheless."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -180,7 +180,7 @@ class Gate:
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # Any of these reasons is sufficient, even if another one was decided.
+            # If any of these reasons holds now, the workload does not live, even if another reason was decided.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK and not self._still_stuck(delete):
             raise KeptError("no pod of the stuck slice is unschedulable any more")
@@ -215,7 +215,7 @@ class Gate:
 
 
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod belongs to the stuck job for which the pool is replaced, which requires an explicit setting."""
+    """Whether a pod belongs to the stuck slice for which the pool is replaced: such a pod does not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
     # Pods of a Job that is not served are read as those of a Job from a node, and as kind POD from the workload.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")

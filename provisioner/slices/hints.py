@@ -1,7 +1,7 @@
 """Saves the part of the memory that is worth keeping after a crash, as text in one ConfigMap.
 
-Saved are: the times since which pools are idle (otherwise a delay of an hour would restart), back-off (otherwise a
-create that blocks the cluster for half an hour would be repeated, or another pool bought that no pod can use), the
+The hints are the times since which pools are idle (otherwise a delay of an hour would restart), back-off (otherwise a
+create that blocks the cluster for half an hour would be repeated, or another useless pool would be paid for), the
 pools on which slices last ran, the creates of the last hour (for a limit on them), and the attempts of creates that no
 list confirms yet (to send the same name again). Invalid sections, and entries beyond the size limit, are left out:
 losing them is safe. A failed read is repeated until it succeeds, because the next write would otherwise replace hints
@@ -29,7 +29,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Memory
 _log = structlog.get_logger(__name__)
 _T = TypeVar("_T")
 _K = TypeVar("_K", BackoffKey, SliceId)
-#: Bounded, so that a corrupt hint does not lead to absurd names.
+#: Number of an attempt, bounded so that a corrupt hint does not lead to absurd names.
 _Attempt = Annotated[int, msgspec.Meta(ge=0, le=1_000_000)]
 _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 
@@ -39,7 +39,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
     Entries beyond the size limit are left out, first the pools on which slices last ran: pods usually show them.
     """
-    # The back-offs that last longest, because pods name the reservations in the keys: there may be any number of them.
+    # Only the back-offs that end last are saved: pods name reservations in the keys, so there may be any number.
     backoffs = _latest((key, each) for key, each in memory.backoffs.items() if each.slice_id is None)
     refused = _latest((key, each.unschedulable) for key, each in memory.slices.items() if each.unschedulable)
     pools = memory.pools.items()
@@ -90,7 +90,7 @@ def _open_attempts(memory: Memory) -> dict[SliceId, int]:
 
 
 def _latest(backoffs: Iterable[tuple[_K, Backoff]]) -> list[tuple[_K, Backoff]]:
-    """Return the back-offs that end last."""
+    """Return the back-offs that end last, at most `bounds.HINTED_BACKOFFS`."""
     return sorted(backoffs, key=lambda item: (item[1].until, str(item[0])), reverse=True)[: bounds.HINTED_BACKOFFS]
 
 

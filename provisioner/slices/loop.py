@@ -57,10 +57,10 @@ class Loop(RoundLoop[answers.Answer]):
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Times since which nothing could be decided, and of the last notification of owners; None if there was none.
+    #: Time since which no decision was possible, None if decisions are made; time of the last notification, if any.
     _stalled_since: float | None = None
     _told_stalled: float | None = None
-    #: The last round, whose slices and pools the next one reuses; None if the catalogue has changed since.
+    #: The last round, whose slices and pools the next round reuses; None if the catalogue has changed since then.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
 
@@ -181,7 +181,7 @@ class Loop(RoundLoop[answers.Answer]):
             take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
         )
         snapshot = observe()
-        # After the snapshot, because MachineConfigs that the snapshot counts as known must be in the catalogue.
+        # The catalogue follows the snapshot: MachineConfigs that the snapshot counts as known must be in it.
         if self._follow_catalogue():
             snapshot = observe()
         rules = self.pools.supplier.rules

@@ -47,7 +47,7 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
-    """Return whether the provisioner can serve a pod, by the pod only; marks would make other pods wait forever."""
+    """Return whether the provisioner can serve a pod, by the pod only; with marks, other pods would never be bound."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

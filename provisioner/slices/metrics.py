@@ -48,7 +48,7 @@ CHIP_STATES = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
-#: Phase and state of pools that no slice has to itself.
+#: Value of the labels phase and state for split pools and slices.
 SPLIT = "split"
 #: Phases whose times are measured.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
@@ -77,7 +77,7 @@ class Use(Enum):
     DRAINING = "draining"
 
 
-# Has values of enumerations instead of members, because it is a key that is looked up for each pool and round.
+# Fields have values of enumerations, not members, whose hash is slow: an account is looked up for each pool and round.
 class Account(NamedTuple):
     """Labels by which chips are counted."""
 
@@ -193,7 +193,7 @@ class Startup(NamedTuple):
 
     leader_uid: str
     since: datetime
-    #: Stages that are not measured any more.
+    #: Stages that have been measured, or were reached before the slice was first seen.
     reached: frozenset[Stage]
 
 
@@ -234,7 +234,7 @@ def follow(
 
 
 def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
-    """Return the use of a pool's chips; None if it has none (yet), or if their number is unknown."""
+    """Return the use of a pool's chips; None if no node exists, or if the number of chips is unknown."""
     accelerator, host_chips = supply.machine
     capacity, chips = supply.pool.capacity, host_chips * len(supply.nodes)
     if not chips:
@@ -300,7 +300,7 @@ class Meter:
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))
-                # Begin at 0, because `increase` ignores the first value of a counter.
+                # Both counters begin at 0, because `increase` ignores the first value of a counter.
                 self._chip_seconds.setdefault(account, 0.0)
                 self._costs.setdefault(account, 0.0)
         self._uses = tuple(uses)
@@ -409,7 +409,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = round_.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # The slice that tries whether there is capacity again has no such record, but waits for the same cause.
+    # A slice whose create tries the failed capacity again is not in `plan.waits`, but waits for the same cause.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: each.pool for name, each in round_.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

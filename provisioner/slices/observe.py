@@ -74,7 +74,7 @@ TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True
 _CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
 _VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
 _CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
-#: Names of the watches that are not required to serve everything else.
+#: Names of the watches without which all other objects are served nevertheless.
 OPTIONAL = frozenset(
     (
         *(each.resource for each in (TEMPLATES, DEVICES, _CLAIMS, _VOLUMES, _CLASSES, machineconfigs.MACHINE_CONFIGS)),
@@ -87,7 +87,7 @@ _GONE_AFTER_SECONDS = 86_400.0
 #: Pause in seconds after a failed list, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
-#: Maximum share of a processor that periodic lists take. A list of 1,000 node pools of GKE takes 0.12 s of it.
+#: Maximum share of a processor that periodic lists take. A list of 1,000 node pools of GKE takes 0.12 s of its time.
 _MAX_LISTING_SHARE = 0.1
 
 
@@ -106,7 +106,7 @@ class Watches:
     templates: Watch[Requirements] | None = None
     #: Watch of ResourceSlices: the node, and the number of chips that it offers.
     devices: Watch[tuple[str, int]] | None = None
-    #: Watches of the objects that say where the volumes of pods are.
+    #: Watches of the objects that determine where the volumes of pods are.
     claims: Watch[Claim] | None = None
     volumes: Watch[frozenset[str]] | None = None
     storage_classes: Watch[StorageClass] | None = None
@@ -157,7 +157,7 @@ def make_watches(
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
         return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
-    # This label determines whether an object beyond a bound is served.
+    # Objects beyond a bound keep the opt-in label, which determines whether they are served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
@@ -171,7 +171,7 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Only unfinished pods that request chips. Pods of any controller have no label in common.
+    # Pods of kind POD have no label in common, so with SERVE_PODS all unfinished pods are read, and the parser filters.
     selectors = dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     pods = [
         Collection(name="pods", resource="pods", query={**query, "fieldSelector": UNFINISHED})
@@ -179,7 +179,7 @@ def make_watches(
     ]
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
-    # Only nodes of the provisioner's pools.
+    # Only nodes of the provisioner's pools are watched.
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
     ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
     return Watches(
@@ -272,7 +272,7 @@ class PoolList:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return why the caches must not be decided on; empty if they may.
+    """Return why no decision may be based on the caches; empty if decisions may be.
 
     Each kind must be listed once; otherwise the memory of its slices from an earlier process would be dropped.
     """
@@ -312,8 +312,8 @@ def take_snapshot(
     live_calls: frozenset[PoolName] = frozenset(),
     rejected: AbstractSet[str] = frozenset(),
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` names nodes and statuses whose writes keep being rejected."""
-    # Before the records are read, because a watch may become synced in between.
+    """Return the input of one decision; `rejected` names the objects whose writes keep being rejected."""
+    # The state of the watches is read before their records, because a watch may become synced in between.
     reasons, sources = not_synced(watches), read_sources(watches)
     unknown, hidden = unknown_in(sources), unknown_kinds(watches, sources)
     if pools.listed_at is None or pools.problem:
@@ -373,7 +373,7 @@ def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Nod
     """Count the chips that a node without google.com/tpu offers in ResourceSlices.
 
     While ResourceSlices are unknown, a ready node of the driver counts with all chips of its machine: otherwise slices
-    that start together would never start, and their pools would be replaced again and again.
+    that start together would never start, and their pools would be replaced repeatedly.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)
     if not (known or chips) and node.ready and node.labels.get(constants.TPU_DRA_DRIVER) == "true":

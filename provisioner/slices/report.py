@@ -83,7 +83,7 @@ class Reporter:
         for transition in plan.transitions:
             try:
                 self._tell_transition(transition, states)
-            except Exception:  # noqa: BLE001 - one pool must not cost the others their turn
+            except Exception:  # noqa: BLE001 - one pool must not prevent the others' reports
                 _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
         self.tell_notices(plan.notices)
@@ -135,7 +135,7 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
-            # Logged once, because this answer is repeated, for unwatched workloads without end.
+            # The answer is logged once, because it is repeated, for unwatched workloads without end.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 log.info("node_pool.needed", reason=answer.reason)
@@ -191,7 +191,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # A pool that was deleted quickly was never seen in the phase DELETING.
+        # A pool that was deleted quickly was never seen in the phase DELETING; its accepted delete is enough.
         if transition.old is Phase.DELETING or name in self._accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
@@ -214,10 +214,10 @@ class Reporter:
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
             if identity in standing:
-                # Two slices of one workload have the same notice.
+                # Several slices of one workload may have the same notice, which is reported once.
                 continue
             standing.add(identity)
-            # Moved to the end, so that the notices that ended first are forgotten first.
+            # Current notices move to the end, so that the notices that ended first are forgotten first.
             told = self._told[identity] = self._told.pop(identity, _Told())
             if identity not in self._standing and now - told.logged_at >= _LOG_AGAIN_SECONDS:
                 self._note(notice)

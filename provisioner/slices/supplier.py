@@ -65,7 +65,7 @@ class UnmeetableError(ValueError):
 
 
 class ImpossibleError(UnmeetableError):
-    """No provider's nodes can serve it: Google sells no such slice, or the request contradicts itself."""
+    """No provider's nodes can serve the slice: Google sells no such slice, or the request contradicts itself."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
