@@ -151,8 +151,14 @@ def _schema() -> dict[str, Any]:
             "podLabels": {**_MAP, "description": "Additional labels of the pods."},
             "podAnnotations": {**_MAP, "description": "Additional annotations of the pods."},
             "extraArgs": {"type": "array", "items": _TEXT, "description": "Additional flags of `tpu-provisioner run`."},
-            "extraEnv": {**_LIST, "description": "Additional environment variables, such as HTTPS_PROXY. Rights do not follow them."},
-            "envFrom": {**_LIST, "description": "ConfigMaps and Secrets whose keys become environment variables. Rights do not follow them."},
+            "extraEnv": {
+                **_LIST,
+                "description": "Additional environment variables, such as HTTPS_PROXY; rights follow only `settings`.",
+            },
+            "envFrom": {
+                **_LIST,
+                "description": "ConfigMaps and Secrets whose keys become variables; rights follow only `settings`.",
+            },
             "extraVolumes": {
                 **_LIST,
                 "description": "Additional volumes of the pod, such as a certificate authority's.",

@@ -23,6 +23,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     """Read a pod; None unless it belongs to a workload and requests chips.
 
     Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, this includes pods of plain Jobs.
+    Other pods are read while they are bound, without a workload: they occupy nodes.
     """
     metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)
@@ -30,9 +31,10 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
     owner = None
     if plain or (claim is not None and claim.kind is WorkloadKind.JOB):
         owner = owner_of(metadata)
-    if plain and not is_asked_for(metadata, owner, serve_pods):
-        return None
     spec = fields.at(raw, "spec")
+    served = not plain or is_asked_for(metadata, owner, serve_pods)
+    if not served and not spec.get("nodeName"):
+        return None
     what = f"pod {fields.name(metadata.get('namespace'))}/{fields.name(metadata.get('name'))}"
     # Chips are checked early, because most pods of a cluster request none.
     if podspec.requested_chips(what, spec) == 0:
@@ -55,7 +57,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         if gated := bool(gang) and not scheduled:
             since, words = created_at, f"the scheduler waits for the other pods of PodGroup {gang}"
     if claim is None or plain:
-        claim = Claim(kind=WorkloadKind.POD, name=name, index=index_of(metadata, owner))
+        claim = Claim(kind=WorkloadKind.POD, name=name if served else "", index=index_of(metadata, owner))
     pod = Pod(
         kind=claim.kind,
         namespace=namespace,
@@ -78,7 +80,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
         gated=gated,
         deletion_deadline=fields.deletion_deadline(what, metadata),
     )
-    return as_plain(pod) if plain else pod
+    return as_plain(pod) if plain and served else pod
 
 
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:

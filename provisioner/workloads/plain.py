@@ -97,7 +97,7 @@ def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     pods = tuple(pods)
     first: dict[str, Pod] = {}
     for pod in pods:
-        if pod.kind is WorkloadKind.POD and not pod.finished:
+        if pod.kind is WorkloadKind.POD and pod.group_key and not pod.finished:
             first[pod.workload_uid] = min(first.get(pod.workload_uid, pod), pod, key=_claim)
     owners = {**{uid: pod.namespace for uid, pod in first.items()}, **namespaces}
     for pod in pods:
@@ -113,7 +113,7 @@ def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
     """Yield the workloads of the unfinished pods of kind POD, each with pods of one namespace."""
     by_uid: dict[tuple[str, str], list[Pod]] = defaultdict(list)
     for pod in pods:
-        if pod.kind is WorkloadKind.POD and not pod.finished:
+        if pod.kind is WorkloadKind.POD and pod.group_key and not pod.finished:
             by_uid[pod.namespace, pod.workload_uid].append(pod)
     for (_, uid), own in by_uid.items():
         first = min(own, key=lambda pod: (pod.created_at, pod.name))

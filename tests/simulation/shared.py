@@ -146,12 +146,13 @@ class Shared:
             self._refused[owner[0]].add(pool.name)
             if len(self._refused[owner[0]]) > self._most_refused[owner[0]]:
                 self._stage.violate(REFUSED, f"{made}, the pool number {len(self._refused[owner[0]])} for {owner[0]}")
-        recent = self._recent_pools(class_)
+        recent, wanted = self._recent_pools(class_), self._most_wanted(class_)
+        there, taken = self._seats(process, class_, pool)
         # During the storm, events may be late, so the pods of a burst appear one after the other.
         judged = not self._stage.stormy and class_[0] == self._simulation.pods.namespace
-        if judged and len(recent) > _pools_of_burst(self._most_wanted(class_)):
+        # Each pod of another class that takes a node makes one pod of the burst wait again.
+        if judged and len(recent) > _pools_of_burst(wanted) + taken:
             self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
-        wanted, there = self._most_wanted(class_), self._seats(process, class_, pool)
         if sum(there.values()) + hosts(pool) > wanted:
             self._stage.violate(FEW, f"{made} for at most {wanted} pods of {class_}, which have nodes: {there}")
         self._judge_charge(pool, class_[0], made)
@@ -182,17 +183,17 @@ class Shared:
         created = (each for each in pools if is_ours(each) and self._belongs(each, class_) and each.status in _UP)
         return [each.name for each in created if self._checker.created_by[each.name][1] >= since]
 
-    def _seats(self, process: Process, class_: _Class, new: Pool) -> dict[str, int]:
-        """Return by pool the nodes that a class has, or will have, for its pods."""
-        found = {}
+    def _seats(self, process: Process, class_: _Class, new: Pool) -> tuple[dict[str, int], int]:
+        """Return by pool the nodes that a class has, or will have, for its pods, and the number taken by other pods."""
+        found, taken = {}, 0
         for pool in self._simulation.cloud.pools.values():
             if pool is new or not is_ours(pool) or not self._belongs(pool, class_):
                 continue
+            others = {pod.node for pod in self._cluster.pods_on_pool(pool.name) if self._blocks(process, pod, class_)}
+            taken += len(others)
             if self._is_steady(pool) and not self._checker._in_flight_of_another(process, pool):
-                pods = self._cluster.pods_on_pool(pool.name)
-                others = {pod.node for pod in pods if self._blocks(process, pod, class_)}
                 found[pool.name] = hosts(pool) - len(others)
-        return {name: count for name, count in found.items() if count}
+        return {name: count for name, count in found.items() if count}, taken
 
     def _belongs(self, pool: Pool, class_: _Class) -> bool:
         """Whether a pool was created for pods of a class."""

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from provisioner import constants
+from provisioner.kube import podspec
 from provisioner.model.workloads import Pod, Workload, WorkloadKind, uid_in, workload_ref
 from provisioner.slices.demand.owners import with_owners
 from provisioner.workloads.parse_pod import parse_pod
@@ -23,6 +24,10 @@ def parsed(raw: dict[str, Any], **how: Any) -> Pod:
     pod = parse_pod(raw, **how)
     assert pod is not None
     return pod
+
+
+def chips_of(raw: dict[str, Any]) -> int:
+    return podspec.requested_chips("pod", raw["spec"])
 
 
 def test_pod_of_a_controller_belongs_to_the_controller() -> None:
@@ -56,8 +61,20 @@ def test_pod_without_a_controller_is_its_own_workload() -> None:
 def test_pod_is_read_depending_on_the_setting_and_its_controller(
     raw: dict[str, Any], serve_pods: str, want: bool
 ) -> None:
-    """Pods of DaemonSets and static pods are created for existing nodes, so they are no demand."""
+    """Pods of DaemonSets and static pods are created for existing nodes, so they are no demand.
+
+    Once it is bound, any pod with chips occupies its node. Otherwise a pod that names a DaemonSet as its owner would
+    make the pods for which the node was created look refused by the scheduler.
+    """
     assert (parse_pod(raw, serve_pods=serve_pods) is not None) is want
+    raw["spec"]["nodeName"] = "node"
+    bound = parse_pod(raw, serve_pods=serve_pods)
+    if bound is None:
+        assert not chips_of(raw)
+        return
+    assert (bound.node_name, bool(bound.group_key)) == ("node", want)
+    workloads, pods = with_owners({}, [bound], serve_pods=serve_pods)
+    assert (len(workloads), len(pods)) == (int(want), 1)
 
 
 @pytest.mark.parametrize(
