@@ -18,7 +18,7 @@ _DATED = "the certificate may no longer be trusted: it was not checked for long,
 
 
 class _Context(ssl.SSLContext):
-    """Serves the pair loaded last. OpenSSL's context would keep half of a bad pair, and a pair for each key type."""
+    """Serves the certificate and key loaded last. OpenSSL would keep half of a bad pair, and a pair per key type."""
 
     _loaded: ssl.SSLContext | None = None
 

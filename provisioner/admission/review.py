@@ -177,5 +177,5 @@ def _plain(text: str) -> str:
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Python decodes the floats: msgspec would block all threads for 10 us for each float near the limits, or 4 s in 8 MiB.
+#: Python decodes floats: msgspec would block all threads for 10 us per float near a double's limits, or 4 s in 8 MiB.
 _DECODER = msgspec.json.Decoder(float_hook=float)

@@ -26,7 +26,7 @@ _log = structlog.get_logger(__name__)
 _ZAP_LEVELS = {"debug": "debug", "info": "info", "warn": "warning", "error": "error", "panic": "error"}
 #: Help of the flags that have no effect; docs/settings.md does not list these flags.
 NO_EFFECT = "accepted, but without effect"
-#: Maximum delay of the start in seconds by the checks.
+#: Maximum seconds by which the checks delay the start.
 _CHECKS_SECONDS = 3.0
 
 

@@ -76,7 +76,7 @@ class CallingActor(Generic[A]):
         try:
             executor.submit(self._run, ticket, call, key)
         except Exception:  # noqa: BLE001 - an error must not affect other calls
-            # A pool that cannot start a thread has queued the call nevertheless. The claim prevents a later start.
+            # An executor that cannot start a thread has already queued the call. This claim prevents a later run.
             if not self._begin(ticket):
                 return True
             _log.exception("call.not_submitted")

@@ -250,7 +250,7 @@ class Rereading:
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
-        """Call `read`; if it fails, `problem` becomes `trouble`, which ends with a colon, and the error."""
+        """Call `read`; if it fails, set `problem` to `trouble` (which ends with a colon) and the error."""
         self.tried_at = self.clock()
         try:
             read()

@@ -278,7 +278,7 @@ def _of_slices(
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [each for each in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(each)]
     if of_pods and any(each.reason == constants.INVALID_REQUEST for each in said):
-        # Only the shape check finds that a Job has more pods than hosts, which no other nodes can serve either.
+        # Only the shape check finds that a Job has more pods than hosts; no other nodes can serve such a Job.
         if any(each.impossible for each in shapes):
             said = [each._replace(impossible=each.reason == constants.INVALID_REQUEST) for each in said]
         shapes = []

@@ -43,7 +43,7 @@ class Reason(StrEnum):
     DELETING_POLICY = "DeletingPolicy"
     DELETING_NODES = "DeletingNodes"
     DELETING_DEVICE_PLUGIN = "DeletingDevicePlugin"
-    # --- conditions of a TPUNodeGroup about its children ---
+    # --- conditions about children, also a child's Ready ---
     PROVISIONING = "Provisioning"
     INVALID_TEMPLATE = "InvalidTemplate"
     EXTERNAL_TEMPLATE = "ExternalTemplate"

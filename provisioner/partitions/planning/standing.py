@@ -31,7 +31,7 @@ class Phase(Enum):
     WITHDRAWN = "withdrawn"
     #: No pod needs the partition, or its pod waits for another one because this one cannot be removed.
     RELEASING = "releasing"
-    #: No pod needs the partition, and it does not exist, or its server is no longer in the settings.
+    #: No pod needs the partition, which does not exist or whose server is no longer in the settings.
     GONE = "gone"
 
 

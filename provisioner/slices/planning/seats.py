@@ -29,7 +29,7 @@ _BURST = timedelta(seconds=15)
 _EXPECTED_SECONDS = 600.0
 #: The node of a pod that is being deleted counts as free if the pod ends within this time. Users choose grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: A kubelet kills a pod at the end of its grace period, and removes the pod some seconds later.
+#: Time after a grace period for which a pod counts as ending: its kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
 #: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
 _Party = tuple[str, str] | None

@@ -42,7 +42,7 @@ def check_status(found: Cluster) -> Finding:
 
 
 def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
-    """Try the proof that `run` makes before it acts."""
+    """Check that `api` serves the cluster `found`."""
     proven, why = prove(found, api, trusted_ca_pem=api.ca_pem, assume=assume)
     return ok(why) if proven else failed(why)
 

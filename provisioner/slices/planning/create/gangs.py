@@ -66,7 +66,7 @@ class GangProgress:
     holds: Mapping[str, Hold]
     #: Nodes of flex-start pools whose taint is removed.
     releases: tuple[str, ...]
-    #: Numbers of ready slices and of all slices, for workloads that lack ready pools: their pools stay free.
+    #: Numbers of ready slices and of all slices of incomplete workloads, whose pools are not assigned yet.
     partial: Mapping[WorkloadUid, tuple[int, int]]
     #: Workloads that begin to release their pools in this decision, and why they create no more pools.
     released: Mapping[WorkloadUid, WaitsFor]

@@ -23,7 +23,7 @@ from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backof
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
-#: Seconds after its end at which back-off is dropped.
+#: Seconds for which an ended back-off is remembered.
 _STALE_SECONDS = 3600.0
 
 
@@ -228,10 +228,9 @@ def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
 
 
 def is_fresh(last: Backoff, now: datetime) -> bool:
-    """Whether a back-off ended at most `_STALE_SECONDS` ago.
+    """Whether a back-off runs or ended less than `_STALE_SECONDS` ago.
 
-    A back-off that ends later than the maximum wait for its failure is stale: its end was written by a clock that was
-    ahead.
+    A back-off that ends later than the maximum wait for its failure is stale: a clock that was ahead set its end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest

@@ -1,7 +1,7 @@
-"""Reads when reservations end: each reservation once, on worker threads, and never inside a list of node pools.
+"""Reads the ends of reservations periodically, on worker threads, so that no list of node pools waits for them.
 
-Reservations may end, and those in calendar mode always do. The end is read if the identity may read it: for pools, so
-that their owners are warned, and before a pool is created.
+Reservations may end, and those in calendar mode always do. If the identity may read the end, it is read for listed
+pools, to warn their owners, and before a pool is created.
 """
 
 from __future__ import annotations
