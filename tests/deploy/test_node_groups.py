@@ -51,6 +51,13 @@ def test_service_account_of_the_device_plugin_is_installed(written: list[dict[st
     assert (subject["name"], subject["namespace"]) == (account["metadata"]["name"], account["metadata"]["namespace"])
 
 
+def test_controller_runs_only_on_the_control_plane(written: list[dict[str, Any]]) -> None:
+    """The owner of a group is root on its machines, and could read the token of the controller's pod there."""
+    affinity = only(written, "Deployment", _NAME)["spec"]["template"]["spec"]["affinity"]["nodeAffinity"]
+    (term,) = affinity["requiredDuringSchedulingIgnoredDuringExecution"]["nodeSelectorTerms"]
+    assert term == {"matchExpressions": [{"key": "node-role.kubernetes.io/control-plane", "operator": "Exists"}]}
+
+
 # --- a cluster without GKE
 
 
