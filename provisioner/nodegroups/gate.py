@@ -47,7 +47,7 @@ class Gate:
         """Raise KeptError unless all conditions of a delete are met (`Proof`)."""
         self._refuse_unless_deleted(proof)
         selected = self._selected(proof)
-        if doubt := silent_node(node for node in selected if _is_of(node, proof)):
+        if doubt := silent_node((node for node in selected if _is_of(node, proof)), proof.oldest_ready):
             raise KeptError(doubt)
         nodes = self._nodes(proof, selected)
         for node in nodes:

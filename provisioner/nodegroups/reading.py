@@ -29,6 +29,7 @@ _READ_LABELS = frozenset(
         names.TOPOLOGY,
         names.WORKER_INDEX,
         names.MACHINE_ID,
+        names.CONTROL_PLANE,
     }
 )
 #: Taint that keeps pods without chips off the nodes. TPU nodes of GKE have the same taint.
@@ -66,7 +67,8 @@ def parse_node(raw: object) -> Node:
         tainted=any((each.get("key"), each.get("effect")) == _TAINT for each in fields.mappings(spec.get("taints"))),
         unschedulable=spec.get("unschedulable") is True,
         ready=ready.get("status") == "True",
-        silent=ready.get("status") == "Unknown" and was_silent,
+        silent_since=reported if ready.get("status") == "Unknown" and was_silent else None,
+        created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
         capacity_chips=capacity,
         allocatable_chips=allocatable,
     )

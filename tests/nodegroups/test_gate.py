@@ -155,6 +155,10 @@ _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
     "managed instance group of no group": (_nothing, {"group_labels": {}}),
     "group without machines": (_nothing, {"provider_ids": frozenset()}),
     "silent node beside one that reports": (_silent("m-0"), {}),
+    "silent nodes while an older node reports": (
+        _silent("m-0", "m-1"),
+        {"oldest_ready": datetime(2025, 1, 1, tzinfo=UTC)},
+    ),
 }
 
 
@@ -185,6 +189,7 @@ _REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
     "pod within its grace period": (_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}), {}, "train-0"),
     "pod without a phase": (_pod(status={}), {}, "train-0"),
     "nodes that report to another control plane": (_silent("m-0", "m-1"), {}, _IS_SILENT),
+    "silent nodes while only newer nodes report": (_silent("m-0", "m-1"), {"oldest_ready": _at(1)}, _IS_SILENT),
     "silent nodes of machines that another control plane has replaced": (
         _silent("m-0", "m-1"),
         {"provider_ids": frozenset({provider_id("m-2")})},

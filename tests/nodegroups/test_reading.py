@@ -86,7 +86,7 @@ def test_node_is_silent_only_if_its_kubelet_had_not_reported_for_long(condition:
     """A failed kubelet is noticed within eight minutes of its last report, unless the control plane was down."""
     times = {"lastHeartbeatTime": "2026-01-01T00:00:00Z", "lastTransitionTime": "2026-01-01T00:10:01Z"}
     raw = raw_machine_node("m-0", status={"conditions": [{"type": "Ready", "status": "Unknown", **times, **condition}]})
-    assert parse_node(raw).silent is want
+    assert parse_node(raw).silent_since == (datetime(2026, 1, 1, tzinfo=UTC) if want else None)
 
 
 @pytest.mark.parametrize("metadata", [{"name": ""}, {"uid": None}], ids=["without a name", "without a uid"])

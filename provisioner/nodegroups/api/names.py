@@ -52,6 +52,7 @@ TOPOLOGY = constants.TPU_TOPOLOGY
 WORKER_INDEX = "tpu-provisioner.cloud.google.com/worker-index"
 #: Compute Engine's number of the machine (`ManagedInstance.id`); also on Secrets with tokens.
 MACHINE_ID = "tpu-provisioner.cloud.google.com/machine-id"
+CONTROL_PLANE = "node-role.kubernetes.io/control-plane"
 
 # --- annotations ---
 ABANDON = "tpu-provisioner.cloud.google.com/abandon"

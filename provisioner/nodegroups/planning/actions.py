@@ -122,6 +122,8 @@ class Proof:
     deadline: datetime | None = None
     #: Time until which pods without chips of other namespaces keep the machines, None if they do not.
     deadline_of_others: datetime | None = None
+    #: `Round.oldest_ready`.
+    oldest_ready: datetime | None = None
     #: Provider ids of all machines that may run. Their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
 

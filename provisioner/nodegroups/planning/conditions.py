@@ -173,7 +173,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
             message = f"all machines are recreated: {own.message}"
     elif manager is None:
         failed, exists = _failed(sightings), f"node {old[0].name} still exists{round_.refusal(sightings.step)}"
-        words = failed.message if failed is not None else nodes.silent_node(old) or exists
+        words = failed.message if failed is not None else nodes.silent_node(old, round_.oldest_ready) or exists
         message = f"all machines are recreated: {words}"
     elif refusal := round_.refusal(sightings.step):
         message = f"all machines are recreated{refusal}"

@@ -183,7 +183,7 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     # Without a managed instance group, all nodes of the group are left over from earlier machines.
     old = nodes.left_over(group, None, round_) if manager is None else ()
     # Nodes are deleted before machines are created: a new machine may get the same name and take over the node.
-    step = nodes.remove(() if nodes.silent_node(old) else old)
+    step = nodes.remove(() if nodes.silent_node(old, round_.oldest_ready) else old)
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:

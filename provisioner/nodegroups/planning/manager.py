@@ -128,6 +128,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         place=f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}",
         deadline=short if _is_broken(manager, fleet, group) else waits.after(began_at, seconds),
         deadline_of_others=short,
+        oldest_ready=round_.oldest_ready,
     )
     waiting = []
     for node in nodes:

@@ -88,17 +88,23 @@ def running(fleet: Fleet, group: TpuNodeGroup | None, round_: Round) -> tuple[No
     return tuple(found[name] for name in sorted(found))
 
 
-def silent_node(nodes: Iterable[Node]) -> str:
+def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     """Return why the kubelets of a group may be reporting to another control plane, empty without a sign of that.
 
     A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
+    If a node reports that is older than the backup (`Round.oldest_ready`), the control plane was only unavailable.
     """
     nodes = tuple(nodes)
-    found = next((node.name for node in nodes if node.silent), "")
-    if not found or any(node.ready for node in nodes):
+    silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
+    if not silent or any(node.ready for node in nodes):
+        return ""
+    # The backup is newer than the last report.
+    last = max(silent)
+    name = silent[last]
+    if oldest_ready is not None and oldest_ready < last:
         return ""
     return (
-        f"no node of the group reports, and {found} had not reported for ten minutes when it was found not ready: its "
+        f"no node of the group reports, and {name} had not reported for ten minutes when it was found not ready: its "
         "machine may work for another control plane with the same backup. If not, delete the node"
     )
 
@@ -228,7 +234,7 @@ def left_over(
     listed, the same is true of nodes without a listed machine, except those in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), round_.labelled_of(group)
-    if fleet is not None and silent_node(own):
+    if fleet is not None and silent_node(own, round_.oldest_ready):
         return ()
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     whole = fleet is None or len(known) >= count

@@ -75,10 +75,10 @@ def find_loss(
         unlisted = {node.name: node.ready for node in round_.labelled_of(group) if node.provider_id not in listed}
         reports |= {"": sum(unlisted.values()) >= missing, **unlisted}
     loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
+    doubt = nodes.silent_node(round_.labelled_of(group), round_.oldest_ready)
+    doubt = f". Nothing is deleted: {doubt}" if doubt else ""
     if not (shape.one_slice or shape.node_count == 1):
-        return loss
-    doubt = nodes.silent_node(round_.labelled_of(group))
-    doubt = f". The slice is not recreated: {doubt}" if doubt else ""
+        return replace(loss, note=doubt)
     if zone_of(group) in round_.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):

@@ -43,8 +43,9 @@ class Node:
     unschedulable: bool = False
     #: Whether the condition Ready of the node is True.
     ready: bool = False
-    #: Whether the kubelet had not reported for 10 minutes when Kubernetes set Ready to Unknown (`silent_node`).
-    silent: bool = False
+    #: Time of the kubelet's last report if Kubernetes set Ready to Unknown more than 10 minutes later (`silent_node`).
+    silent_since: datetime | None = None
+    created_at: datetime | None = None
     #: google.com/tpu in status.capacity. The next field is the value in status.allocatable.
     capacity_chips: int = 0
     allocatable_chips: int = 0
@@ -152,6 +153,9 @@ class PlanningSettings(NodeGroupSettings):
     most_calls: int = 64
 
 
+#: Time in seconds from the start of this process until nodes count as reporting. After a restore, Kubernetes finds out
+#: only within a minute that the nodes of the backup do not report.
+_STALE_SECONDS = 300.0
 #: Up to this number of nodes of a zone may fail independently, even if they are most of its nodes.
 _FEW_NODES = 3
 
@@ -241,6 +245,8 @@ class Round:
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
     #: Zones in which most nodes of all groups are not ready although their machines run, probably for a common reason.
     doubtful_zones: frozenset[str] = frozenset()
+    #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
+    oldest_ready: datetime | None = None
 
     def labelled_of(self, group: TpuNodeGroup) -> Sequence[Node]:
         """Return the nodes with the labels of a group that are at its place."""
@@ -327,13 +333,20 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         tokens=tokens,
         calls=calls,
     )
-    return replace(round_, doubtful_zones=_doubtful_zones(round_))
+    return replace(round_, doubtful_zones=_doubtful_zones(round_), oldest_ready=_oldest_ready(round_))
 
 
 def was_whole(group: TpuNodeGroup) -> bool:
     """Return whether the status shows that all nodes have been ready. Otherwise they may still be joining."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
     return is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST)
+
+
+def _oldest_ready(round_: Round) -> datetime | None:
+    if waits.after(round_.memory.began_at, _STALE_SECONDS) > round_.now:
+        return None
+    workers = (node for node in round_.snapshot.nodes if node.ready and names.CONTROL_PLANE not in node.labels)
+    return min((node.created_at for node in workers if node.created_at is not None), default=None)
 
 
 def _doubtful_zones(round_: Round) -> frozenset[str]:

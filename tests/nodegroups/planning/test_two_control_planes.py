@@ -9,15 +9,25 @@ from typing import Any
 import pytest
 
 from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api.specs import ProvisioningModel
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.planning import decide as deciding
+from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning.round import Cluster, Node, Snapshot, begin_round
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.process import Process
 from tests.nodegroups.simulation.world import SETTINGS, World, ready_world
+from tests.support.clock import NOW
 
 pytestmark = pytest.mark.timeout(40)
+
+
+def ready_node(*, minutes: float, **fields: Any) -> Node:
+    """Return a ready node of this age."""
+    return Node(**{"name": "n", "uid": "u", "ready": True, "created_at": NOW - timedelta(minutes=minutes), **fields})
+
 
 KEY = (Kind.TPU_NODE_GROUP, "default", "train")
 
@@ -40,8 +50,8 @@ class Worlds:
         # Machines report to the original.
         copy.machine = lambda _name: None
         copy.on_change = Process(world.stage, copy, world.cloud, SETTINGS).wake
-        made = cls(world=world, copy=copy)
-        world.stage.after(40.0, lambda: made.change_nodes(ready=False, silent=True))
+        made, silent_since = cls(world=world, copy=copy), world.stage.wall()
+        world.stage.after(40.0, lambda: made.change_nodes(ready=False, silent_since=silent_since))
         world.stage.after(340.0, made.evict)
         return made
 
@@ -136,7 +146,7 @@ def test_group_deleted_in_the_copy_keeps_its_machines_until_the_annotation_force
 def test_copy_that_takes_over_the_machines_keeps_them(worlds: Worlds) -> None:
     worlds.world.process.kill()
     worlds.world.wait(3600.0)
-    worlds.change_nodes(ready=True, silent=False)
+    worlds.change_nodes(ready=True, silent_since=None)
     worlds.world.wait(3600.0)
     assert len(worlds.world.machines("train")) == 2
     assert worlds.message == f"{Reason.READY}: "
@@ -152,3 +162,45 @@ def test_slice_is_recreated_when_its_silent_nodes_have_been_deleted(worlds: Worl
         worlds.copy.drop_node(node.name)
     worlds.world.wait(3600.0)
     assert not before & {machine.number for machine in worlds.world.machines("train")}
+
+
+@pytest.mark.parametrize("node_count", [None, 2], ids=["slice", "several slices"])
+def test_machines_lost_while_the_control_plane_was_unavailable_are_replaced(node_count: int | None) -> None:
+    """Nodes of another group report again, so this is no copy. Before, the group was broken until a user helped."""
+    world = ready_world("other", topology="2x2")
+    spot = ProvisioningModel.SPOT
+    world.make("train", topology="2x2" if node_count else "2x4", node_count=node_count, provisioning_model=spot)
+    world.wait(600.0)
+    before = {machine.number for machine in world.machines("train")}
+    silent_since = world.stage.wall()
+    for machine in world.machines("train"):
+        world.cloud.lose(machine, Loss.PREEMPTED)
+        world.kube.change_node(machine.name, ready=False, silent_since=silent_since)
+    world.wait(3600.0)
+    assert world.is_ready("train")
+    assert not before & {machine.number for machine in world.machines("train")}
+
+
+def test_group_of_several_slices_shows_why_its_silent_nodes_are_kept() -> None:
+    world = ready_world(topology="2x2", node_count=2)
+    for node in world.kube.all("Node"):
+        world.kube.change_node(node.name, ready=False, silent_since=world.stage.wall())
+    world.wait(600.0)
+    assert "may work for another control plane with the same backup" in world.message("train")
+
+
+@pytest.mark.parametrize(
+    ("nodes", "running_seconds", "want"),
+    [
+        pytest.param((ready_node(minutes=9), ready_node(minutes=5)), 300.0, 9, id="the older node that reports"),
+        pytest.param((ready_node(minutes=5, ready=False),), 300.0, None, id="a node that does not report"),
+        pytest.param((ready_node(minutes=5, labels={names.CONTROL_PLANE: ""}),), 300.0, None, id="the control plane"),
+        pytest.param((ready_node(minutes=5),), 299.0, None, id="a node that may not have reported since a restore"),
+    ],
+)
+def test_oldest_ready_node_shows_that_the_cluster_is_no_copy(
+    nodes: tuple[Node, ...], running_seconds: float, want: float | None
+) -> None:
+    memory = Memory(began_at=NOW - timedelta(seconds=running_seconds))
+    round_ = begin_round(Snapshot(cluster=Cluster(uid="c"), nodes=nodes), memory, SETTINGS, NOW)
+    assert round_.oldest_ready == (NOW - timedelta(minutes=want) if want is not None else None)

@@ -182,7 +182,8 @@ class Kube:
         self.stage.note("node", "%s joins", name)
         self._joined_as[name] = machine.number
         provider_id = f"gce://{machine.scope.project}/{machine.scope.location}/{name}"
-        self._put(key, Node(name=name, uid=f"uid-{next(self._numbers)}", provider_id=provider_id))
+        uid, created_at = f"uid-{next(self._numbers)}", self.stage.wall()
+        self._put(key, Node(name=name, uid=uid, provider_id=provider_id, created_at=created_at))
         self.stage.after(self.stage.rng.uniform(1.0, 10.0), lambda: self._ready(key))
 
     def ask(self, token: Token, node: str) -> None:

@@ -193,8 +193,8 @@ class Process:
         if found is None or not found.meta.deleting:
             return "it is not being deleted"
         of_group = [node for node in self.kube.all("Node") if gate._is_of(node, proof)]
-        if silent_node(of_group):
-            return silent_node(of_group)
+        if doubt := silent_node(of_group, proof.oldest_ready):
+            return doubt
         nodes = [node for node in self.kube.all("Node") if gate._counts(node, proof)]
         if any(not node.unschedulable for node in nodes):
             return "a node is not cordoned"
