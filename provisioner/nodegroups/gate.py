@@ -105,7 +105,7 @@ class Gate:
     def _blocking_pods(self, proof: Proof, node: str) -> list[Pod]:
         query = {"fieldSelector": f"spec.nodeName={node},{UNFINISHED}"}
         pods = list_all(self.api, collection_path("pods"), query, parse_pod)
-        return [pod for pod in pods if pod.keeps_machine(self.clock(), proof.deadline_for(pod.namespace))]
+        return [pod for pod in pods if pod.keeps_machine(self.clock(), proof)]
 
     def _strangers(self, proof: Proof, known: Collection[tuple[str, str]]) -> list[str]:
         """Return the names of nodes that are not cordoned, or whose pods were not checked."""

@@ -92,6 +92,8 @@ def parse_pod(raw: object) -> Pod:
         # The devices of ResourceClaims are not read, so any number of claims counts as one chip.
         chips=podspec.requested_chips(what, spec) or int(podspec.uses_claims(spec, status)),
         finished=status.get("phase") in ("Succeeded", "Failed"),
+        created_at=fields.parse_timestamp(metadata.get("creationTimestamp")),
+        started=fields.parse_timestamp(status.get("startTime")) is not None,
         deletion_deadline=fields.deletion_deadline(what, metadata),
         bound_to_node=_is_bound_to_node(metadata),
     )

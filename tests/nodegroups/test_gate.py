@@ -25,6 +25,7 @@ from tests.support.nodegroup_world import (
     MANAGER,
     MANAGER_UID,
     NAMESPACE,
+    STARTED,
     a_proof,
     kind_path,
     provider_id,
@@ -128,12 +129,15 @@ def _at(minute: int) -> datetime:
 
 
 _OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
+_CREATED = {"creationTimestamp": "2026-01-01T00:00:01Z"}
 _MANY_CHIPS = {"capacity": {"google.com/tpu": "10E"}}
 #: Changes of the world and of the proof by case.
 _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
     "pod without chips": (_pod(chips=0), {}),
     "pod without chips after the deadline": (_pod(chips=0), {"deadline": _at(16)}),
     "pod without chips of another namespace": (_pod(chips=0, metadata={"namespace": "other"}), {"deadline": _at(17)}),
+    "pod that was not started": (_pod(status={"phase": "Pending"}), {"deadline": _at(17)}),
+    "pod that was created after the request": (_pod(metadata=_CREATED), {"requested_at": _at(0), "deadline": _at(17)}),
     "pod on another node": (_pod("elsewhere"), {}),
     "pod that has ended": (_pod(status={"phase": "Succeeded"}), {}),
     "pod that has outlived its grace period": (_pod(metadata={"deletionTimestamp": "2026-01-01T00:00:00Z"}), {}),
@@ -187,7 +191,9 @@ _REFUSED: dict[str, tuple[Change, dict[str, Any], str]] = {
         "unfinished pods are on its machines: other/train-0 on m-0",
     ),
     "pod within its grace period": (_pod(metadata={"deletionTimestamp": "2026-01-01T00:17:00Z"}), {}, "train-0"),
-    "pod without a phase": (_pod(status={}), {}, "train-0"),
+    "pod that was created before the request": (_pod(metadata=_CREATED), {"requested_at": _at(1)}, "train-0"),
+    "pod that was not started before the deadline": (_pod(status={}), {"deadline_of_others": _at(17)}, "train-0"),
+    "pod without a phase": (_pod(status=STARTED), {}, "train-0"),
     "nodes that report to another control plane": (_silent("m-0", "m-1"), {}, _IS_SILENT),
     "silent nodes while only newer nodes report": (_silent("m-0", "m-1"), {"oldest_ready": _at(1)}, _IS_SILENT),
     "silent nodes of machines that another control plane has replaced": (

@@ -22,7 +22,7 @@ from provisioner.nodegroups.reading import (
     parse_pod,
     tolerates_tpu_nodes,
 )
-from tests.support.nodegroup_world import LABELS, provider_id, raw_machine_node, raw_pod_on
+from tests.support.nodegroup_world import LABELS, STARTED, provider_id, raw_machine_node, raw_pod_on
 
 TPU = constants.TPU_RESOURCE
 
@@ -112,9 +112,15 @@ def owned(kind: str, **changes: Any) -> dict[str, Any]:
     [
         pytest.param({}, {}, id="one that runs"),
         pytest.param({"chips": 0}, {"chips": 0}, id="one without chips"),
-        pytest.param({"status": {"phase": "Succeeded"}}, {"finished": True}, id="one that succeeded"),
-        pytest.param({"status": {"phase": "Failed"}}, {"finished": True}, id="one that failed"),
-        pytest.param({"status": {}}, {}, id="one that says nothing of its phase"),
+        pytest.param(
+            {"metadata": {"creationTimestamp": "2026-01-01T00:00:30Z"}},
+            {"created_at": datetime(2026, 1, 1, 0, 0, 30, tzinfo=UTC)},
+            id="one with its time of creation",
+        ),
+        pytest.param({"status": {"phase": "Pending"}}, {"started": False}, id="one that was not started"),
+        pytest.param({"status": {"phase": "Succeeded", **STARTED}}, {"finished": True}, id="one that succeeded"),
+        pytest.param({"status": {"phase": "Failed", **STARTED}}, {"finished": True}, id="one that failed"),
+        pytest.param({"status": STARTED}, {}, id="one that says nothing of its phase"),
         pytest.param({"spec": {"nodeName": None}}, {"node": ""}, id="one that waits for a node"),
         pytest.param(
             {"metadata": {"deletionTimestamp": "2026-01-01T00:00:30Z"}},
@@ -144,6 +150,8 @@ def test_pod_is_read_with_all_fields_that_keep_its_node(parts: dict[str, Any], c
         "node": "m-0",
         "chips": 4,
         "finished": False,
+        "created_at": None,
+        "started": True,
         "deletion_deadline": None,
         "bound_to_node": False,
         **changes,

@@ -32,6 +32,7 @@ MANAGER = "slice-mig-4d7d1bc1"
 MANAGER_UID = "uid-of-manager"
 TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
 DELETED = {"deletionTimestamp": "2026-01-01T00:00:00Z"}
+STARTED = {"startTime": "2026-01-01T00:00:00Z"}
 
 
 def raw_kind(kind: Kind, name: str = GROUP, **metadata: Any) -> Json:
@@ -89,7 +90,7 @@ def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any
         **parts.pop("spec", {}),
     }
     metadata = {"namespace": NAMESPACE, "name": name, "uid": f"uid-of-{name}", **parts.pop("metadata", {})}
-    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running"}, **parts}
+    return {"metadata": metadata, "spec": spec, "status": {"phase": "Running", **STARTED}, **parts}
 
 
 def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:

@@ -118,18 +118,16 @@ class Proof:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: Common prefix of the machines' provider ids. Labelled nodes with another prefix are ignored.
     place: str = ""
+    #: Time of the delete request. None if it is unknown. Pods with chips that were created later do not hold them.
+    requested_at: datetime | None = None
     #: Time until which pods without chips of the child's namespace keep the machines, None if they do not.
     deadline: datetime | None = None
-    #: Time until which pods without chips of other namespaces keep the machines, None if they do not.
+    #: The same for pods without chips of other namespaces, and for pods that have not started or were created too late.
     deadline_of_others: datetime | None = None
     #: `Round.oldest_ready`.
     oldest_ready: datetime | None = None
     #: Provider ids of all machines that may run. Their nodes may lack the labels.
     provider_ids: frozenset[str] = frozenset()
-
-    def deadline_for(self, namespace: str) -> datetime | None:
-        """Return the time until which pods without chips of a namespace keep the machines, None if they do not."""
-        return self.deadline if namespace == self.namespace else self.deadline_of_others
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

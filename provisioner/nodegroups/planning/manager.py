@@ -4,8 +4,8 @@ A BULK group gets all its machines at the same time or none. While there is no c
 
 Before a group is deleted, its nodes are cordoned (by spec.unschedulable: Kubernetes removes the taint without it), and
 its pods are evicted. Pods with chips keep the machines until they end or exceed their grace period. Pods without chips
-keep them until a deadline, which is short for pods of other namespaces and for slices that cannot work. The gate checks
-all of this live (`actions.Proof`).
+keep them until a deadline, which is short for pods of other namespaces, late pods and slices that cannot work. The
+gate checks all of this live (`actions.Proof`).
 """
 
 from __future__ import annotations
@@ -126,6 +126,7 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         group_labels=labels,
         provider_ids=frozenset(member.machine.provider_id for member in fleet.members if member.runs),
         place=f"gce://{manager.spec.project}/{manager.spec.location}/{manager.meta.name}",
+        requested_at=manager.meta.deleted_at,
         deadline=short if _is_broken(manager, fleet, group) else waits.after(began_at, seconds),
         deadline_of_others=short,
         oldest_ready=round_.oldest_ready,
@@ -138,10 +139,9 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
             if node.unschedulable and pod.deletion_deadline is None:
                 # The eviction is repeated until the pod has a deletionTimestamp, which shows its success.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
-            deadline = proof.deadline_for(pod.namespace)
-            if pod.keeps_machine(round_.now, deadline):
+            if pod.keeps_machine(round_.now, proof):
                 waiting.append(pod)
-                ends = (pod.deletion_deadline, None if pod.chips else deadline)
+                ends = (pod.deletion_deadline, None if pod.holds_chips(proof) else pod.deadline(proof))
                 step += Step(moments=tuple(moment for moment in ends if moment is not None))
     if waiting:
         listed = sorted(f"{pod.namespace}/{pod.name} on {pod.node}" for pod in waiting)

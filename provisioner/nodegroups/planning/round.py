@@ -23,7 +23,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
-from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Write
+from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Proof, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.settings.nodegroups import NodeGroupSettings
 
@@ -79,15 +79,32 @@ class Pod:
     chips: int
     #: Whether the phase is Succeeded or Failed, so that the pod no longer needs its node.
     finished: bool = False
+    created_at: datetime | None = None
+    #: Whether the kubelet has accepted the pod (status.startTime).
+    started: bool = True
     #: metadata.deletionTimestamp: end of the grace period. None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
     #: Whether the pod is a DaemonSet's or a static one: it ends with its node, and is recreated if it is evicted.
     bound_to_node: bool = False
 
-    def keeps_machine(self, now: datetime, deadline: datetime | None = None) -> bool:
-        """Return whether the pod runs within its grace period and, if it has no chips, before the deadline."""
+    def holds_chips(self, proof: Proof | None = None) -> bool:
+        """Return whether it has started with chips and, if `proof` is given, was not created after the delete request.
+
+        Pods that tolerate the cordon could otherwise replace each other on the machines without end.
+        """
+        requested_at = proof.requested_at if proof is not None else None
+        late = self.created_at is not None and requested_at is not None and self.created_at > requested_at
+        return self.chips > 0 and self.started and not late
+
+    def deadline(self, proof: Proof) -> datetime | None:
+        """Return the time until which it keeps machines if it does not hold chips, None if it does not keep them."""
+        return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
+
+    def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
+        """Return whether it runs within its grace period and, if it does not hold chips, before its deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
-        in_time = self.chips > 0 or (deadline is not None and now < deadline)
+        deadline = self.deadline(proof) if proof is not None else None
+        in_time = self.holds_chips(proof) or (deadline is not None and now < deadline)
         return in_time and not (over or self.finished or self.bound_to_node)
 
 

@@ -95,6 +95,24 @@ def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
         world.wait_until(lambda: not world.machines("train"), within_seconds=limit_seconds)
 
 
+def test_pods_that_tolerate_the_cordon_do_not_keep_a_deleted_slice(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Their controller replaces evicted pods; without a limit, they could follow each other for ever."""
+    world = ready_world(topology="2x4")
+    evict = Kube.evict
+
+    def replacing(kube: Kube, pod: Pod, *, grace: timedelta) -> None:
+        evict(kube, pod, grace=grace)
+        name = f"{pod.name}x"
+        kube.put_pod(replace(pod, name=name, uid=name, created_at=kube.stage.wall()))
+
+    monkeypatch.setattr(Kube, "evict", replacing)
+    node = world.machines("train")[0].name
+    world.kube.add_pod(Pod(namespace="evil", name="p", uid="p", node=node, chips=1))
+    world.kube.add_pod(Pod(namespace="evil", name="pending", uid="q", node=node, chips=1, started=False))
+    world.kube.protected.add("pending")
+    world.take_down("train")
+
+
 def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
     """Without the machine, pods of the group's own namespace cannot work either."""
     world = ready_world(topology="2x4")

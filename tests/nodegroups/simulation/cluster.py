@@ -150,7 +150,11 @@ class Kube:
         """Bind a pod to a node, unless the node is cordoned, not ready or deleted."""
         node = self.objects.get(("Node", "", pod.node))
         if node is not None and not node.unschedulable and node.ready:
-            self._put(("Pod", pod.namespace, pod.name), pod)
+            self.put_pod(pod)
+
+    def put_pod(self, pod: Pod) -> None:
+        """Bind a pod to a node, whose taints it tolerates."""
+        self._put(("Pod", pod.namespace, pod.name), pod)
 
     def finish_pods(self, *names: str) -> None:
         for name in names:

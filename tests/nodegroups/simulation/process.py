@@ -200,7 +200,7 @@ class Process:
             return "a node is not cordoned"
         on, now = {node.name for node in nodes}, self.stage.wall()
         for pod in self.kube.all("Pod"):
-            if pod.node in on and pod.keeps_machine(now, proof.deadline_for(pod.namespace)):
+            if pod.node in on and pod.keeps_machine(now, proof):
                 return f"pod {pod.name} is on node {pod.node}"
         return ""
 

@@ -10,6 +10,7 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import BootstrapConfig, InstanceConfig, TpuNodeGroupSpec
 from provisioner.nodegroups.api.statuses import Condition, ConditionStatus, ConditionType, condition_of
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, TpuNodeGroup
+from provisioner.nodegroups.planning.actions import Proof
 from provisioner.nodegroups.planning.round import PlanningSettings, Pod
 from rehearsal.simulators.compute.records import MachineView, Resource
 from tests.nodegroups.simulation.cloud import ZONE, Cloud
@@ -175,10 +176,14 @@ class World:
             for group in groups
         )
         running = {vm.name for vm in self.cloud.machines() if vm.group == resource.name and vm.status == "RUNNING"}
-        now = self.stage.wall()
+        now, proof = self.stage.wall(), None
+        for child in self.kube.all(Kind.MANAGED_INSTANCE_GROUP):
+            if child.meta.name == resource.name:
+                requested_at = child.meta.deleted_at
+                proof = Proof(namespace="", name=resource.name, uid=child.meta.uid, requested_at=requested_at)
         for pod in self.kube.all("Pod"):
             over = pod.finished or (pod.deletion_deadline is not None and pod.deletion_deadline <= now)
-            if pod.node in running and pod.chips and not over and not forced:
+            if pod.node in running and pod.holds_chips(proof) and not over and not forced:
                 self.stage.violate(f"machine {pod.node} is deleted under pod {pod.name}")
 
     def check_nothing_left(self, *, foreign: int = 0) -> None:
