@@ -27,8 +27,8 @@ from provisioner.nodegroups.planning.round import Node, Round, was_whole, zone_o
 DAY_SECONDS = 86_400.0
 _WORK_GOES_ON = ". The slice is recreated when the pods with chips on it have ended"
 _DOUBTFUL_ZONE = (
-    ". The slice is not recreated while most nodes of all groups of its zone are not ready: check the network between "
-    "the machines and the API server, and the network plugin"
+    ". The slice is not recreated while most nodes of most namespaces in its zone are not ready: check the network "
+    "between the machines and the API server, and the network plugin"
 )
 
 

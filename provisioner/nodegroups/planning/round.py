@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
@@ -260,7 +260,7 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Zones in which most nodes of all groups are not ready although their machines run, probably for a common reason.
+    #: Zones in which most nodes of most namespaces are not ready although their machines run, for a common reason.
     doubtful_zones: frozenset[str] = frozenset()
     #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None
@@ -373,13 +373,21 @@ def _doubtful_zones(round_: Round) -> frozenset[str]:
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
-    zones: defaultdict[str, list[bool]] = defaultdict(list)
+    # By zone, for each namespace whether each node fails.
+    zones: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for group in filter(was_whole, round_.snapshot.groups):
         # One group must not prevent the others; its own unit reports the exception.
         with contextlib.suppress(Exception):
-            own = round_.labelled_of(group)
-            zones[zone_of(group)] += [not node.ready for node in own if node.provider_id not in stopped]
-    return frozenset(zone for zone, failing in zones.items() if sum(failing) > max(_FEW_NODES, len(failing) / 2))
+            for node in round_.labelled_of(group):
+                if node.provider_id not in stopped:
+                    zones[zone_of(group)][group.meta.namespace].append(not node.ready)
+    return frozenset(zone for zone, namespaces in zones.items() if _is_doubtful(namespaces.values()))
+
+
+def _is_doubtful(namespaces: Collection[list[bool]]) -> bool:
+    """Return whether most nodes fail in most namespaces: one tenant must not prevent the repairs of others."""
+    failing = sum(sum(nodes) > len(nodes) / 2 for nodes in namespaces)
+    return failing > len(namespaces) / 2 and sum(map(sum, namespaces)) > _FEW_NODES
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:

@@ -11,7 +11,14 @@ import pytest
 
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ServiceAccount, WorkloadPolicySpec
-from provisioner.nodegroups.api.statuses import Condition, Reason, ResourceStatus, UriStatus, condition_of
+from provisioner.nodegroups.api.statuses import (
+    Condition,
+    ConditionStatus,
+    Reason,
+    ResourceStatus,
+    UriStatus,
+    condition_of,
+)
 from provisioner.nodegroups.api.types import Child, Kind, ManagedInstanceGroup, ObjectMeta, TpuNodeGroup, WorkloadPolicy
 from provisioner.nodegroups.bootstrap import tokens
 from provisioner.nodegroups.bootstrap.metadata import TOKEN
@@ -23,7 +30,7 @@ from provisioner.nodegroups.planning.joining import approvals
 from provisioner.nodegroups.planning.manager import machines_before
 from provisioner.nodegroups.planning.memory import LONG_AGO, Memory, ResourceMemory
 from provisioner.nodegroups.planning.nodes import left_over
-from provisioner.nodegroups.planning.round import Node, Pod, Proposed, Snapshot, begin_round
+from provisioner.nodegroups.planning.round import Node, Pod, Proposed, Snapshot, begin_round, place_of
 from rehearsal.simulators.compute.records import Loss
 from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.cluster import FACTS, Kube
@@ -595,3 +602,35 @@ def test_ready_node_without_a_machine_is_deleted_by_force() -> None:
     world.kube.annotate("train", names.FORCE, "true")
     world.wait_until(lambda: world.kube.group("train") is None, within_seconds=60.0)
     world.check_nothing_left()
+
+
+@pytest.mark.parametrize(
+    ("failing", "want"),
+    [
+        pytest.param({"big": (64, 64), "small": (1, 4)}, False, id="most nodes of one of two namespaces"),
+        pytest.param({"big": (33, 64), "small": (3, 4)}, True, id="most nodes of both namespaces"),
+        pytest.param({"a": (3, 4), "b": (3, 4), "c": (0, 4)}, True, id="most nodes of two of three namespaces"),
+        pytest.param({"a": (1, 1), "b": (1, 1), "c": (1, 4)}, False, id="few nodes"),
+        pytest.param({"only": (5, 8)}, True, id="most nodes of the only namespace"),
+        pytest.param({"only": (4, 8)}, False, id="half of the nodes of the only namespace"),
+        pytest.param({"a": (8, 8), "b": (0, 0)}, True, id="a namespace without nodes"),
+    ],
+)
+def test_zone_is_doubtful_only_if_most_nodes_of_most_namespaces_fail(
+    failing: dict[str, tuple[int, int]], *, want: bool
+) -> None:
+    """One tenant's failing nodes must not prevent the repairs of other tenants' slices."""
+    ready = Condition(type="Ready", status=ConditionStatus.TRUE, reason=Reason.READY, message="")
+    groups, nodes = [], []
+    for namespace, (bad, count) in failing.items():
+        group = make_group("train")
+        status = replace(group.status, conditions=(ready,))
+        group = replace(group, meta=replace(group.meta, namespace=namespace, uid=namespace), status=status)
+        groups.append(group)
+        for index in range(count):
+            place = f"{place_of(group)}-{index}"
+            name, labels = place.rpartition("/")[2], names.group_labels(group.meta)
+            nodes.append(Node(name=name, uid=name, provider_id=place, labels=labels, ready=index >= bad))
+    snapshot = Snapshot(cluster=FACTS, groups=tuple(groups), nodes=tuple(nodes))
+    round_ = begin_round(snapshot, Memory(), SETTINGS, NOW)
+    assert bool(round_.doubtful_zones) is want
