@@ -51,6 +51,8 @@ class Sightings:
     needed: tuple[Kind, ...] = ()
     #: Texts for the message of Ready, such as an outdated child, or data about the cluster that is unknown.
     notes: tuple[str, ...] = ()
+    #: Refusal of a group without children for which the limit of its namespace leaves no room.
+    no_room: Condition | None = None
     fleet: Fleet | None = None
     loss: Loss | None = None
     step: Step = NOTHING
@@ -183,7 +185,7 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
 def _waiting(sightings: Sightings) -> Condition:
     if sightings.problem_of_template:
         return not_ready(Reason.REQUEST_REJECTED, f"instanceTemplateURI: {sightings.problem_of_template}")
-    failed = _failed(sightings)
+    failed = sightings.no_room or _failed(sightings)
     if failed is not None:
         return failed
     for kind in sightings.needed:

@@ -34,6 +34,7 @@ from provisioner.nodegroups.bootstrap.metadata import with_users_script
 from provisioner.nodegroups.compute.records import Manager, Template, region_of
 from provisioner.nodegroups.planning import actions, conditions, events, joining, nodes, repair
 from provisioner.nodegroups.planning.conditions import Sightings
+from provisioner.nodegroups.planning.manager import no_room
 from provisioner.nodegroups.planning.memory import LONG_AGO, READ, ResourceMemory
 from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import invalid, names_others, not_allowed
@@ -184,6 +185,10 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     old = nodes.left_over(group, None, round_) if manager is None else ()
     # Nodes are deleted before machines are created: a new machine may get the same name and take over the node.
     step = nodes.remove(() if nodes.silent_node(old, round_.oldest_ready) else old)
+    refusal = no_room(group.meta.uid, group.meta.namespace, resolved.node_count, round_)
+    counted = not round_.settings.machines_per_namespace or group.meta.uid in round_.machines_before
+    if not found and (refusal is not None or not counted):
+        return replace(seen, needed=needed, no_room=refusal, step=seen.step + step)
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:

@@ -10,6 +10,7 @@ gate checks all of this live (`actions.Proof`).
 
 from __future__ import annotations
 
+import contextlib
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
 
@@ -17,7 +18,7 @@ from provisioner.kube.fields import format_time
 from provisioner.model import waits
 from provisioner.model.capacity import FailureKind
 from provisioner.model.wording import first_of
-from provisioner.nodegroups.api import names
+from provisioner.nodegroups.api import names, shape
 from provisioner.nodegroups.api.specs import SizePolicyMode
 from provisioner.nodegroups.api.statuses import Condition, ConditionType, Reason, condition_of, created, not_ready
 from provisioner.nodegroups.api.types import Child, ManagedInstanceGroup, TpuNodeGroup
@@ -46,15 +47,16 @@ _SHORT_DRAIN_SECONDS = 60.0
 #: Minimum interval in seconds between lists of a group that waits for capacity and has no machines.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
-#: Reasons of a group for which nothing is created until a user changes it, or the settings change.
-_NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC)
+#: Reasons of a group for which nothing is created until a user changes it or its template, or the settings change.
+_NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC, Reason.REQUEST_REJECTED)
 _MOST_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
 def not_to_be_made(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
     """Return a refusal if a new group would use other tenants' resources, or exceed the limit of its namespace."""
-    return _names_others(child, round_) or _too_many(child, round_)
+    refusal = _names_others(child, round_)
+    return refusal or no_room(child.meta.uid, child.meta.namespace, child.spec.target_size, round_)
 
 
 def sight(
@@ -173,40 +175,55 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
 
 
 def machines_before(round_: Round) -> dict[str, int]:
-    """Return, by UID of a managed instance group, the number of machines of its namespace that precede its own.
+    """Return the number of machines of its namespace that precede its own, by UID.
 
-    The order is: groups that exist in Compute Engine, recreated slices, other groups by age, and last the groups that
-    Compute Engine rejected, by the time of the rejection. Groups that cannot be created are not counted.
+    The UID is that of a managed instance group, or that of a group without one. The order is: groups that exist in
+    Compute Engine, recreated slices, other groups by age, and last the groups that Compute Engine rejected, by the time
+    of the rejection. Groups that cannot be created are not counted.
     """
     limit = round_.settings.machines_per_namespace
-    anew = {uid: group for uid, group in round_.groups.items() if group.status.recreated_at and not group.meta.deleting}
-    turns: list[tuple[bool, datetime, bool, datetime, str, str, int]] = []
+    without = {uid: group for uid, group in round_.groups.items() if not group.meta.deleting}
+    turns: list[tuple[bool, datetime, bool, datetime, str, str, str, int]] = []
     for child in round_.snapshot.managers:
         group = round_.parent_of(child)
-        is_anew = group is not None and anew.pop(group.meta.uid, None) is not None
+        found = without.pop(group.meta.uid, None) if group is not None else None
+        is_anew = found is not None and bool(found.status.recreated_at)
         try:
             made, size = _is_made(child, round_), child.spec.target_size
             has_turn = made or (size <= limit and (is_anew or _waits(child, round_)))
         except Exception:  # noqa: BLE001 - one child must not prevent the others; its own unit reports it
             has_turn = False
         if has_turn:
-            age = (group or child).meta.created_at or _LATE
+            meta, uid = (group or child).meta, child.meta.uid
             refused_at = LONG_AGO if made else _refused_at(child, round_)
-            turns.append((not made, refused_at, not is_anew, age, child.meta.uid, child.meta.namespace, size))
-    for uid, group in anew.items():
-        size = group.status.node_count or 0
+            age = meta.created_at or _LATE
+            turns.append((not made, refused_at, not is_anew, age, meta.uid, uid, meta.namespace, size))
+    for uid, group in without.items():
+        size = _size_of(group)
         ready = condition_of(group.status.conditions, ConditionType.READY)
         if 0 < size <= limit and not (ready is not None and ready.reason in _NOT_SERVED):
             age = group.meta.created_at or _LATE
             children = [round_.child_of(group, kind) for kind in names.CHILD_FINALIZERS]
             refused_at = max((_refused_at(each, round_) for each in children if each is not None), default=LONG_AGO)
-            turns.append((True, refused_at, False, age, uid, group.meta.namespace, size))
+            is_new = not group.status.recreated_at
+            turns.append((True, refused_at, is_new, age, uid, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)
     before = {}
     for *_, uid, namespace, size in sorted(turns):
         before[uid] = counts[namespace]
         counts[namespace] += size
     return before
+
+
+def _size_of(group: TpuNodeGroup) -> int:
+    """Return the number of machines of a group, 0 if it is unknown."""
+    # One group must not prevent the others; its own unit reports the exception.
+    with contextlib.suppress(Exception):
+        config = group.spec.instance_config
+        if config is not None:
+            return shape.resolve(group.spec, config.machine_type).node_count
+        return group.status.node_count or 0
+    return 0
 
 
 def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
@@ -239,10 +256,9 @@ def _names_others(child: ManagedInstanceGroup, round_: Round) -> Condition | Non
     return names_others(child.meta.namespace, addresses, round_)
 
 
-def _too_many(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
-    """Return a refusal if a group's machines, with those that precede them, exceed the limit of the namespace."""
-    limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(child.meta.uid, 0)
-    size, namespace = child.spec.target_size, child.meta.namespace
+def no_room(uid: str, namespace: str, size: int, round_: Round) -> Condition | None:
+    """Return a refusal if machines exceed the limit of the namespace, together with those that precede them."""
+    limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(uid, 0)
     if not limit or others + size <= limit:
         return None
     if size > limit:

@@ -401,7 +401,7 @@ def test_slice_that_cannot_be_recreated_loses_its_share_of_the_limit(refused: st
     # The template is recreated with the slice.
     world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)
-    world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.")
+    world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.", name="running-.*")
     world.cloud.lose(world.machines("running")[0], Loss.DELETED)
     if refused == "itself":
         world.wait_until(lambda: not world.machines("running"), within_seconds=3600.0)
@@ -634,3 +634,20 @@ def test_zone_is_doubtful_only_if_most_nodes_of_most_namespaces_fail(
     snapshot = Snapshot(cluster=FACTS, groups=tuple(groups), nodes=tuple(nodes))
     round_ = begin_round(snapshot, Memory(), SETTINGS, NOW)
     assert bool(round_.doubtful_zones) is want
+
+
+def test_group_beyond_the_limit_creates_no_resource_until_there_is_room() -> None:
+    """Otherwise, each of its templates and policies would count against the quota of the project."""
+    world = World(settings=replace(SETTINGS, machines_per_namespace=4))
+    for name in ("first", "second", "third"):
+        world.kube.create_group(make_group(name))
+    world.kube.create_group(make_group("huge", topology="8x8"))
+    world.wait(900.0)
+    assert world.is_ready("first")
+    reasons = [world.reason(name) for name in ("second", "third", "huge")]
+    assert reasons == [Reason.LIMIT_REACHED, Reason.LIMIT_REACHED, Reason.NOT_ALLOWED]
+    assert {resource.name.partition("-")[0] for resource in world.cloud.resources()} == {"first"}
+    assert len(world.kube.all(Kind.INSTANCE_TEMPLATE)) == 1
+    world.delete_group("first")
+    world.wait_until(lambda: world.is_ready("second"), within_seconds=900.0)
+    assert world.reason("third") == Reason.LIMIT_REACHED

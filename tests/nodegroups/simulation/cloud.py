@@ -96,12 +96,11 @@ class Cloud:
         room = {} if free is None else {f"{ZONE}/ct6e-standard-4t": len(self.machines()) + free}
         self.world.change_settings({"capacity": room})
 
-    def fail(self, kind: Kind, code: str, message: str) -> None:
-        """Make the creation of resources of a kind fail."""
+    def fail(self, kind: Kind, code: str, message: str, *, name: str | None = None) -> None:
+        """Make the creation of resources of a kind, and with names of a form, fail."""
         self.mend(kind)
-        fault = Fault(
-            kind=FaultKind.OPERATION_ERROR, method=f"{_METHODS[kind]}.insert", error_code=code, message=message
-        )
+        method = f"{_METHODS[kind]}.insert"
+        fault = Fault(kind=FaultKind.OPERATION_ERROR, method=method, name=name, error_code=code, message=message)
         self._failing[kind] = self.world.faults.add(fault)
 
     def mend(self, kind: Kind) -> None:
