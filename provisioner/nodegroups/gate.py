@@ -1,7 +1,8 @@
 """Checks with live reads, right before a managed instance group and its machines are deleted, that this is allowed.
 
-The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. No pod with chips can be
-bound after the last check: a node that registers later has no chips before its device plugin runs, 13 s later.
+The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. After the last check, only
+pods that tolerate the cordon or name their node can be bound. A node that registers later has no chips before its
+device plugin runs, 13 s later.
 
 The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
 without labels of any group. It reads the nodes of other machines by name; such nodes have no device plugin yet.

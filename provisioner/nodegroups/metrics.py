@@ -21,6 +21,7 @@ UNKNOWN = "Unknown"
 _REASONS = frozenset(Reason)
 #: Meaning of labels, for docs/metrics.md.
 LABELS = {
+    "project": "a project of `ALLOWED_PROJECTS`",
     "reason": f"the reason of the condition Ready, `{UNKNOWN}` for none",
     "state": f"the state of a node: {', '.join(f'`{state}`' for state in NODE_STATES)}",
     "sort": "`call` to Compute Engine or `write` to Kubernetes",
@@ -42,7 +43,8 @@ class Metrics(ActionMetrics):
         )
         self.strays = registry.gauge(
             "orphans",
-            "Managed instance groups with a mark of this cluster and no object, at the last hourly list.",
+            "Managed instance groups with a mark of this cluster and no object, in the last two lists.",
+            "project",
         )
         self.show(values_of(Memory(), Snapshot(cluster=Cluster(uid=""))))
 

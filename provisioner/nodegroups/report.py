@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 import structlog
@@ -41,11 +43,10 @@ class Reporter(PlanReporter):
         self.metrics.set_events_dropped(self.recorder.dropped_total)
         self.metrics.show(values_of(plan.memory, snapshot))
 
-    def _tell_strays(self, strays: tuple[Manager, ...] | None) -> None:
-        if strays is None:
-            return
-        self.metrics.strays.set(len(strays))
-        for stray in strays:
+    def _tell_strays(self, strays: Mapping[str, tuple[Manager, ...]]) -> None:
+        for project, found in strays.items():
+            self.metrics.strays.labels(project).set(len(found))
+        for stray in itertools.chain.from_iterable(strays.values()):
             if self._lasting.fails(stray.url, stray.description):
                 _log.warning("resource.orphaned", resource=stray.url, mark=stray.description)
 

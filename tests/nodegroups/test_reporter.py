@@ -97,17 +97,20 @@ def refused(write: Write, failure: WriteFailure, message: str = "no") -> WriteAn
 
 
 def test_managed_instance_group_without_an_object_is_reported_once(reporter: Reporter) -> None:
-    """The metric has the number in the last list."""
+    """The metric has the number in the last list of each project, and no value before the first list."""
     stray = Manager(name="m", description="mark", url="https://compute/m", template="t", target_size=1)
     snapshot = Snapshot(cluster=Cluster(uid="c"))
     counts = []
     with capture_logs() as logs:
-        for strays in ((stray,), None, (stray,), ()):
+        for strays in ({}, {"a": (stray,)}, {"b": ()}, {"a": (stray,)}, {"a": ()}):
             reporter.tell(Plan(memory=Memory(), strays=strays), snapshot)
             lines = reporter.metrics.exposition().decode().splitlines()
-            counts += [line.split()[1] for line in lines if line.startswith("tpu_provisioner_nodegroups_orphans ")]
+            counts.append(
+                [line.split("=")[1] for line in lines if line.startswith("tpu_provisioner_nodegroups_orphans{")]
+            )
     assert [(line["event"], line["resource"]) for line in logs] == [("resource.orphaned", "https://compute/m")]
-    assert counts == ["1.0", "1.0", "1.0", "0.0"]
+    one, none, other = '"a"} 1.0', '"a"} 0.0', '"b"} 0.0'
+    assert counts == [[], [one], [one, other], [one, other], [none, other]]
 
 
 _STOCKOUT = Failure(kind=FailureKind.STOCKOUT, message="none left")

@@ -84,6 +84,8 @@ class ListManagers(_OfTarget):
     """`list_managers` for the project of the target. The result is a tuple of Manager."""
 
     sort: ClassVar[Sort] = Sort.LIST
+    #: Names of managed instance groups that have an object, when the call is sent.
+    own: frozenset[str] = field(default=frozenset(), repr=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -26,7 +26,7 @@ from provisioner.nodegroups.api.statuses import (
     not_ready,
 )
 from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, ManagedInstanceGroup, WorkloadPolicy
-from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, same_resource
+from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, parse_link
 from provisioner.nodegroups.planning import events, manager, memory
 from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, target_of
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
@@ -307,9 +307,8 @@ def _in_use(child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Conditio
     Compute Engine would reject the delete. Objects of other namespaces are ignored, because their users can write any
     address; if one really uses the resource, Compute Engine rejects the delete.
     """
-    for user in round_.snapshot.managers if child.status.url else ():
-        url = user.spec.workload_policy if child.kind is Kind.WORKLOAD_POLICY else user.spec.instance_template
-        uses = url and user.meta.finalizers and same_resource(url, child.status.url)
-        if uses and user.meta.namespace == child.meta.namespace:
-            return not_ready(Reason.PROVISIONING, f"ManagedInstanceGroup {user.meta} uses it, and is deleted first")
-    return None
+    url = child.status.url
+    user = round_.users.get((child.meta.namespace, parse_link(url) or url)) if url else None
+    if user is None:
+        return None
+    return not_ready(Reason.PROVISIONING, f"ManagedInstanceGroup {user.meta} uses it, and is deleted first")

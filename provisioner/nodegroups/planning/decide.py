@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
 
 from provisioner.model.workloads import ObjectRef
@@ -65,8 +65,8 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
-    #: Managed instance groups with a mark of this cluster and no object. None if no list of them is new enough.
-    strays: tuple[Manager, ...] | None = None
+    #: Managed instance groups with a mark of this cluster and no object, by project. Empty if no list is new enough.
+    strays: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
     #: Time of the next decision if nothing happens before. None if only an event requires one.
     wake_at: datetime | None = None
 

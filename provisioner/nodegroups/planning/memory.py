@@ -30,8 +30,10 @@ class Reading:
     asked_at: datetime
     #: None if the resource does not exist.
     resource: Resource | None
-    #: Managed instance groups of a project; empty in a reading of another target.
+    #: Managed instance groups of a project without an object; empty in a reading of another target.
     managers: tuple[Manager, ...] = ()
+    #: Names of those that were in the list before this one as well.
+    repeated: frozenset[str] = frozenset()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -204,7 +206,11 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
         # The resource exists, so earlier failures to create it no longer matter.
         known = replace(known, backoffs=_without(known.backoffs, INSERT))
     if isinstance(answer.call, actions.ListManagers):
-        return replace(known, reading=Reading(asked_at=answer.asked_at, resource=None, managers=answer.result or ()))
+        managers = tuple(each for each in answer.result or () if each.name not in answer.call.own)
+        before = {each.name for each in known.reading.managers} if known.reading is not None else set()
+        repeated = frozenset(each.name for each in managers if each.name in before)
+        reading = Reading(asked_at=answer.asked_at, resource=None, managers=managers, repeated=repeated)
+        return replace(known, reading=reading)
     return replace(known, reading=Reading(asked_at=answer.asked_at, resource=answer.result))
 
 

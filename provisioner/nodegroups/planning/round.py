@@ -23,6 +23,7 @@ from provisioner.nodegroups.api.types import (
     WorkloadPolicy,
 )
 from provisioner.nodegroups.bootstrap.tokens import Request, Token
+from provisioner.nodegroups.compute.records import Link, parse_link
 from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Proof, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.settings.nodegroups import NodeGroupSettings
@@ -249,6 +250,8 @@ class Round:
     parents: Mapping[tuple[Kind, str], TpuNodeGroup]
     #: Children by kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
+    #: Managed instance groups that are not released, by namespace and resource that they use; empty if none is deleted.
+    users: Mapping[tuple[str, Link | str], ManagedInstanceGroup]
     #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
     nodes: Mapping[str, Node]
     #: Nodes by the group in their labels, which any kubelet can set, and the place in their provider id (`place_of`).
@@ -344,6 +347,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
             for kind in names.CHILD_FINALIZERS
         },
         children={(child.kind, child.meta.namespace, child.meta.name): child for child in snapshot.children},
+        users=_users(snapshot),
         nodes=nodes,
         labelled=labelled,
         pods=pods,
@@ -351,6 +355,16 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         calls=calls,
     )
     return replace(round_, doubtful_zones=_doubtful_zones(round_), oldest_ready=_oldest_ready(round_))
+
+
+def _users(snapshot: Snapshot) -> Mapping[tuple[str, Link | str], ManagedInstanceGroup]:
+    users: dict[tuple[str, Link | str], ManagedInstanceGroup] = {}
+    if any(child.meta.deleting for child in snapshot.children if not isinstance(child, ManagedInstanceGroup)):
+        for user in snapshot.managers:
+            for url in filter(None, (user.spec.workload_policy, user.spec.instance_template)):
+                if user.meta.finalizers:
+                    users.setdefault((user.meta.namespace, parse_link(url) or url), user)
+    return users
 
 
 def was_whole(group: TpuNodeGroup) -> bool:

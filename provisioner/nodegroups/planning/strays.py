@@ -8,11 +8,13 @@ from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.records import Manager, Scope
 from provisioner.nodegroups.planning.actions import ListManagers, Target
-from provisioner.nodegroups.planning.memory import READ, ResourceMemory
+from provisioner.nodegroups.planning.memory import READ, Reading, ResourceMemory
 from provisioner.nodegroups.planning.round import Round, Step, later, merged, want
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
+#: The same if the last list contains a group without an object that the list before did not contain.
+_CONFIRM_SECONDS = 300.0
 #: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted with their objects.
 _MAX_AGE_SECONDS = 60.0
 
@@ -27,20 +29,37 @@ def known(round_: Round) -> Mapping[Target, ResourceMemory]:
 
 def look(projects: Mapping[Target, ResourceMemory], round_: Round) -> Step:
     """Return a step that lists the managed instance groups of each project when it is due."""
-    began_at, steps = round_.memory.began_at, []
+    steps, own = [], _own(round_)
     for target, project in projects.items():
-        reading = project.reading
-        due_at = began_at if reading is None else later(reading.asked_at, _INTERVAL_SECONDS, target.uid)
-        steps.append(want(project, READ, ListManagers(target=target), due_at, round_))
+        reading, due_at = project.reading, round_.memory.began_at
+        if reading is not None:
+            is_sure = all(each.name in reading.repeated for each in _marked(reading, round_))
+            seconds = _INTERVAL_SECONDS if is_sure else _CONFIRM_SECONDS
+            due_at = later(reading.asked_at, seconds, target.uid)
+        steps.append(want(project, READ, ListManagers(target=target, own=own), due_at, round_))
     return merged(steps)
 
 
-def find(projects: Mapping[Target, ResourceMemory], round_: Round) -> tuple[Manager, ...] | None:
-    """Return managed instance groups with this cluster's mark and no object. None if no list is new enough."""
-    readings = [each.reading for each in projects.values() if each.reading is not None]
-    fresh = [each for each in readings if (round_.now - each.asked_at).total_seconds() < _MAX_AGE_SECONDS]
-    own = {child.meta.name for child in round_.snapshot.managers} | {name for _, name in round_.parents}
-    managers = [manager for reading in fresh for manager in reading.managers if manager.name not in own]
-    marked = [(manager, names.parse_mark(manager.description)) for manager in managers]
+def find(projects: Mapping[Target, ResourceMemory], round_: Round) -> Mapping[str, tuple[Manager, ...]]:
+    """Return the managed instance groups without an object by project, for projects whose list is new enough.
+
+    A group must be in two consecutive lists: it may have been listed while it was deleted together with its object.
+    """
+    found, own = {}, _own(round_)
+    for target, project in projects.items():
+        reading = project.reading
+        if reading is not None and (round_.now - reading.asked_at).total_seconds() < _MAX_AGE_SECONDS:
+            sure = reading.repeated - own
+            found[target.scope.project] = tuple(each for each in _marked(reading, round_) if each.name in sure)
+    return found
+
+
+def _own(round_: Round) -> frozenset[str]:
+    return frozenset(child.meta.name for child in round_.snapshot.managers) | {name for _, name in round_.parents}
+
+
+def _marked(reading: Reading, round_: Round) -> tuple[Manager, ...]:
+    """Return the managed instance groups that this cluster created."""
+    marks = ((manager, names.parse_mark(manager.description)) for manager in reading.managers)
     cluster = round_.snapshot.cluster.uid
-    return tuple(manager for manager, mark in marked if mark and mark.cluster_uid == cluster) if fresh else None
+    return tuple(manager for manager, mark in marks if mark is not None and mark.cluster_uid == cluster)

@@ -723,3 +723,16 @@ def test_users_template_that_cannot_be_read_is_reported() -> None:
     world.kube.change_node(world.machines("train")[0].name, ready=False)
     world.deny()
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST)
+
+
+@pytest.mark.parametrize("kind", [Kind.INSTANCE_TEMPLATE, Kind.WORKLOAD_POLICY])
+def test_deleted_child_is_kept_while_a_managed_instance_group_uses_it(kind: Kind) -> None:
+    """Compute Engine would reject the delete."""
+    world = ready_world(topology="2x4")
+    [child] = world.kube.all(kind)
+    world.kube.delete((kind, "default", child.meta.name))
+    world.wait(60.0)
+    [child] = world.kube.all(kind)
+    ready = condition_of(child.status.conditions, ConditionType.READY)
+    assert ready is not None
+    assert "uses it, and is deleted first" in ready.message

@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import timedelta
 from typing import Any
 
 import pytest
 
+from provisioner.model.writes import AnsweredCall
 from provisioner.nodegroups.api import names
-from provisioner.nodegroups.api.specs import ProvisioningModel
+from provisioner.nodegroups.api.specs import ManagedInstanceGroupSpec, ProvisioningModel
 from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
-from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.api.types import Kind, ManagedInstanceGroup, ObjectMeta
+from provisioner.nodegroups.compute.records import Manager, Scope
 from provisioner.nodegroups.planning import decide as deciding
-from provisioner.nodegroups.planning.memory import Memory
+from provisioner.nodegroups.planning import strays
+from provisioner.nodegroups.planning.actions import ListManagers, Target
+from provisioner.nodegroups.planning.memory import Memory, ResourceMemory, fold
 from provisioner.nodegroups.planning.round import Cluster, Node, Snapshot, begin_round
 from rehearsal.simulators.compute.records import Loss
-from tests.nodegroups.simulation.cluster import Kube
+from tests.nodegroups.simulation.cluster import FACTS, Kube
 from tests.nodegroups.simulation.process import Process
 from tests.nodegroups.simulation.world import SETTINGS, World, ready_world
 from tests.support.clock import NOW
@@ -83,11 +87,13 @@ def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.M
     """A restore of an earlier etcd forgets groups that were created since, and their machines cost money."""
     world = World()
     found: list[tuple[str, ...] | None] = []
+    project = "project-1"
     decide = deciding.decide
 
     def recording(*arguments: Any) -> deciding.Plan:
         plan = decide(*arguments)
-        found.append(plan.strays and tuple(each.name for each in plan.strays))
+        listed = plan.strays.get(project)
+        found.append(None if listed is None else tuple(each.name for each in listed))
         return plan
 
     monkeypatch.setattr(deciding, "decide", recording)
@@ -100,6 +106,8 @@ def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.M
         world.kube.objects.pop(key)
     world.restart()
     world.wait(10.0)
+    assert set(found) == {None, ()}
+    world.wait(600.0)
     assert set(found) == {None, (), (stray,)}
     world.wait(7200.0)
     assert found.count((stray,)) < 100
@@ -204,3 +212,31 @@ def test_oldest_ready_node_shows_that_the_cluster_is_no_copy(
     memory = Memory(began_at=NOW - timedelta(seconds=running_seconds))
     round_ = begin_round(Snapshot(cluster=Cluster(uid="c"), nodes=nodes), memory, SETTINGS, NOW)
     assert round_.oldest_ready == (NOW - timedelta(minutes=want) if want is not None else None)
+
+
+@pytest.mark.parametrize(
+    ("own", "want"),
+    [
+        pytest.param((set(), set(), set()), ("m",), id="no object"),
+        pytest.param((set(), {"m"}, set()), (), id="an object at the second list"),
+        pytest.param(({"m"}, set(), set()), (), id="an object at the first list"),
+        pytest.param((set(), set(), {"m"}), (), id="an object now"),
+    ],
+)
+def test_group_is_an_orphan_if_it_has_no_object_at_two_lists(own: tuple[set[str], ...], want: tuple[str, ...]) -> None:
+    """A list may contain a group that is being deleted together with its object. Each project has its own list."""
+    *at_lists, now = own
+    mark = f"tpu-provisioner: TPUNodeGroup default/m uid u cluster {FACTS.uid}"
+    stray = Manager(name="m", description=mark, url="u", template="t", target_size=1)
+    target = Target(uid="project a", namespace="", kind=Kind.MANAGED_INSTANCE_GROUP, scope=Scope(project="a"), name="")
+    memory = Memory(resources={target.uid: ResourceMemory()})
+    for names_ in at_lists:
+        call = ListManagers(target=target, own=frozenset(names_))
+        memory = fold(memory, AnsweredCall(call=call, asked_at=NOW, at=NOW, result=(stray,)))
+    meta = ObjectMeta(namespace="default", name="m", uid="m")
+    spec = ManagedInstanceGroupSpec(project="a", location="z", instance_template="t", target_size=1)
+    managers = tuple(ManagedInstanceGroup(meta=meta, spec=spec) for _ in now)
+    settings = replace(SETTINGS, projects=("a", "b"))
+    round_ = begin_round(Snapshot(cluster=FACTS, managers=managers), memory, settings, NOW)
+    found = strays.find(strays.known(round_), round_)
+    assert {project: tuple(each.name for each in listed) for project, listed in found.items()} == {"a": want}
