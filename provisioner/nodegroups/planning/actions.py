@@ -124,7 +124,7 @@ class Proof:
     requested_at: datetime | None = None
     #: Time until which pods without chips of the child's namespace keep the machines, None if they do not.
     deadline: datetime | None = None
-    #: The same for pods without chips of other namespaces, and for pods that have not started or were created too late.
+    #: Time until which pods without chips of other namespaces, and pods that are late or not started, keep machines.
     deadline_of_others: datetime | None = None
     #: `Round.oldest_ready`.
     oldest_ready: datetime | None = None

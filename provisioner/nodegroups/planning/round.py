@@ -387,7 +387,7 @@ def _doubtful_zones(round_: Round) -> frozenset[str]:
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
-    # By zone, for each namespace whether each node fails.
+    # Whether each node fails, by zone and namespace.
     zones: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for group in filter(was_whole, round_.snapshot.groups):
         # One group must not prevent the others; its own unit reports the exception.
@@ -399,7 +399,7 @@ def _doubtful_zones(round_: Round) -> frozenset[str]:
 
 
 def _is_doubtful(namespaces: Collection[list[bool]]) -> bool:
-    """Return whether most nodes fail in most namespaces: one tenant must not prevent the repairs of others."""
+    """Return whether most nodes fail in most namespaces. One tenant must not prevent repairs in other namespaces."""
     failing = sum(sum(nodes) > len(nodes) / 2 for nodes in namespaces)
     return failing > len(namespaces) / 2 and sum(map(sum, namespaces)) > _FEW_NODES
 

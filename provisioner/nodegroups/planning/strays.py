@@ -13,7 +13,7 @@ from provisioner.nodegroups.planning.round import Round, Step, later, merged, wa
 
 #: Interval in seconds between lists of a project.
 _INTERVAL_SECONDS = 3600.0
-#: The same if the last list contains a group without an object that the list before did not contain.
+#: Interval in seconds before the second list, which confirms that a group has no object.
 _CONFIRM_SECONDS = 300.0
 #: Maximum age in seconds of a list that is used. Groups in an older list may have been deleted with their objects.
 _MAX_AGE_SECONDS = 60.0

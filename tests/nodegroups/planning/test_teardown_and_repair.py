@@ -96,7 +96,7 @@ def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
 
 
 def test_pods_that_tolerate_the_cordon_do_not_keep_a_deleted_slice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Their controller replaces evicted pods; without a limit, they could follow each other for ever."""
+    """A controller replaces each evicted pod, so the node would never be empty."""
     world = ready_world(topology="2x4")
     evict = Kube.evict
 
