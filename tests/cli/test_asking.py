@@ -260,7 +260,7 @@ def test_status_sorts_slices_by_urgency_and_other_pools_last() -> None:
 
 
 def test_long_names_fit_the_terminal_without_being_cut() -> None:
-    """Columns that do not fit are below their row."""
+    """Columns that do not fit are printed below their row."""
     world = World(make_jobset("a-training-of-many-words-in-its-name", namespace="the-namespace-of-a-large-team"))
     world.live(4)
     (pool,) = world.pools
@@ -310,7 +310,7 @@ def run(*arguments: str) -> int:
 
 
 def test_commands_read_the_controller_at_a_given_address(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """This is the use after `kubectl port-forward`; no other server is needed."""
+    """The address is usually that of `kubectl port-forward`; no call to the API server is needed."""
     wire.answer(f"GET {_BOARD}", Answer(body=body_of(World(make_jobset("train")))))
     assert run("explain", "train", "--server", wire.url) == 0
     assert capsys.readouterr().out.startswith("JobSet default/train is active. Slice train-slice-0 waits")

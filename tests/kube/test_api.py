@@ -478,7 +478,7 @@ def test_kubeconfig_takes_precedence_over_the_service_account(tmp_path: Path) ->
 
 
 def test_page_above_its_limit_raises_too_large(server: WireServer, api: KubeApi) -> None:
-    """Also if Content-Length is missing. A single object may be larger. The connection is not reused."""
+    """Content-Length may be missing. A page of one object may be larger. The connection is not reused."""
     body = b'{"metadata":{"resourceVersion":"1"},"items":[{"x":"' + b"y" * PAGE_BYTES + b'"}]}'
     server.answer("GET /p", Answer(body=body), Answer(lines=[body[:PAGE_BYTES], body[PAGE_BYTES:]]), Answer(body=body))
     for _ in range(2):

@@ -24,7 +24,7 @@ CALLS_PER_BYTE = 1.5
 
 
 def requirements_of(*, labels: Any = None, annotations: Any = None, **spec: Any) -> Requirements:
-    """Return the requirements that are read of a pod."""
+    """Return the requirements of a pod with these fields, as read from its JSON."""
     raw = raw_pod()
     raw["spec"] |= spec
     raw["metadata"]["labels"] |= labels or {}

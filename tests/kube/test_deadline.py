@@ -23,7 +23,7 @@ from tests.support.kubeconfig import write_kubeconfig
 
 #: Serves one connection; the Event is set when the client has finished.
 Talk = Callable[[socket.socket, threading.Event], object]
-#: Each call ends within their sum, 0.6 s.
+#: Each call ends within 0.6 s, the sum of both time-outs.
 TIMEOUTS = Timeouts(connect_seconds=0.2, read_seconds=0.4)
 #: Interval in seconds between two bytes: well below each single time-out.
 _INTERVAL_SECONDS = 0.05
@@ -101,7 +101,7 @@ _BODY, _PART = b"x" * 1000, b"1" * 1000
     ],
 )
 def test_call_ends_at_its_deadline_while_bytes_arrive(tmp_path: Path, call: str, talk: Talk, *, tls: bool) -> None:
-    """Each byte restarts the socket's time-out. Eight such reads once blocked all places of the webhook server."""
+    """Each byte restarts the socket's time-out. Eight such reads once blocked all threads of the webhook server."""
     with _running(tmp_path, talk, tls=tls) as api:
         began = time.monotonic()
         with pytest.raises(errors.Unavailable, match=r"did not answer within 0.2 s \(connect\) or 0.4 s \(read\)"):

@@ -73,7 +73,7 @@ def test_event_has_all_fields_that_kubectl_shows(harness: Harness) -> None:
 
 
 def test_event_of_a_node_is_in_the_default_namespace(harness: Harness) -> None:
-    """The API requires this, and no namespace in involvedObject."""
+    """The API requires this namespace for objects without a namespace, and none in involvedObject."""
     harness.emit(ref=NODE)
     (body,) = harness.kube.objects("/api/v1/namespaces/default/events")
     assert "namespace" not in body["involvedObject"]
@@ -112,7 +112,7 @@ def test_events_with_the_same_key_are_repeats(harness: Harness) -> None:
 
 
 def test_expired_event_is_created_again(harness: Harness) -> None:
-    """After 10 min without a repeat, or if the API server has deleted the Event, which it does after an hour."""
+    """The recorder forgets an Event after 10 min without a repeat. The API server deletes it after an hour."""
     harness.emit()
     harness.clock.advance(601)
     harness.recorder.tidy()
@@ -126,7 +126,7 @@ def test_expired_event_is_created_again(harness: Harness) -> None:
 
 
 def test_events_of_one_object_are_limited(harness: Harness) -> None:
-    """A burst of 25 Events, then one every five minutes. Other objects are not affected."""
+    """An object may have a burst of 25 Events, then one every five minutes. Other objects are not affected."""
     for number in range(40):
         harness.emit(f"message {number}")
     assert len(harness.methods()) == 25
@@ -140,7 +140,7 @@ def test_events_of_one_object_are_limited(harness: Harness) -> None:
 
 
 def test_event_with_long_texts_is_valid(harness: Harness) -> None:
-    """A message of at most 1,024 characters; a name of at most 253 without "-."."""
+    """The message has at most 1,024 characters. The name has at most 253, and does not contain "-."."""
     harness.emit("x" * 1025, ref=replace(POD, name="a" * 235 + "-" + "b" * 17))
     (body,) = harness.kube.objects(EVENTS)
     assert body["message"] == "x" * 1023 + "…"
@@ -232,7 +232,7 @@ def test_full_table_drops_events_of_the_largest_namespace(capsys: pytest.Capture
 
 
 def test_dropped_event_leaves_no_entry() -> None:
-    """Otherwise, names of any owners in any namespaces would take memory after the table is full."""
+    """Otherwise, dropped Events of many objects and namespaces would take memory without limit."""
     harness = Harness(capacity=1)
     for number in range(10):
         harness.record(f"{number}", namespace=f"n-{number}")
@@ -240,7 +240,7 @@ def test_dropped_event_leaves_no_entry() -> None:
 
 
 def test_rate_of_writes_is_limited() -> None:
-    """A burst of 100, then 20 per second."""
+    """The recorder writes a burst of 100 Events, then 20 per second."""
     harness = Harness()
     for number in range(1000):
         harness.record(str(number))

@@ -94,7 +94,7 @@ def test_computed_size_is_about_the_memory_that_a_record_takes() -> None:
     made: list[Workload] = []
     _, _, kept_bytes = measured(lambda: made.extend(parse_jobset(large_jobset(number)) for number in range(10)))
     computed = sum(size_of(each) for each in made)
-    # The cache of shared texts contains entries for the same texts.
+    # The measured memory includes the entries of these texts in the cache of shared texts.
     assert 0.6 * kept_bytes <= computed <= kept_bytes
 
 
@@ -151,7 +151,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> int:
     return bounds.NAMESPACE_WORKLOADS
 
 
-@pytest.mark.timeout(20)  # tracemalloc slows it down.
+@pytest.mark.timeout(20)  # tracemalloc slows the test down.
 def test_jobsets_of_one_namespace_take_bounded_memory(small: int) -> None:
     """1,600 suspended JobSets, each within its limits, took 754 MiB, and the container has 512 MiB."""
     kube = FakeKube()

@@ -191,7 +191,7 @@ def test_invalid_duration_of_a_holder_is_replaced(kube: FakeKube, clock: FakeClo
     ],
 )
 def test_free_lease_is_acquired_immediately(kube: FakeKube, clock: FakeClock, body: dict[str, Any]) -> None:
-    """The last holder released it, or never set its fields."""
+    """The last holder released the lease, or no holder has set its fields."""
     kube.put_object(OURS, body)
     assert Candidate(kube, clock).step().leads
 
@@ -228,7 +228,7 @@ def test_lease_is_lost_at_the_deadline_if_renewals_fail(kube: FakeKube, clock: F
     assert candidate.elector.problem is None
 
 
-def test_renewal_that_ends_after_the_deadline_is_a_loss_first(kube: FakeKube, clock: FakeClock) -> None:
+def test_renewal_that_ends_after_the_deadline_loses_and_regains_the_lease(kube: FakeKube, clock: FakeClock) -> None:
     """The request is sent in time and ends too late. The remaining time counts from the request."""
     candidate = Candidate(kube, clock).step()
     real = kube.put
@@ -283,7 +283,7 @@ def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> Non
 
 @pytest.mark.timeout(30)  # many random examples
 def test_two_candidates_never_lead_at_the_same_time() -> None:
-    """Candidates fail at random. The leader always has lease time left."""
+    """Calls of the candidates fail at random. The leader always has lease time left."""
     for seed in range(20):
         kube, clock, rng = FakeKube(), FakeClock(), random.Random(seed)
         candidates = [Candidate(kube, clock, f"pod-{number}") for number in range(2)]
@@ -299,7 +299,7 @@ def test_two_candidates_never_lead_at_the_same_time() -> None:
                     times=rng.randint(1, 3),
                     after_effect=rng.random() < 0.5,
                 )
-            # Each candidate is sometimes not called for longer than the duration of the lease.
+            # One candidate is favoured, so that the other one may be late by more than the duration of the lease.
             favoured = candidates[moment // 50 % 2]
             (favoured if rng.random() < 0.95 else rng.choice(candidates)).step()
             leaders = [candidate for candidate in candidates if candidate.leads]
@@ -320,7 +320,7 @@ def test_release_lets_a_successor_lead_immediately(kube: FakeKube, clock: FakeCl
 
 
 def test_release_does_not_change_a_lease_of_another_holder(kube: FakeKube, clock: FakeClock) -> None:
-    """The write has a resourceVersion."""
+    """The write of the release has a resourceVersion, so it fails after another holder's write."""
     first = Candidate(kube, clock, "a").step()
     kube.put_object(OURS, held_by("thief"))
     first.elector.release()
@@ -374,7 +374,7 @@ def test_lease_of_the_go_provisioner_is_acquired_after_it_expires(kube: FakeKube
 
 
 def test_followers_know_the_pod_of_the_leader(kube: FakeKube, clock: FakeClock) -> None:
-    """The name of the pod, without the suffix that distinguishes its processes."""
+    """`leader` is the name of the pod, without the suffix that distinguishes the pod's processes."""
     first, second = Candidate(kube, clock, "pod-a"), Candidate(kube, clock, "pod-b")
     assert first.elector.leader == ""
     assert [each.step().elector.leader for each in (first, second)] == ["pod-a", "pod-a"]
@@ -391,7 +391,7 @@ def test_leading_go_provisioner_is_known_to_the_holder(kube: FakeKube, clock: Fa
 
 
 @pytest.mark.parametrize("holder", [None, 7, {"a": 1}, "x" * 100_000])
-def test_holder_that_is_no_name_is_a_short_text(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
+def test_invalid_name_of_the_holder_is_shown_as_a_short_text(kube: FakeKube, clock: FakeClock, holder: Any) -> None:
     kube.put_object(OURS, held_by(holder))
     leader = Candidate(kube, clock).step().elector.leader
     assert isinstance(leader, str)

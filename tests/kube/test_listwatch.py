@@ -301,7 +301,7 @@ def test_only_a_deleted_event_counts_as_seen_deletion(harness: Harness) -> None:
 
 @pytest.mark.parametrize("seen_by", ["an event", "a list"])
 def test_object_that_is_no_longer_wanted_counts_as_deleted(harness: Harness, seen_by: str) -> None:
-    """For example, a Job whose annotation was removed still exists, so its absence is explained."""
+    """An example is a Job whose annotation was removed: its absence from the records is explained."""
     if seen_by == "an event":
         harness.play(event("MODIFIED", thing("a", -1)))
     else:
@@ -406,7 +406,7 @@ def test_version_that_the_server_never_accepts_causes_a_new_list(harness: Harnes
 
 
 def test_pauses_grow_to_a_maximum_and_are_reset_by_a_success(harness: Harness) -> None:
-    """From 0.2 s to 30 s, reduced by jitter to at least a half."""
+    """Pauses grow from 0.2 s to 30 s. Jitter reduces each pause, at most by half."""
     harness.kube.fail("*", THINGS, errors.Unavailable("down", status=503), times=12)
     pauses = [harness.watch.step() for _ in range(12)]
     for number, pause in enumerate(pauses):
@@ -432,7 +432,7 @@ def test_watch_that_ends_after_one_event_causes_a_pause(harness: Harness) -> Non
 
 
 def test_pause_requested_by_the_server_is_limited(harness: Harness) -> None:
-    """Retry-After of a 429, at most 60 s."""
+    """Retry-After of a 429 response counts up to 60 s."""
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=20))
     assert harness.watch.step() >= 20
     harness.kube.fail("WATCH", THINGS, errors.TooManyRequests("slow down", retry_after_seconds=86400))
@@ -440,7 +440,7 @@ def test_pause_requested_by_the_server_is_limited(harness: Harness) -> None:
 
 
 def test_watch_without_contact_is_not_fresh(harness: Harness) -> None:
-    """Lists, events and bookmarks are contact. A hung watch is not."""
+    """Lists, events and bookmarks count as contact. An open watch without them does not."""
     assert harness.watch.fresh(max_silence_seconds=100)
     harness.clock.advance(101)
     assert not harness.watch.fresh(max_silence_seconds=100)
@@ -561,7 +561,7 @@ def test_missing_permission_is_reported_with_verb_and_resource(harness: Harness)
 
 
 def test_unexpected_error_does_not_end_the_watch(harness: Harness) -> None:
-    """The error is in the transport, and then in the listener."""
+    """The transport raises the first error, and the listener the second one."""
     harness.kube.fail("WATCH", THINGS, RuntimeError("a bug"))
     assert harness.watch.step() > 0
     harness.watch.step()
@@ -617,7 +617,7 @@ def test_pods_of_several_namespaces_are_combined() -> None:
         finished = raw_pod("p", namespace="one", status={"phase": "Succeeded"})
         kube.put_object("/api/v1/namespaces/one/pods/p", finished)
         assert woken.wait(5)
-        # A change in the other namespace may have set the event before.
+        # A change in another namespace may have set the event before, so the test waits for the records.
         wait_for(lambda: set(pods.records()) == {("two", "p")})
         assert pods.fresh(max_silence_seconds=60)
         assert pods.problem is None
@@ -627,7 +627,7 @@ def test_pods_of_several_namespaces_are_combined() -> None:
 
 
 def test_nodes_and_namespaces_have_their_selectors() -> None:
-    """Only nodes of the provisioner's pools, and all namespaces with their labels."""
+    """Only nodes of the provisioner's pools are watched, and all namespaces with their labels."""
     kube = FakeKube()
     kube.put_object("/api/v1/nodes/ours", raw_node("ours"))
     kube.put_object(

@@ -70,8 +70,8 @@ def test_nodes_of_a_pool_are_listed_by_the_label_of_gke(kube: FakeKube) -> None:
     ]
     assert live.list_nodes_of_pool(kube, pool, Membership()) == here
     assert live.find_nodes_of_pool(kube, pool, 3, Membership()) == (here, frozenset())
-    # Too few nodes have the label, so all nodes are listed: the name of one has the pool's prefix, and the pool in the
-    # label of another is not listed.
+    # Too few nodes have the label, so all nodes are listed: the name of gke-p-1f-abcd has the pool's prefix, and the
+    # label of n5 names a pool that GKE does not list.
     membership = Membership(by_prefix={"gke-p-1f": pool}, listed={pool, PoolName("q")})
     kube.put_object("/api/v1/nodes/gke-p-1f-abcd", raw_node("gke-p-1f-abcd", pool="q"))
     kube.put_object("/api/v1/nodes/n5", raw_node("n5", pool="unknown"))

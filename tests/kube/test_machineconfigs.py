@@ -47,11 +47,11 @@ def test_all_known_fields_are_read() -> None:
         listed_topologies=("4x4", "4x8", "2x2", "1x1"),
         workload_policy=True,
     )
-    # Generations before tpu7 have labels of another form.
+    # Generations before tpu7 have labels of this form, and no workload policies.
     assert not _parsed(raw_machine_config("tpu-v9-slice"))[0].workload_policy
 
 
-def test_missing_property_of_a_machine_type_is_that_of_its_family() -> None:
+def test_missing_property_of_a_machine_type_is_taken_from_its_family() -> None:
     defaults = {
         "systemArchitecture": "ARM64",
         "bootDiskConfig": {"types": ["hyperdisk-ml", "hyperdisk-extreme"], "defaultType": "hyperdisk-extreme"},

@@ -75,7 +75,7 @@ _SIDECAR = {**_chips(1), "restartPolicy": "Always"}
     ],
 )
 def test_chips_are_counted_as_by_the_scheduler(raw: dict[str, Any], want: int) -> None:
-    """Requests or else limits; init containers and sidecars by the scheduler's rule."""
+    """Limits count if there are no requests. Init containers and sidecars count by the scheduler's rule."""
     pod = parse_pod(raw_pod(spec=raw))
     assert pod is not None
     assert want == pod.requirements.chips
@@ -143,7 +143,7 @@ CLAIMS = [{"name": "tpu", "resourceClaimTemplateName": "all-chips"}]
     ],
 )
 def test_pod_with_claims_requests_all_chips_of_its_host(spec: dict[str, Any], chips: int, driver: str | None) -> None:
-    """Only nodes with the driver fit, which the pod need not select."""
+    """Only nodes with the driver fit, even if the pod does not select them."""
     pod = parse_pod(raw_pod(spec=spec))
     assert pod is not None
     assert (pod.requirements.chips, pod.requirements.node_selector.get(constants.TPU_DRA_DRIVER)) == (chips, driver)
@@ -420,7 +420,7 @@ def test_node_is_read_completely() -> None:
 
 
 def test_node_without_pool_is_none_and_without_creation_time_is_malformed() -> None:
-    """The pool is required by the label of the manager, and the age by decisions."""
+    """Nodes are read if they have a pool or the manager's label. Decisions need the age of a node."""
     assert parse_node(raw_node(metadata={"labels": {}})) is None
     # A user removed the label gke-nodepool from a node of the provisioner.
     ours = parse_node(raw_node(metadata={"labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}))

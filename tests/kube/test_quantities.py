@@ -53,7 +53,7 @@ def test_invalid_quantity_is_none(raw: object) -> None:
 
 
 def test_times_are_read_as_they_are_written() -> None:
-    """With seconds, or with microseconds as in leases."""
+    """Times have whole seconds, or microseconds as in leases."""
     moment = datetime(2026, 1, 2, 3, 4, 5, 678901, tzinfo=UTC)
     assert format_micro_time(moment) == "2026-01-02T03:04:05.678901Z"
     assert format_time(moment) == "2026-01-02T03:04:05Z"
@@ -82,5 +82,5 @@ def test_times_are_read_as_they_are_written() -> None:
     ],
 )
 def test_timestamp_is_read_in_utc(raw: object, want: datetime | None) -> None:
-    """RFC 3339, in the forms that Go writes."""
+    """The texts are RFC 3339, in the forms that Go writes."""
     assert parse_timestamp(raw) == want

@@ -35,7 +35,7 @@ from provisioner.model.writes import OpenCall, OpenWrite, WriteFailure, blocked_
     ],
 )
 def test_each_error_has_its_kind_of_failure(error: ClusterError, want: WriteFailure) -> None:
-    """Conflicts are read again, rejections wait for a user, and other writes may have taken effect."""
+    """A conflict needs a new read, a rejection needs a user, and after other errors the write may have taken effect."""
     assert want is failure_of(error)
 
 

@@ -1,4 +1,4 @@
-"""Node pools of nodes by GKE's record, the names of nodes, labels, and earlier lists."""
+"""The node pool of a node follows from GKE's record, the node's name and labels, and earlier lists."""
 
 from __future__ import annotations
 

@@ -79,7 +79,7 @@ def test_claims_restrict_zones_and_disks(
 )
 def test_claim_that_cannot_be_bound_is_a_problem_only_if_all_objects_are_known(claim: str, words: str) -> None:
     assert restricted("in-a", claim).problem == f"PersistentVolumeClaim default/{claim} {words}"
-    # Files of manifests have a part of the objects, without their status.
+    # Manifests contain only some of the objects, without status, so a missing object is no problem.
     assert restricted(claim, storage=replace(STORAGE, complete=False)).problem == ""
 
 

@@ -262,7 +262,7 @@ def test_rejected_node_change_is_repeated_with_growing_gaps(world: World) -> Non
     assert world.actor.alerts() == ()
 
 
-def test_back_off_of_a_node_change_is_dropped_when_it_is_no_longer_decided(world: World) -> None:
+def test_back_off_of_a_node_change_ends_when_the_change_is_no_longer_decided(world: World) -> None:
     put_pool(world)
     cordon(world.kube, NODE)
     world.kube.fail("PATCH", "/nodes/", Forbidden("nodes is forbidden"), times=1)
@@ -292,7 +292,7 @@ def test_status_is_written_only_if_the_object_is_unchanged(world: World) -> None
     assert world.actor.alerts() == ()
 
 
-def test_delete_waits_for_at_most_64_of_the_statuses_of_earlier_rounds(world: World) -> None:
+def test_delete_waits_for_at_most_64_status_writes_of_earlier_rounds(world: World) -> None:
     """The ProvisioningRequests of one tenant must not delay deletes, which save money."""
     put_pool(world)
     plan = Plan(memory=Memory(), statuses=tuple(status_of(number) for number in range(300)))
@@ -381,7 +381,7 @@ class Exhausted:
 
 
 def test_delete_that_cannot_be_submitted_is_answered_and_creates_are_sent() -> None:
-    """Creates are sent even if no delete can be submitted."""
+    """The executor of deletes has no thread; creates have an executor of their own."""
     world = World()
     put_pool(world)
     world.actor.slow_executor = Exhausted()  # type: ignore[assignment]

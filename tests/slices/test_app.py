@@ -90,13 +90,13 @@ def process() -> Iterator[Process]:
     made.end()
 
 
-def test_only_candidate_acquires_the_lease_and_wakes_the_loop(process: Process) -> None:
+def test_single_candidate_acquires_the_lease_and_wakes_the_loop(process: Process) -> None:
     assert not process.controller.loop.is_leader()
     process.controller.start()
     assert process.controller.loop.wake.wait(5)
     assert process.kube.object(LEASE) is not None
     never = threading.Event()
-    # A watch may have woken the loop before the Lease was acquired.
+    # A watch may have woken the loop before the Lease was acquired, so the test polls for up to 5 s.
     assert any(process.controller.loop.is_leader() or never.wait(0.01) for _ in range(500))
     assert 0 < process.controller.actor.lease_seconds() <= 30
 
@@ -212,7 +212,7 @@ def test_provider_gce_needs_no_proof_and_lists_node_groups() -> None:
         assert not loop.pools.fetch()
         assert loop.pools.problem.startswith("Compute Engine does not list the node pools: ")
         assert "CustomResourceDefinitions" in loop.pools.problem
-        # This is the only label of their nodes that tenants cannot choose.
+        # Nodes are selected by the one label that tenants cannot choose for the nodes of their groups.
         trusted = f"{constants.TRUSTED_GROUP_NAMESPACE}=slices"
         assert process.controller.actor.gate.node_namespace == "slices"
         loop.watches.nodes.step()

@@ -66,7 +66,7 @@ class Stage:
         self.seconds += 1.0
 
 
-def test_document_has_the_time_of_serving_which_does_not_change_its_version() -> None:
+def test_time_of_serving_is_in_the_document_but_does_not_change_its_version() -> None:
     """The page sets its clock by served_at, because the time of the last decision may be long ago."""
     stage = Stage()
     stage.act(0)
@@ -148,7 +148,7 @@ def test_view_is_built_at_most_twice_per_second(monkeypatch: pytest.MonkeyPatch)
 
 
 def test_follower_has_no_view_and_names_the_leader() -> None:
-    """The last view of a former leader is outdated. The document names the leader; a change of leader is a version."""
+    """The last view of a former leader is outdated. A change of the leader increases the version."""
     stage = Stage()
     stage.act(0)
     stage.board.leading = False
@@ -210,7 +210,7 @@ def test_page_about_has_the_cluster_and_capacity_the_waiting_chips() -> None:
 
 @pytest.mark.parametrize("name", ["board", "about", "capacity", "workloads", "slices", "pools", "timeline", "activity"])
 def test_etag_depends_on_process_and_version(name: str) -> None:
-    """A round without changes keeps the tag. The tag names the process because each counts versions from 1."""
+    """A round without changes keeps the tag. Tags of two processes differ, because each counts versions from 1."""
 
     def tag(stage: Stage) -> str:
         stage.later()
@@ -238,7 +238,7 @@ def namespaces(journal: Journal) -> Counter[str]:
 
 
 def test_full_journal_keeps_entries_of_quiet_namespaces() -> None:
-    """A full journal drops the oldest entry of the namespace with most entries; no namespace counts as one."""
+    """The oldest entry of the namespace with most entries is dropped. Entries without a namespace count as one more."""
     journal = Journal()
     write(journal, "quiet", 20)
     write(journal, "", 30)
@@ -257,7 +257,7 @@ def test_full_journal_with_one_entry_per_namespace_drops_the_oldest() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))
 def test_full_journal_keeps_nearly_equal_numbers_of_entries_per_namespace(writes: list[tuple[str, int]]) -> None:
-    """A namespace that lost entries has at most one fewer than any other. Its last entries are kept, in order."""
+    """A namespace that lost entries has at most one fewer than any other. Each keeps its last entries, in order."""
     journal, written = Journal(most=20), list[str]()
     for namespace, times in writes:
         write(journal, namespace, times)

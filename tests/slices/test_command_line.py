@@ -18,7 +18,7 @@ from provisioner.settings import readable
 from tests.support.kubeconfig import write_kubeconfig
 from tests.support.settings import REQUIRED, settings
 
-#: Some of these tests start a Python process.
+#: Time-out in seconds of each test, because some tests start a Python process.
 pytestmark = pytest.mark.timeout(60)
 
 COMPLETE = REQUIRED | {"GKE_ENDPOINT": "http://127.0.0.1:9"}
@@ -118,7 +118,7 @@ def test_invalid_flags_exit_with_code_2(arguments: list[str]) -> None:
 
 
 def command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-    """Run `tpu-provisioner` in a process of its own, with only these settings in the environment."""
+    """Run `tpu-provisioner` in a new process, which gets no required settings except those in `environment`."""
     kept = {key: value for key, value in os.environ.items() if key not in COMPLETE}
     return subprocess.run(
         [sys.executable, "-m", "provisioner", *arguments],

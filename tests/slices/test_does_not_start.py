@@ -44,12 +44,12 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
         shown = [*attention(document), *(line for each in found for line in lines(each))]
         assert [part for line in shown for part in wrapped(line, 80) if len(part) > 80] == []
         if name.startswith("pod/") and not cause.in_events:
-            # These worlds have no such pod, or the provisioner does not watch it.
+            # The pod is skipped: in this world it does not exist, or the provisioner does not watch it.
             continue
         assert "\n".join(shown).count("[GCE_") <= 1, "the text of GKE is repeated"
         answer = flat("\n".join(shown[:3]))
         assert [words for words in (*said, cause.place) if words not in answer] == [], name
-        # A stalled provisioner may not have seen the workload yet, so a missing one is not a mistake of the user.
+        # A stalled provisioner may not have seen the workload yet, so the output must not claim that it does not exist.
         assert found or "it does not exist" not in "\n".join(nothing_found(document, name, ""))
 
     page = json.loads(world.board.everything()[1])
@@ -59,7 +59,7 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     seen = banners if cause.for_all else [f"{each['reason']} {each['next_step']}" for each in rows]
     assert [words for words in said if words not in flat("; ".join(seen))] == []
     assert page["leading"], "the page says who leads"
-    # The slice of the other JobSet shows no fault.
+    # The slice of the second JobSet runs, because the fault does not concern it.
     if document.view is not None:
         assert [each.state.value for each in document.view.slices if "healthy" in each.id] == ["running"]
 

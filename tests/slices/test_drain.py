@@ -29,7 +29,7 @@ class Drained:
 
     code: int
     text: str
-    #: Duration of its wait in seconds.
+    #: Time in seconds that the command waited.
     seconds: float = 0.0
 
 
@@ -60,7 +60,7 @@ class Person:
         )
 
     def __call__(self, *, patience_seconds: float = 0.0) -> Drained:
-        """Run the command with this time-out in seconds; 0 does not wait."""
+        """Run the command with the time-out `patience_seconds`; with 0, the command does not wait."""
         world, lines = self.world, list[str]()
         began, steps = world.clock(), list(self.meanwhile)
 
@@ -129,7 +129,7 @@ def test_pool_of_a_living_jobset_is_reported_with_the_jobset(world: World) -> No
 
 
 def test_pool_kept_for_a_suspended_jobset_is_reported_with_the_setting() -> None:
-    """Without the setting, the controller would delete the pool, so the command does not name the JobSet as user."""
+    """The setting keeps the pool, not the JobSet: without the setting, the controller would delete the pool."""
     world = World(keep_suspended=True)
     pool = world.run_to_use()
     world.remove_leader()
@@ -180,7 +180,7 @@ def test_pool_with_another_workloads_pod_is_reported_with_the_pod(world: World) 
     done = Person(_paused(world))()
     assert done.code == 1
     assert "Pod other/notebook needs it" in done.text
-    # A user removes the label that names the pool of the node: GKE's record has the name as well.
+    # A user removes the label with the node's pool. GKE's annotation on the node still names the pool.
     recorded = {constants.APPLIED_LABELS: f"{constants.NODE_POOL}={pool}"}
     edited = {"metadata": {"labels": {constants.NODE_POOL: None}, "annotations": recorded}}
     world.kube.patch(f"/api/v1/nodes/gke-test-{pool}-0", edited)
@@ -234,7 +234,7 @@ def test_missing_controller_is_reported_with_the_command_that_starts_it(
 
 
 def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> None:
-    """A missing Lease means that no controller runs. A Lease that may not be read means nothing."""
+    """A missing Lease means that no controller runs. If the read is forbidden, it is unknown whether one runs."""
     world.run_to_use()
     world.kube.remove_object(_LEASE)
     assert "No process has held" in Person(_paused(world))().text
@@ -243,7 +243,7 @@ def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> 
 
 
 def test_drain_with_a_kubeconfig_of_another_cluster_exits_with_1(world: World) -> None:
-    """GCP_CLUSTER is another cluster than the kubeconfig's: its empty list of pools proves nothing about this one."""
+    """GCP_CLUSTER is not the cluster of the kubeconfig, so its empty list of pools proves nothing."""
     done = Person(_paused(world), certificate=OTHER_CERTIFICATE)()
     assert done.code == 1
     assert "No node pool" not in done.text

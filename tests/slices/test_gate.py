@@ -47,7 +47,7 @@ def world() -> World:
 
 
 def put_jobset(world: World, *, uid: str = "uid-of-train", **changes: Any) -> None:
-    """Put the JobSet that the pool was created for, or another one with its name if the UID is given."""
+    """Put the JobSet that the pool was created for, or, with another `uid`, a second JobSet of the same name."""
     world.kube.put_object(jobset_path("train"), jobset_of("train", uid=uid, **changes))
 
 
@@ -123,7 +123,7 @@ def test_unconfirmed_reason_keeps_the_pool(
 
 @pytest.mark.parametrize("reason", [DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED])
 def test_suspended_jobset_keeps_its_pool_if_the_setting_says_so(world: World, reason: DeleteReason) -> None:
-    """A provisioner that does not watch its namespace decides so. If the JobSet has also ended, the delete passes."""
+    """A process that does not watch the namespace may decide this delete. The gate permits it once the JobSet ended."""
     gate = replace(world.gate, keep_suspended=True)
     put_jobset(world, **SUSPENDED)
     with pytest.raises(NeededError, match="is suspended and keeps it"):
@@ -151,7 +151,7 @@ def test_pool_of_an_ended_jobset_with_malformed_templates_is_deleted(world: Worl
 
 
 def test_pool_without_namespace_is_kept(world: World) -> None:
-    """Without the namespace every JobSet would seem to be deleted."""
+    """A live read without the namespace finds no JobSet, as if the JobSet were deleted."""
     with pytest.raises(KeptError, match="in which namespace"):
         world.gate.pass_through(a_delete(namespace=""))
 
@@ -199,7 +199,7 @@ def test_pod_without_chips_of_an_ended_jobset_does_not_keep_the_pool(world: Worl
 
 _CLASSES = "deviceclass.resource.kubernetes.io/"
 _INIT = {"name": "init", "resources": {"limits": {f"{_CLASSES}tpu.google.com": "4"}}}
-#: Status of a pod for which the scheduler created a claim: an administrator maps the resource name to a device class.
+#: Status of a pod for which the scheduler created a claim, because a DeviceClass defines the resource name.
 _CLAIMED = {"phase": "Running", "extendedResourceClaimStatus": {"resourceClaimName": "stray-x", "requestMappings": []}}
 
 
@@ -400,7 +400,7 @@ _JOB = object_path("jobs", "train", namespace=NAMESPACE, root=PLAIN_JOB.root)
 def test_pool_of_a_job_is_deleted_only_if_a_live_read_shows_its_end(
     world: World, *, changes: dict[str, Any] | None, kept: bool
 ) -> None:
-    """The Job must have the same name and UID and the annotation. Even without it, pods on the nodes keep the pool."""
+    """A Job keeps the pool only with the right UID and the annotation. Otherwise pods on the nodes still keep it."""
     if changes is not None:
         world.kube.put_object(_JOB, raw_job("train", namespace=NAMESPACE, **changes))
     delete = a_delete(kind=WorkloadKind.JOB)
@@ -432,7 +432,7 @@ def stuck_delete() -> Delete:
 
 
 def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
-    """The leader runs and its follower can never be bound; the setting replaces such pools."""
+    """The leader runs and its follower can never be bound; the settings can allow the replacement of such a pool."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
     world.gate.pass_through(stuck_delete())
@@ -440,7 +440,7 @@ def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
 
 
 def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World) -> None:
-    """The pods of the workload are of kind POD, and the pods on a node are of kind JOB."""
+    """The pool's owner is of kind POD, but the gate reads the pods on its nodes as pods of a Job."""
     metadata = {
         "labels": {constants.COMPLETION_INDEX: "1", "batch.kubernetes.io/job-name": "train"},
         "ownerReferences": [reference("Job", "train", "batch/v1")],
@@ -501,7 +501,7 @@ def test_public_reason_names_only_pods_of_the_workloads_namespace(world: World) 
 
 
 def test_pod_of_another_workload_keeps_the_pool_of_a_stuck_slice(world: World) -> None:
-    """Only the stuck slice's own pods do not keep its pool; the other pods on it would lose their work."""
+    """The stuck slice's own pods do not keep its pool, but a pod of another workload would lose its work."""
     put_job_pod(world, "1", node="")
     put_pod(world)
     with pytest.raises(KeptError, match="other/stray"):
@@ -526,7 +526,7 @@ def settle(world: World) -> float:
 
 
 def test_pool_that_has_to_settle_is_cordoned_for_a_minute_before_its_delete(world: World) -> None:
-    """Until then a pod may be bound for which the scheduler chose a node before the cordon."""
+    """During this minute, a pod may still be bound to a node that the scheduler chose before the cordon."""
     assert settle(world) == BINDING_SECONDS
     assert [cordoned(world, node) for node in (NODE, SECOND)] == [(True, True), (True, True)]
     world.clock.advance(59.0)
@@ -560,7 +560,7 @@ def test_pod_that_is_bound_while_the_pool_settles_keeps_it(world: World) -> None
     ],
 )
 def test_settling_time_restarts_after_a_change(world: World, change: Callable[[World], object]) -> None:
-    """In between, the scheduler may have chosen one of the nodes for a pod."""
+    """While a node was not cordoned, the scheduler may have chosen it for a pod."""
     settle(world)
     world.clock.advance(60.0)
     change(world)

@@ -110,7 +110,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
 
 @pytest.mark.parametrize(("nodes", "node_lists"), [(0, 4), (1, 4), (256, 4), (501, 7)])
 def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
-    """Three lists of nodes have pages of 500 nodes; the list of open nodes in the last look is empty."""
+    """Three lists of all nodes have pages of 500 nodes. The last look lists only uncordoned nodes and finds none."""
     kube = LargeKube(FakeClock(), nodes=nodes)
     Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
     made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
@@ -149,7 +149,7 @@ def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, close
 
 @pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
 def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: bool) -> None:
-    """A process that was suspended during the look repeats it. If three looks are slow, the API server is."""
+    """A slow look is repeated, because the process may have been suspended. After three, the API server is slow."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
     # The gate lists nodes twice at its beginning, and twice in each look.

@@ -1,4 +1,4 @@
-"""TPU generations known only from MachineConfigs of the cluster: from the first pod to the delete. Also Arm hosts."""
+"""Pools of TPU generations that only MachineConfigs of the cluster define, from create to delete, also on Arm hosts."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def _register(world: World, pool_name: PoolName, **labels: str) -> list[str]:
 
 @pytest.mark.parametrize(("arch", "selected"), [("amd64", False), ("arm64", False), ("arm64", True)])
 def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selected: bool) -> None:
-    """Until the cluster lists the generation, its pods count as invalid. Pods may select any architecture."""
+    """Until a MachineConfig lists the generation, its pods count as invalid. Pods may select any architecture."""
     world = World()
     spec = _spec("tpu9x", "4x4", **({constants.ARCH: arch} if selected else {}))
     _put(world, spec, hosts=4)
@@ -65,7 +65,7 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     _put(world, spec, hosts=4, node=nodes[0])
     world.rounds(50, every_seconds=15)
     assert [*world.gke.pools] == [pool.name]
-    # A selector that the catalogue does not predict is reported in one Event. The nodes have the label.
+    # An Event reports the selector, because the catalogue does not predict the label; the nodes have it anyway.
     told = [each.message for each in world.recorder.told if each.reason == constants.UNKNOWN_SELECTOR]
     assert any(f"{constants.ARCH}=arm64" in each for each in told) is selected
     world.complete()
@@ -150,7 +150,7 @@ def test_pool_of_a_lost_machine_type_counts_with_its_chips(lose: Callable[[World
 
 
 def test_no_decision_is_made_without_machine_configs_that_are_listed_in_the_same_round() -> None:
-    """The watch was synced between the read of its records and the check that it is synced."""
+    """The watch became synced between the read of its empty records and the check that it is synced."""
     world = World(max_chips=16)
     pool = _running(world)
     world.put_jobset("more")

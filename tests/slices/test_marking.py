@@ -1,6 +1,6 @@
 """Marks and affinity of pods as the webhook server writes them.
 
-tests/e2e/test_placement_policy.py compares more pods with the changes of the policy.
+tests/e2e/test_placement_policy.py compares these changes with the admission policy's, for more pods.
 """
 
 from __future__ import annotations

@@ -176,7 +176,6 @@ def test_failure_of_a_policy_call_is_not_taken_for_one_of_the_pool(
 
 
 def test_policy_whose_create_lost_its_answer_is_found_by_the_next_attempt(world: World) -> None:
-    """If the answer of the policy's create is lost, the next attempt finds the policy."""
     world.gke.fail_next("create_workload_policy", FailureKind.UNKNOWN_OUTCOME, after_effect=True)
     assert refusal(world).kind is FailureKind.UNAVAILABLE
     assert send(world).failure is None

@@ -154,7 +154,7 @@ def test_autopilot_cluster_is_rejected() -> None:
 
 
 def test_assume_same_cluster_replaces_the_proof() -> None:
-    """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove it."""
+    """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove that both are the same."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.proof.assume = True
     world.round()

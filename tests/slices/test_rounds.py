@@ -120,7 +120,7 @@ def test_metrics_show_leadership_proof_and_watches() -> None:
 
 
 def test_kind_without_crd_has_no_metrics() -> None:
-    """Earlier values disappear when the CRD is deleted. A kind that may not be read has metrics: not synced."""
+    """Earlier values disappear when the CRD is deleted. A kind that RBAC forbids to read has metrics, as not synced."""
     world = World()
     sets = FakeWatch[Workload](dict)
     workloads = {**world.watches.workloads, WorkloadKind.LEADER_WORKER_SET: sets}

@@ -55,7 +55,7 @@ def conditions(world: World) -> dict[str, tuple[str, str]]:
 
 
 def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:
-    """Without the right, Kueue never learned of the pool, which was paid for 24 h."""
+    """Without the right to write the status, Kueue never learned of the pool, which was paid for 24 h."""
     world = requesting()
     forbidden = errors.Forbidden("cannot patch provisioningrequests/status", status=403)
     world.kube.fail("PATCH", "/status", forbidden, times=10**6)

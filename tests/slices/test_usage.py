@@ -111,7 +111,7 @@ class Watched(World):
         return [(stage.value, took) for stage, took in measured]
 
 
-def test_each_stage_is_measured_once_since_the_leader_is_unschedulable() -> None:
+def test_stage_is_measured_once_from_when_the_leader_became_unschedulable() -> None:
     """The time before the first decision counts as well, because the provisioner may not have been running."""
     world = Watched(make_jobset())
     world.now = after(100)

@@ -25,7 +25,7 @@ def read(name: str) -> tuple[tpu.Accelerator, tpu.MachineType, Machine]:
 
 
 def hosts_by_catalogue(offer: tpu.Accelerator, name: str) -> dict[str, int]:
-    """Return the hosts of every topology that a machine type can form."""
+    """Return the number of hosts of every topology that a machine type can form."""
     return {
         str(topology): shape.nodes(1)
         for topology in offer.topologies()
@@ -35,7 +35,7 @@ def hosts_by_catalogue(offer: tpu.Accelerator, name: str) -> dict[str, int]:
 
 
 def hosts_by_simulator(machine: Machine, offer: tpu.Accelerator) -> dict[str, int]:
-    """Return the hosts of every topology of the accelerator, as the simulated GKE calculates them."""
+    """Return the number of hosts of every topology of the accelerator, as the simulated GKE calculates it."""
     found = {str(topology): machine.hosts_of(str(topology)) for topology in offer.topologies()}
     return {topology: hosts for topology, hosts in found.items() if hosts is not None}
 

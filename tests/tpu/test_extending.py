@@ -66,11 +66,11 @@ def test_table_has_priority_over_contradicting_offers() -> None:
     ]
     assert found[0].endswith("8 chips of tpu-v6e-slice, 2x2 alone, and used as 4 chips of tpu-v6e-slice, 2x2 alone")
     assert _made_of(V6E, "2x2", 4) == ("ct6e-standard-4t", 1)
-    # The accelerator has no machine type left.
+    # tpu9y has no machine type left, so the accelerator is not added.
     assert "tpu9y" not in tpu.ACCELERATORS
 
 
-def test_slices_without_vms_of_four_chips_consist_of_the_largest() -> None:
+def test_slices_without_vms_of_four_chips_consist_of_the_largest_vms() -> None:
     machines = (_machine("tpu9x-1t", 1, "1x1"), _machine("tpu9x-8t", 8, "2x4"))
     tpu.extend([_offer("tpu9x", *machines, topologies="1x1 2x4 4x4")])
     assert _made_of("tpu9x", "4x4", 8) == ("tpu9x-8t", 2)

@@ -151,7 +151,7 @@ def test_every_small_box_that_the_rule_does_not_allow_is_rejected(label: str, mo
     ],
 )
 def test_topology_that_only_follows_the_rule_has_a_warning(*, label: str, topology: str, documented: bool) -> None:
-    """The shape is valid, and GKE decides."""
+    """The shape is valid, but GKE may reject it."""
     shape = tpu.resolve(label, topology, 4)
     assert shape.documented is documented
     if documented:
@@ -188,7 +188,7 @@ def test_every_listed_topology_is_valid_and_has_a_default_disk(label: str, docum
     ("pods", "chips", "nodes"), [(0, 4, 1), (1, 4, 1), (2, 4, 1), (3, 4, 2), (5, 2, 2), (8, 1, 1), (9, 1, 2), (3, 8, 3)]
 )
 def test_single_host_pool_has_the_nodes_that_its_pods_fill(pods: int, chips: int, nodes: int) -> None:
-    """Several pods may share a VM, several VMs one pool."""
+    """Several pods may share a VM, and several VMs may be in one pool."""
     assert tpu.resolve(V6E, "2x4", chips, "ct6e-standard-8t").nodes(pods) == nodes
 
 
@@ -273,7 +273,7 @@ def test_invalid_request_is_rejected_with_the_nearest_valid_values(
 
 
 def test_long_topology_is_rejected_without_being_cached() -> None:
-    """A text of 50,000 digits is not computed with, quoted or cached."""
+    """A text of 50,000 digits is neither converted to a number nor quoted nor cached."""
     before = shapes._outcome.cache_info().currsize
     with pytest.raises(tpu.ShapeError) as caught:
         tpu.resolve(V4, "9" * 50_000, 4)

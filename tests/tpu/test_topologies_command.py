@@ -58,7 +58,7 @@ def test_unlisted_topologies_are_counted_and_shown_with_all(label: str, capsys: 
 
 
 def test_machine_type_on_request_has_a_note_and_no_rows(capsys: pytest.CaptureFixture[str]) -> None:
-    """The machine type has the same slices as another one, so that rows would be repeated."""
+    """The machine type has the same slices as another one, so its rows would be repetitions."""
     rows, notes = table(capsys, "tpu7x")
     assert {row[3] for row in rows} == {"tpu7x-standard-1t", "tpu7x-standard-4t"}
     assert "tpu7x-ultranet-4t has the same slices as tpu7x-standard-4t" in notes[-1]

@@ -99,7 +99,7 @@ def test_other_controller_of_a_job_is_read(managed_by: str | None, want: str) ->
 
 
 @pytest.mark.parametrize("place", ["labels", "annotations"])
-def test_job_whose_pods_count_as_a_jobsets_has_a_problem(place: str) -> None:
+def test_job_whose_pods_count_for_a_jobset_has_a_problem(place: str) -> None:
     """Otherwise, its pods would not be served, without any report."""
     raw = sweep()
     raw["spec"]["template"]["metadata"] = {place: {constants.JOBSET_NAME: "train"}}
@@ -144,7 +144,7 @@ def test_number_of_concurrent_pods_is_that_of_the_job_controller(spec: dict[str,
 )
 @pytest.mark.parametrize("live", [False, True])
 def test_job_lives_unless_it_ended_or_is_suspended(*, changes: dict[str, Any], lives: bool, live: bool) -> None:
-    """Both with the complete object, as in a watch, and without its template, as before a delete."""
+    """The result is the same for the complete object, as in a watch, and without its template, as before a delete."""
     raw = sweep(metadata=changes.get("metadata"), **changes.get("spec", {}))
     raw["status"]["conditions"] = [{"type": type_, "status": each} for type_, each in changes.get("conditions", ())]
     assert parsed(PLAIN_JOB.without_templates(raw) if live else raw).lives is lives

@@ -345,7 +345,7 @@ def test_subgroups_that_are_no_slices_have_a_problem(raw: dict[str, Any], annota
 @pytest.mark.parametrize(
     ("policy_type", "want"), [("LeaderWorker", "a-subgroup-0-1"), ("LeaderExcluded", None)], ids=str
 )
-def test_leader_without_chips_on_a_host_is_a_pod_of_subgroup_0_only_if_it_is_in_it(
+def test_leader_without_chips_is_a_pod_of_subgroup_0_only_if_the_policy_includes_it(
     policy_type: str, want: str | None
 ) -> None:
     raw = raw_pod(

@@ -31,7 +31,7 @@ def chips_of(raw: dict[str, Any]) -> int:
 
 
 def test_pod_of_a_controller_belongs_to_the_controller() -> None:
-    """The UID is one of the namespace, because users write owner references. Events have that of the controller."""
+    """Users write owner references, so the UID is hashed with the namespace. Events have the UID of the controller."""
     pod = parsed(raw_plain_pod("web-5d9-x", REPLICA_SET))
     uid = uid_in("default", "uid-of-web-5d9")
     assert (pod.kind, pod.workload_name, pod.workload_uid) == (WorkloadKind.POD, "ReplicaSet.web-5d9", uid)
@@ -63,8 +63,8 @@ def test_pod_is_read_depending_on_the_setting_and_its_controller(
 ) -> None:
     """Pods of DaemonSets and static pods are created for existing nodes, so they are no demand.
 
-    Once it is bound, any pod with chips occupies its node. Otherwise a pod that names a DaemonSet as its owner would
-    make the pods for which the node was created look refused by the scheduler.
+    Any bound pod with chips occupies its node. If a pod that names a DaemonSet as its owner did not count, the
+    scheduler would seem to refuse the pods for which the node was created.
     """
     assert (parse_pod(raw, serve_pods=serve_pods) is not None) is want
     raw["spec"]["nodeName"] = "node"

@@ -149,7 +149,7 @@ def test_child_job_of_an_unserved_jobset_is_not_changed(jobset: Json | None) -> 
     ],
 )
 def test_job_that_gets_no_pool_gets_no_key(selector: dict[str, str], by: dict[str, Any]) -> None:
-    """With the key, the pods would wait indefinitely for nodes that have it."""
+    """Pods with the key in their selector would wait indefinitely, because no node would have the key."""
     for one in (job({**OWN, **selector}), job({**OWN, **selector}, owner="", annotations={constants.SERVE: "true"})):
         assert reviewed(one, ALL, by=judge_by(**by)) == Answer()
 

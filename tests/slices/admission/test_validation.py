@@ -308,7 +308,7 @@ def test_only_the_shape_of_pods_is_checked_if_serve_pods_does_not_select_them(ra
 @pytest.mark.parametrize("by", [USUAL, UNSERVED], ids=["served", "unserved"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 300])
 def test_deployment_on_several_hosts_gets_the_reason_and_is_admitted(replicas: int, by: Judge) -> None:
-    """Nodes that are not created here may serve the pods."""
+    """Nodes that the provisioner did not create may serve the pods."""
     found = created(deployment(replicas, pod_spec()), by=by)
     (warning,) = found.warnings
     assert found.denied == ""
@@ -320,7 +320,7 @@ def test_deployment_on_several_hosts_gets_the_reason_and_is_admitted(replicas: i
 @pytest.mark.parametrize("topology", ["2x2x1", "2x2x2", "2x2x4"])
 @pytest.mark.parametrize("replicas", [0, 1, 2, 3, 4, 5, 257, 10_000])
 def test_no_number_of_replicas_is_rejected(build: Callable[..., Json], topology: str, replicas: int) -> None:
-    """An autoscaler changes it."""
+    """An autoscaler may change the number of replicas."""
     raw = build(replicas, pod_spec(topology=topology))
     assert created(raw, by=judge_by(max_chips=8)).denied == ""
 

@@ -1,4 +1,4 @@
-"""Child Jobs that each have fewer pods than their slice has hosts: together one slice, or not bought."""
+"""Child Jobs with fewer pods than their slice has hosts: several Jobs fill a slice together, or get no pool."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ def planned(replicas: int, parallelism: int, annotations: dict[str, Any], **how:
 def test_child_jobs_get_one_pool_for_each_slice_that_they_fill(
     replicas: int, parallelism: int, annotations: dict[str, Any], pools: int, problem: str
 ) -> None:
-    """Eight child Jobs with one pod each got eight pools of eight hosts."""
+    """In the past, eight child Jobs with one pod each got eight pools of eight hosts."""
     plan = planned(replicas, parallelism, annotations)
     assert [create.request.hosts for create in plan.creates] == [8] * pools
     notices = [each.message for each in plan.notices if each.reason == constants.INVALID_REQUEST]

@@ -156,7 +156,7 @@ OF_THE_POD = {**FORGED_JOB, "uid": pods_of(None, 1)[0].uid}
 def test_pod_with_the_owner_of_another_namespace_is_a_workload_of_its_own(
     owner: dict[str, Any] | None, forged: dict[str, Any], hours: int
 ) -> None:
-    """Users write owner references. The limits of each namespace hold, and no pod stops those of another namespace."""
+    """Users write owner references, which must not affect limits or pods of another namespace."""
     (own,), (other,) = pods_of(owner, 1), pods_of(forged, 1, namespace="evil")
     other = replace(other, created_at=own.created_at + timedelta(hours=hours))
     workloads, found = with_owners({}, (own, other))

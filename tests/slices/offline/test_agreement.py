@@ -61,7 +61,7 @@ class AppliedWorld(World):
             workload = workloads.KINDS[kind].parse({**raw, "metadata": created}) if is_served else None
             if workload is not None:
                 self.workloads[workload.uid] = workload
-            # With `managedBy`, another controller creates the pods in another cluster.
+            # With `managedBy`, another controller creates the pods in another cluster, so none are added here.
             if "managedBy" not in raw["spec"]:
                 pods = filter(None, map(parse_pod, pods_of(raw)))
                 self.put(*(self._admitted(pod, workload) for pod in pods))

@@ -226,7 +226,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
 
 
 def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
-    """If it failed, each retry by Kueue would fail as well, and the pool of the next try would not be used."""
+    """If the request failed, each retry by Kueue would fail as well, and the pool of the next try would not be used."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):
@@ -356,7 +356,7 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     assert {each.name for plan in world.plans for each in plan.statuses} == {"r0"}
 
 
-def test_place_at_a_capacity_that_was_out_of_stock_is_not_in_a_status() -> None:
+def test_place_in_the_line_for_capacity_out_of_stock_is_not_in_the_status() -> None:
     """Each new pool changes the places of all requests that wait for the capacity, and would cause as many writes."""
     world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
     world.run(2)
@@ -451,7 +451,7 @@ def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
 
 
 def test_buffer_beyond_a_limit_does_not_keep_a_smaller_buffer_waiting() -> None:
-    """The smaller buffer waited without end, for workloads that did not exist."""
+    """In the past, the smaller buffer waited indefinitely for the larger one, which no workload used."""
     world = Asking(max_chips=12)
     world.templates["default", "large"] = make_requirements(topology="2x2x4")
     world.ask(raw_buffer("large", replicas=1, podTemplateRef={"name": "large"}))

@@ -188,7 +188,7 @@ def test_pool_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> Non
 
 
 def test_no_pool_is_created_while_nodes_of_another_pool_have_the_labels_of_the_slice() -> None:
-    """Otherwise the scheduler could bind pods of the slice to both. After a minute without success, it is created."""
+    """Otherwise the scheduler could bind pods of the slice to both pools. The create waits for at most a minute."""
     larger = make_jobset("train", parallelism=4, template=make_requirements(topology="2x2x4"))
     for rejected in (False, True):
         world = marked_world(deletion_delay_seconds=3600.0)

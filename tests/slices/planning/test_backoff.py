@@ -176,7 +176,7 @@ def test_rejection_after_a_pool_failure_starts_with_the_shortest_wait() -> None:
     ],
 )
 def test_first_refused_slice_that_still_has_pods_is_tried_first(gone: set[str], soon: list[str]) -> None:
-    """After the pods of the first slice were deleted, the next pool came a day later instead of after 40 minutes."""
+    """In the past, after the first slice lost its pods, the next pool was created after a day, not after 40 minutes."""
     ids = {name: SLICE._replace(group_key=GroupKey(name)) for name in "abc"}
     last = Backoff(failure=failure(FailureKind.UNSCHEDULABLE), failures=1, since=NOW, until=NOW)
     present = {each for name, each in ids.items() if name not in gone}

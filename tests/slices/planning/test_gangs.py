@@ -38,7 +38,7 @@ def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) 
 
 
 def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
-    """Return a `refuse_create`: GKE is out of stock while at least `pools` pools exist, with those being deleted."""
+    """Return a `refuse_create` of a zone that is out of stock while `pools` pools exist or are being deleted."""
     return lambda _: STOCKOUT if len(world.pools) >= pools else None
 
 
@@ -61,7 +61,7 @@ def reasons(world: World) -> list[DeleteReason]:
 
 
 def test_ready_slice_is_held_until_the_other_slice_is_ready() -> None:
-    """The leader of a held slice is not bound. Then both nodes of both pools are assigned in one round."""
+    """The leader of a held slice is not bound. When both slices are ready, all nodes are assigned in one round."""
     workload = gang()
     world = world_of(workload, pools=1)
     world.live(100)

@@ -56,7 +56,7 @@ def test_pool_gets_the_taint_and_its_nodes_get_the_label_that_jobset_documents()
     world.step()
     pool = _pool(world)
     assert pool.taints == (_TAINT,)
-    # Kubelets and GKE reject labels of k8s.io.
+    # Kubelets and GKE reject labels of k8s.io, so the nodes get the label after they have registered.
     assert not any("k8s.io" in key for key in pool.labels)
     world.put(*(make_node(pool, index, labels=pool.labels) for index in range(2)))
     world.put(replace(pool, status=PoolStatus.RUNNING))

@@ -46,7 +46,7 @@ def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
     (name,) = world.pools
     announce(world, name, labels, taints=taints)
     if labels and words:
-        # Maintenance of another host begins later.
+        # Maintenance of another host begins later, so the Event has the time of the first host.
         other = next(each for each in reversed(world.nodes.values()) if each.pool_name == name)
         world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
