@@ -1,4 +1,4 @@
-"""Capacity choices in the form that users write; waits."""
+"""Capacity choices in the form that users write; budgets and times of waits."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.model.choices import CapacityChoice, parse_choices, parse_zones
 
 ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
 SPOT = CapacityChoice(kind=CapacityKind.SPOT)
-#: Reason, and both alternatives.
+#: Message on queued capacity: the reason, and both alternatives.
 NOT_SERVED = ("queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests",)
 
 
@@ -149,7 +149,7 @@ _WRITTEN = st.one_of(_TERMS, st.tuples(_TERMS, _ZONES).map("@".join))
 @settings(max_examples=20)
 @given(st.lists(_WRITTEN, max_size=6, unique=True))
 def test_choices_are_shown_as_they_are_written(parts: list[str]) -> None:
-    """Each part is one choice. The text of a choice is its part, with blanks instead of the signs."""
+    """Each part is one choice. The text of a choice is its part, with words instead of the signs."""
     choices = parse_choices(", ".join(parts))
     assert len(choices) == len(parts)
     for part, choice in zip(parts, choices, strict=True):

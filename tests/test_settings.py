@@ -170,7 +170,7 @@ def test_option_that_needs_gke_is_rejected_without_it(changes: dict[str, str], w
             "MAX_CHIPS_PER_ACCELERATOR",
             "tpu-v5p-slice=1024, tpu9x=8, *=0",
             "max_chips_per_accelerator",
-            # Only the cluster may know the generation.
+            # A generation that the built-in table lacks is accepted, because the cluster may have it.
             (("tpu-v5p-slice", 1024), ("tpu9x", 8), ("*", 0)),
         ),
         ("ALLOWED_RESERVATIONS", "r1, other-project/r2", "allowed_reservations", ("r1", "other-project/r2")),
@@ -397,7 +397,7 @@ def test_invalid_boolean_is_rejected(text: str) -> None:
     ],
 )
 def test_most_specific_price_counts(accelerator: str, capacity: CapacityKind, want: int) -> None:
-    """Accelerator and capacity type, then only the accelerator, then only the capacity type."""
+    """The order is: accelerator and capacity type, only the accelerator, only the capacity type, neither."""
     prices = parse_prices("tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2, */reservation=4, *=0.000005")
     assert prices.per_hour(accelerator, capacity, 1_000_000) == want
 
@@ -418,7 +418,7 @@ def test_capacity_without_a_price_has_none() -> None:
         pytest.param("team-a", "slices", True, id="namespace of the groups is not served"),
     ],
 )
-def test_namespace_of_the_groups_that_is_not_served_is_warned_of(served: str, groups_in: str, *, warned: bool) -> None:
+def test_unserved_namespace_of_node_groups_causes_a_warning(served: str, groups_in: str, *, warned: bool) -> None:
     environment = {**_ON_GCE, **_CLOSED, "SERVED_NAMESPACES": served, "NODE_GROUP_NAMESPACE": groups_in}
     found = tuple(warnings_about(read_settings(environment)))
     assert [each for each in found if "NODE_GROUP_NAMESPACE=slices" in each] == list(found)

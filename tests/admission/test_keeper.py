@@ -1,4 +1,4 @@
-"""Keeper of certificates: replicas that agree, webhooks that trust the certificate, and failures of both."""
+"""Keeper of certificates: replicas serve the same keys, webhooks trust them, and failures are reported or repaired."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from provisioner.kube import errors
 from tests.support.kube import FakeKube
 
 SECRET = "/api/v1/namespaces/system/secrets/webhook"
-#: Secret as in the manifests.
+#: Secret without data, as in the manifests.
 EMPTY = {"metadata": {"name": "webhook"}}
 MUTATING = "/apis/admissionregistration.k8s.io/v1/mutatingwebhookconfigurations/tpu"
 NAMES = ["webhook.system.svc"]
@@ -133,7 +133,7 @@ def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
 
 @pytest.mark.parametrize("kind", ["mutating", "validating"])
 def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbidden(kube: FakeKube, kind: str):
-    """Otherwise all replicas stop answering, one by one, after a mistake in the permissions."""
+    """Otherwise, after a mistake in the permissions, each replica would stop answering at its next restart."""
     validating = MUTATING.replace("mutating", "validating")
     kube.put_object(validating, configuration("c.tpu"))
     keeper(kube, clock := Clock()).step()
@@ -144,7 +144,7 @@ def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbi
     assert restarted.serving
     assert restarted._served == first
     assert f"{kind.title()}WebhookConfiguration tpu cannot be read: no such permission" in restarted.problem
-    # The other one is maintained, and keys that it alone trusts are not served.
+    # The readable configuration is maintained, but keys that only this configuration trusts are not served.
     readable = {"mutating": validating, "validating": MUTATING}[kind]
     kube.put_object(readable, configuration("a.tpu"))
     clock.now += timedelta(days=60)

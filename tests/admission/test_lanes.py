@@ -58,7 +58,7 @@ async def serving(busy: Callable[[float], None] = lambda _: None) -> AsyncIterat
 
 
 def refused(tasks: list[asyncio.Future[int]]) -> list[int]:
-    """Return the results that exist already."""
+    """Return the status codes of the reviews that have ended."""
     return [each.result() for each in tasks if each.done()]
 
 
@@ -82,7 +82,7 @@ async def settle() -> None:
 )
 @pytest.mark.parametrize("later", [False, True], ids=["at once", "later"])
 def test_quick_small_bodies_are_answered_in_the_event_loop(*, quick: bool, body: bytes, in_loop: bool, later: bool):
-    """Only small and quick bodies, which cannot delay other reviews."""
+    """Only a quick review with a small body cannot delay other reviews."""
     threads: list[bool] = []
 
     def note() -> Response:
@@ -123,7 +123,7 @@ def test_duration_starts_before_the_wait_in_a_lane():
 
 
 def test_full_lanes_do_not_delay_quick_reviews():
-    """While all places for slow, large and waiting answers are taken, more of them get 503."""
+    """While all slots for slow, large and waiting reviews are in use, further reviews of these kinds get 503."""
     go_on = threading.Event()
 
     def slow(_body: bytes, _since: float) -> Response:
@@ -139,7 +139,7 @@ def test_full_lanes_do_not_delay_quick_reviews():
             many += [asyncio.ensure_future(respond(slow, LARGE)) for _ in range(130)]
             many += [asyncio.ensure_future(respond(later, quick=True)) for _ in range(400)]
             await settle()
-            # Kept are 256 slow reviews, 256 waiting reviews, and 24 MiB of large ones.
+            # The lanes keep 256 slow reviews, 256 waiting reviews, and 24 MiB of large reviews.
             assert refused(many) == [503] * (830 - 256 - 256 - 125)
             assert await respond(lambda _body, _since: DONE, quick=True) == 200
             go_on.set()
@@ -200,7 +200,7 @@ def test_waiting_reviews_beyond_the_limit_of_bytes_get_503():
 
 
 def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
-    """The pods of a JobSet are created at the same time."""
+    """The pods of a JobSet are created at the same time, so their reviews read the same large owner."""
     go_on = threading.Event()
 
     def of_large(most_bytes: int) -> Response:
@@ -223,8 +223,8 @@ def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
     asyncio.run(play())
 
 
-def test_reviews_with_a_hidden_namespace_share_the_places_of_one():
-    """API servers write a name of any length before the namespace; hiding it must give a client no more places."""
+def test_reviews_with_a_hidden_namespace_share_the_slots_of_one_namespace():
+    """A client can hide the namespace behind a name of any length, and must not get more slots by that."""
     go_on = threading.Event()
 
     def slow(_body: bytes, _since: float) -> Response:

@@ -78,7 +78,7 @@ def test_expired_keys_are_replaced_immediately():
     forge = Forge()
     state = forge.advance(State())
     forge.now += VALID
-    # Replicas with a slow clock may still serve the first keys.
+    # Replicas with a slow clock may still serve the first keys, so the first authority is still trusted.
     assert trusted(forge.advance(state)) == "<ca-2>\n<ca-1>"
 
 
@@ -123,7 +123,7 @@ def test_next_keys_replace_lost_present_keys():
 @settings(max_examples=60)
 @given(st.lists(st.tuples(st.integers(1, 3), st.booleans(), st.booleans()), min_size=10, max_size=30))
 def test_replicas_that_read_twice_per_step_serve_only_trusted_keys(moves: list[tuple[int, bool, bool]]):
-    """Each move: minutes that pass, the replica that steps, and whether the other one steps as well."""
+    """A move has the minutes that pass, the replica that steps, and whether the other one steps as well."""
     forge = Forge()
     secret = forge.advance(State())
     forge.now += VALID - timedelta(days=30, minutes=7)

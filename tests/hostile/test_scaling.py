@@ -137,6 +137,6 @@ def decide_on_pods(pools: int, pending: int) -> Callable[[], Plan]:
 
 
 def test_work_for_pods_and_used_pools_of_other_tenants_is_the_sum_and_not_the_product() -> None:
-    """Pods whose memory differs by a byte share no node; pools of other namespaces must not be compared with each."""
+    """Pods whose memory differs share no node. Pools of other namespaces must not be compared with each such pod."""
     both, pods, pools = (counted(decide_on_pods(*each))[1] for each in ((FEW, FEW), (0, FEW), (FEW, 0)))
     assert both <= 1.1 * (pods + pools)

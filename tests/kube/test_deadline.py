@@ -101,7 +101,7 @@ _BODY, _PART = b"x" * 1000, b"1" * 1000
     ],
 )
 def test_call_ends_at_its_deadline_while_bytes_arrive(tmp_path: Path, call: str, talk: Talk, *, tls: bool) -> None:
-    """Each byte restarts the socket's time-out. Eight such reads once blocked all threads of the webhook server."""
+    """Each byte restarts the socket's time-out. Eight such reads once blocked all slots of the webhook server."""
     with _running(tmp_path, talk, tls=tls) as api:
         began = time.monotonic()
         with pytest.raises(errors.Unavailable, match=r"did not answer within 0.2 s \(connect\) or 0.4 s \(read\)"):

@@ -25,7 +25,7 @@ def browser(chrome: webdriver.Chrome) -> Iterator[webdriver.Chrome]:
     chrome.get_log("browser")
     yield chrome
     logged = [each["message"] for each in chrome.get_log("browser") if each["level"] == "SEVERE"]
-    # Tests break connections, and a server stops at the end of its test.
+    # Broken connections are no mistakes: tests cause some, and a server stops at the end of its test.
     assert [each for each in logged if " net::ERR_" not in each and "status of 503" not in each] == []
 
 
@@ -40,5 +40,5 @@ def url(browser: webdriver.Chrome, board: HandMadeBoard) -> Iterator[str]:
     """Return the address of the page."""
     with served(board) as address:
         yield address
-        # The page would poll a server that has stopped.
+        # Otherwise the page would poll a server that has stopped.
         browser.get("about:blank")

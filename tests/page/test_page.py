@@ -129,7 +129,7 @@ def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
 
     row = rows_of(browser)[waits.group]
     assert reason in row
-    # The page's clock is months ahead of the server's.
+    # The browser's clock is months ahead of the server's, so the countdown must use the server's clock.
     assert re.search(r"Next try\s+in 1 min 3\d s", row)
     shows(browser, "in 1 min 33 s")
     browser.find_element(By.LINK_TEXT, waits.group).click()
@@ -216,7 +216,7 @@ def test_lost_connection_is_shown_and_restored(browser: Chrome, board: HandMadeB
 
     board.show(view=a_view([workload], [a_slice(workload), a_slice(workload, 1)]))
     with served(board, int(url.rsplit(":")[-1].strip("/"))):
-        # Clicked by one script, because the banner is redrawn at each second of its countdown.
+        # One script finds and clicks the button, because the banner is redrawn at each second of its countdown.
         browser.execute_script("document.querySelector('#banners button')?.click()")
         shows(browser, "train-slice-1", "#board")
         until(browser, "return document.querySelector('#banners').innerText === ''")
@@ -304,7 +304,7 @@ def test_empty_view_shows_the_reason(
 
 
 def test_the_timeline_shows_a_reused_pool_as_one_row(browser: Chrome, board: HandMadeBoard, url: str) -> None:
-    """Bars are in the order of time, in proportion, for this workload and the one before; the table is equal."""
+    """Bars are in proportion and in the order of time, for this workload and the one before. The table has the same."""
     before, now = a_workload("before"), a_workload("now")
     first = a_track(a_slice(before), (State.WAITING, 50, 40), (State.RUNNING, 40, 20), pool="the-pool")
     second = a_track(a_slice(now), (State.RUNNING, 20, 10), pool="the-pool")

@@ -15,7 +15,7 @@ from provisioner.runtime.clock import wall_clock
 
 @pytest.fixture
 def thread() -> Iterator[ThreadPoolExecutor]:
-    """One thread, so that later calls wait."""
+    """Yield a thread pool of one thread, so that later calls wait."""
     with ThreadPoolExecutor(max_workers=1) as executor:
         yield executor
 

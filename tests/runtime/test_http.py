@@ -140,7 +140,7 @@ _PIPELINED = (
 @settings(max_examples=60, deadline=None)
 @given(cuts=st.sets(st.integers(1, len(_PIPELINED) - 1)))
 def test_pipelined_requests_are_separated_at_any_cut(cuts: set[int]) -> None:
-    """Bodies that look like requests are bodies. Bytes after the last request are ignored."""
+    """A body that looks like a request is read as a body. Bytes after the last request are ignored."""
 
     async def play() -> bytes:
         written = Written()
@@ -281,7 +281,7 @@ def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
 
 
 def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:
-    """Also at level debug, from start to stop."""
+    """This holds at level debug as well, from the start to the stop of the server."""
     logs.configure("debug", force_json=True)
     server = serve()
     [port] = server.ports
@@ -326,7 +326,7 @@ def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
 
     once()
     gc.collect()
-    # Threads of other tests may end at the same time.
+    # Threads of other tests may end at the same time, so only new threads count.
     threads, descriptors = set(threading.enumerate()), len([*Path("/proc/self/fd").iterdir()])
     for _ in range(5):
         once()

@@ -55,7 +55,7 @@ def test_full_lane_raises_busy_and_an_empty_one_accepts_any_weight():
 
 
 def test_request_that_waits_too_long_raises_busy_and_frees_its_weight(monkeypatch: pytest.MonkeyPatch):
-    """A place may be occupied for longer."""
+    """A running request may occupy its slot for longer than this."""
     monkeypatch.setattr(lanes, "_PATIENCE_SECONDS", 0.01)
 
     async def play() -> None:

@@ -1,4 +1,4 @@
-"""Log lines."""
+"""Form, level and destination of log lines."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ def test_requests_of_libraries_are_never_logged() -> None:
 
 
 def test_library_that_stopped_propagating_is_logged() -> None:
-    """Google's libraries do not propagate their records if they are imported before."""
+    """Google's libraries do not propagate their records if they are imported before `configure` is called."""
     logging.getLogger("google").propagate = False
     out = io.StringIO()
     logs.configure("info", stream=out)

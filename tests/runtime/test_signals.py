@@ -15,7 +15,7 @@ import pytest
 
 from provisioner.runtime import process
 
-#: These tests start Python.
+#: Time-out in seconds of each test, because these tests start Python.
 pytestmark = pytest.mark.timeout(60)
 
 #: Time-out in seconds, much longer than any step of these tests.
@@ -49,7 +49,7 @@ def test_action_gets_the_name_of_the_signal(number: signal.Signals) -> None:
 
 
 def test_event_whose_lock_the_main_thread_holds_is_set() -> None:
-    """A separate process, because a handler that waits for its own thread would never return."""
+    """The test needs a separate process, because a handler that waits for its own thread would never return."""
     program = """
 import signal, threading
 from provisioner.runtime import process
@@ -85,7 +85,7 @@ print("stopped", stopped.wait(10))
 
 
 def test_log_line_during_another_log_line_is_written(capsys: pytest.CaptureFixture[str]) -> None:
-    """A buffer rejects a nested write of the same thread, so the line was lost with a traceback."""
+    """A buffer rejects a nested write of the same thread, so in the past the line was lost with a traceback."""
 
     class Raw(io.RawIOBase):
         """Written bytes, with a signal during the first write."""

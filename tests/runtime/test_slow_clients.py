@@ -62,7 +62,7 @@ def test_silent_connections_beyond_the_limit_are_closed(serve: Serve, connect: C
             assert asked(port)
     assert asked(port)
     assert all(ends(client) for client in clients[:96])
-    # The last request replaced one of them.
+    # The last request may have replaced one silent connection.
     assert 3 <= sum(not _ended_by_now(client) for client in clients) <= 4
 
 
@@ -79,7 +79,7 @@ def test_requests_beyond_the_rate_wait(serve: Serve, connect: Connect, monkeypat
     assert asked(port)
     while read.count(b"hello") < 9:
         read += greedy.recv(65536)
-    # At least three whole pauses of 0.25 s after the fifth request.
+    # The server makes at least three whole pauses of 0.25 s after the fifth request.
     assert time.monotonic() - started > 0.7
 
 
@@ -121,7 +121,7 @@ def test_request_sent_byte_by_byte_ends_at_the_deadline(serve: Serve, connect: C
 
 
 def test_each_request_on_a_connection_has_its_own_deadline(serve: Serve, connect: Connect) -> None:
-    """The deadline is that of the first byte; a connection without a request is closed."""
+    """The deadline counts from the first byte of a request. A connection without a request is closed."""
     [port] = serve(request_seconds=0.5, idle_seconds=1).ports
     client, silent = connect(port), connect(port)
     client.sendall(ASK)
@@ -159,7 +159,7 @@ def test_head_of_the_maximum_size_is_accepted_repeatedly(serve: Serve, connect: 
 
 
 def test_connection_that_its_client_resets_is_not_kept(serve: Serve, connect: Connect) -> None:
-    """A timer of uvicorn for idle connections kept such connections in memory."""
+    """In the past, uvicorn's timer for idle connections kept such connections in memory."""
     server = serve(idle_seconds=60)
     client = connect(server.ports[0])
     client.sendall(ASK)

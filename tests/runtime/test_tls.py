@@ -140,7 +140,7 @@ def test_drain_closes_each_connection_with_its_next_response(serve: Serve, keys:
     with encrypted(server, keys) as connection:
         assert ask(connection) == "hello"
         server.drain()
-        # uvicorn's headers change once a second.
+        # uvicorn updates its headers, such as `Connection: close`, only once a second.
         time.sleep(1.2)
         assert ask(connection) == "hello"
         assert ends(connection)

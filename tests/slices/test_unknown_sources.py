@@ -76,7 +76,7 @@ def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:
 
 
 def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> None:
-    """Failed is final: Kueue would give up on a request that can be served once the right is granted."""
+    """The condition Failed is final: Kueue would give up on a request that can be served once the right is granted."""
     world = requesting(accelerator="tpu9x", topology="4x4", count=4)
     listed = world.watches.machine_configs
     forbidden: FakeWatch[Any] = FakeWatch(dict)

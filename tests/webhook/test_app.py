@@ -128,7 +128,7 @@ def status_port(webhook: WebhookServer, path: str) -> int:
     return next(port for port in webhook.status.ports if get(port, path)[0] != 404)
 
 
-def test_a_pod_that_asks_gets_its_variables(webhook: WebhookServer, kube: FakeKube):
+def test_pod_that_requests_variables_gets_them(webhook: WebhookServer, kube: FakeKube):
     status, body = post(webhook, bundle(kube), review(**ASKING))
     assert status == 200
     patch = json.loads(base64.b64decode(json.loads(body)["response"]["patch"]))
@@ -163,7 +163,7 @@ def test_review_waits_after_a_start_until_machine_configs_are_read(kube: FakeKub
         assert "tpu9x" in tpu.ACCELERATORS
 
 
-def test_server_without_the_right_to_machine_configs_answers_after_a_time(
+def test_server_without_the_right_to_machine_configs_answers_after_a_wait(
     kube: FakeKube, monkeypatch: pytest.MonkeyPatch
 ):
     """Until then the server is not ready, so that no review is sent to it."""
@@ -199,7 +199,7 @@ def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, k
 
 
 def test_problems_of_many_owners_of_a_namespace_are_logged_once_a_minute():
-    """A pod that a quota rejects costs nothing, names any owner, and would add a line for each create."""
+    """A user can create any number of pods that a quota rejects, with any owners; each would add a line."""
     recorder = build(WebhookSettings(), ANYWHERE, installed(FakeKube()), None).recorder
     counted = Repeats()
     with structlog.testing.capture_logs() as lines:
@@ -340,7 +340,7 @@ def test_server_stops_while_the_api_server_hangs(
         assert capfd.readouterr() == ("", "")
         for each in sent:
             each.close()
-    # The reads log to this test's output, which must stay open until then.
+    # The reads log to this test's output, which must stay open until they have ended.
     wait_for(lambda: _reviews(webhook) == len(names))
 
 

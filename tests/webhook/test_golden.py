@@ -61,7 +61,7 @@ def test_review_of_each_version_gets_the_expected_answer(path: Path, version: st
 
 
 def test_every_known_mistake_has_a_case():
-    """The injector's mistakes that a review can show, its table of variables, and facts about GKE found later."""
+    """The cases cover the injector's mistakes that a review can show, its table of variables, and facts about GKE."""
     names = {path.stem for path in CASES}
     assert {f"mistake-{number}" for number in range(1, 11)} <= {"-".join(name.split("-")[:2]) for name in names}
     assert any(name.startswith("variables-") for name in names)

@@ -306,7 +306,7 @@ def _calls_of(work: Callable[[], object]) -> int:
 
 @pytest.mark.parametrize("pod", _LARGEST.values(), ids=_LARGEST)
 def test_calls_of_a_quick_review_are_bounded_by_the_size_of_the_pod(pod: Json) -> None:
-    """No other review is answered in this time: 60 ms for each pod of 60 KB let one tenant stop a replica."""
+    """A quick review blocks the event loop: with 60 ms for each pod of 60 KB, one tenant could stop a replica."""
     request = {"uid": "7", "kind": {"kind": "Pod"}, "operation": "CREATE", "namespace": "ml", "object": pod}
     review = {"apiVersion": "admission.k8s.io/v1", "kind": "AdmissionReview", "request": request}
     body = json.dumps(review, separators=(",", ":")).encode()

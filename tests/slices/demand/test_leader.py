@@ -77,7 +77,7 @@ def test_group_whose_leader_has_no_chips_gets_a_host_for_each_worker(*, on_slice
 
 
 def _pods_of_groups(*, on_slice: bool) -> tuple[Workload, list[Pod]]:
-    """Return the set of tests/data and its pods. If not `on_slice`, the leader is in no subgroup and on another node."""
+    """Return the set of tests/data and its pods. If not `on_slice`, the leader is in no subgroup, on another node."""
     raw = yaml.safe_load(SUBGROUPS.read_text(encoding="utf-8"))
     raw["metadata"] |= {"namespace": "default", "uid": "u"}
     if not on_slice:

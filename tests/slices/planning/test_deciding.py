@@ -207,7 +207,7 @@ def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
 def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState) -> None:
-    """The delete would count for the new pool, so its slice would get a third one. It might even delete the new pool."""
+    """The delete would count for the new pool, so its slice would get a third one, or even delete the new pool."""
     workload = make_jobset()
     world = World(workload)
     world.memory = world.memory.with_pool(make_pool(workload).name, delete=DeleteCall(state=state, since=after(1)))
@@ -216,7 +216,7 @@ def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState)
 
 
 def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> None:
-    """Pods of another slice on these nodes would count as bound to the new pool, and its slice would get a third one."""
+    """Pods of another slice on these nodes would count as bound to the new pool, so its slice would get a third one."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other

@@ -267,7 +267,7 @@ def test_label_of_a_team_is_written_in_googles_form() -> None:
 
 @pytest.mark.parametrize("kind", [CapacityKind.ON_DEMAND, CapacityKind.FLEX_START])
 def test_no_setting_makes_a_pool_look_auto_provisioned(kind: CapacityKind) -> None:
-    """GKE's cluster autoscaler deletes pools that say so."""
+    """GKE's cluster autoscaler deletes pools that are marked as auto-provisioned."""
     allowed = ", ".join(VALUES)
     values = {name: value for name, value in VALUES.items() if name != "node-image-type"}
     body = body_of(request_of({"ALLOWED_NODE_SETTINGS": allowed}, values, kind))

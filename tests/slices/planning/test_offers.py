@@ -73,7 +73,7 @@ WAY_OUT = f', or set the annotation {constants.IGNORE_NODE_ESTIMATE} to "true" i
     ],
 )
 @pytest.mark.parametrize("place", ["", "workload", "pods"])
-def test_annotation_ignores_the_estimate_up_to_the_machine(
+def test_annotation_permits_requests_beyond_the_estimate_up_to_the_machine(
     amounts: dict[str, Any], *, tight: bool, ignored: bool, place: str
 ) -> None:
     template = make_requirements(**V6E, **amounts, annotations=IGNORED if place == "pods" else {})
@@ -96,7 +96,7 @@ def test_annotation_ignores_the_estimate_up_to_the_machine(
 
 @pytest.mark.parametrize(("cpu_millicores", "created"), [(239_000, 1), (239_650, 1), (239_651, 0)])
 def test_allocatable_resources_of_an_existing_node_are_the_limit(cpu_millicores: int, created: int) -> None:
-    """DaemonSets of 0.6 cores leave room for 239 of 239.65; their requests are not known."""
+    """DaemonSets of 0.6 cores would leave 239 of 239.65 cores, but the requests of DaemonSets are unknown."""
     world = World(make_jobset(template=make_requirements(cpu_millicores=cpu_millicores)))
     world.put(make_node(make_pool(make_jobset("other")), allocatable_cpu_millicores=239_650, pool_name="foreign"))
     world.step()
@@ -130,7 +130,7 @@ def test_node_setting_adds_to_the_offer(changes: dict[str, Any], asked: dict[str
 
 @pytest.mark.parametrize("seen", [False, True], ids=["formula", "existing node"])
 def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
-    """The kubelet subtracts them from the allocatable memory, also on the nodes that exist."""
+    """The kubelet subtracts huge pages from the allocatable memory, also on the nodes that exist."""
     plain = make_pool(make_jobset())
     paged = replace(plain, node={"node_linux_config": (("hugepages-1Gi", 4), ("hugepages-2Mi", 1024))})
     pages = (("hugepages-1Gi", 4 * GIB), ("hugepages-2Mi", 2 * GIB))

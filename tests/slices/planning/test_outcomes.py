@@ -330,7 +330,7 @@ def test_delete_whose_operation_failed_is_repeated_after_a_wait() -> None:
 
 @pytest.mark.parametrize("operation", [OPERATION, OperationName("")], ids=["forgotten operation", "no operation"])
 def test_delete_is_repeated_if_its_operation_is_unknown_to_gke(operation: OperationName) -> None:
-    """The list of pools still contains the pool, which must not be leaked."""
+    """The list of pools still contains the pool, which would otherwise cost money without limit."""
     world, name = idle_world()
     result = DeleteResult.ACCEPTED if operation else DeleteResult.GONE
     world.answer(DeleteAnswer(name=name, at=world.now, result=result, operation=operation))

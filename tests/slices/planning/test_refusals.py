@@ -293,7 +293,7 @@ FOR_A_JOB = {**make_pool(GONE).labels, constants.NAMESPACED_JOB: "default_late-s
 def test_slice_takes_a_pool_that_an_earlier_slice_with_the_same_fit_refuses(
     pool: NodePool, early: dict[str, Any], late: dict[str, Any]
 ) -> None:
-    """Both had shared one search over the free pools, which had passed over the pool for the earlier slice."""
+    """In the past, both slices shared one search over the free pools, which skipped the pool for the earlier slice."""
     world = World()
     world.put_pool(pool)
     tolerant = {"requirements": make_requirements(tolerations=(Toleration(operator="Exists"),)), **early}
@@ -306,7 +306,7 @@ def test_slice_takes_a_pool_that_an_earlier_slice_with_the_same_fit_refuses(
 
 
 def test_slice_takes_no_pool_that_fits_only_an_earlier_slice() -> None:
-    """Both had shared one search, so the later slice waited for nodes that flex-start adds for other pods only."""
+    """In the past, both shared one search, so the later slice waited for nodes that flex-start adds for other pods."""
     world = World(make_jobset("early"))
     world.put(FLEX, make_pool(make_jobset("gone-2"), capacity=CapacityKind.FLEX_START))
     late = make_jobset("late")
@@ -316,8 +316,8 @@ def test_slice_takes_no_pool_that_fits_only_an_earlier_slice() -> None:
     assert list(found.claimed.values()) == [id_of(make_jobset("early"))]
 
 
-def test_request_beyond_its_limit_leaves_a_free_pool_to_pods_that_ask_for_the_same() -> None:
-    """Both had shared one search over the free pools, which had passed over the pool for the request."""
+def test_request_beyond_its_limit_leaves_a_free_pool_to_pods_with_equal_needs() -> None:
+    """In the past, request and pods shared one search over the free pools, which skipped the pool for the request."""
     world = Asking(raw_request("req", 2), max_requested_chips_per_namespace=(("default", 4),))
     world.put_pool(make_pool(GONE))
     world.pass_time(60)

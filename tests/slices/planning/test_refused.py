@@ -33,10 +33,10 @@ def look_again(world: World) -> None:
 
 
 def live(world: World, seconds: float, *, every: float = 5.0) -> float:
-    """Let GKE act and the scheduler refuse; return the seconds during which nodes existed, for each node."""
+    """Let GKE act and the scheduler refuse; return the sum of the times in seconds for which each node existed."""
     paid, until = 0.0, world.now + timedelta(seconds=seconds)
     while world.now < until:
-        # A create takes at least one decision. Nothing changes for longer than a back-off without a pool.
+        # Without a pool, nothing changes until a back-off ends, so the second of the two steps may be long.
         pause = every if world.pools else min(40 * every, (until - world.now).total_seconds())
         world.step(seconds=every / 2)
         world.step(seconds=every / 2 if world.pools else pause)
@@ -49,7 +49,7 @@ def live(world: World, seconds: float, *, every: float = 5.0) -> float:
 
 @pytest.mark.parametrize("changes", [{}, {"replace_stuck_slices": True}])
 def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(changes: dict[str, Any]) -> None:
-    """Pools that no pod could use were held without end, or replaced 120 times a day."""
+    """In the past, pools that no pod could use were kept indefinitely, or replaced 120 times a day."""
     world = World(make_jobset(), settings_=settings(**changes))
     assert live(world, 180) <= 2 * 120
     assert (len(world.created), world.deleted, world.pools) == (1, world.created, {})
@@ -132,7 +132,7 @@ def test_changed_pods_get_a_pool_immediately() -> None:
 
 @pytest.mark.parametrize(("unknown", "created"), [(CLAIMS, 1), (VOLUMES, 1), (STORAGE_CLASSES, 1), (HINTS, 2)])
 def test_refused_workload_waits_while_its_volumes_are_unknown(unknown: str, created: int) -> None:
-    """Each round with an unknown source ended the wait: 48 creates a day."""
+    """In the past, each round with an unknown source ended the wait, which caused 48 creates a day."""
     bound = Volumes(claims=("data",), zones=("us-central2-b",), disks=("pd-balanced",))
     world = World(make_jobset(template=make_requirements(volumes=bound, tolerations=())))
     live(world, 900)
@@ -150,7 +150,7 @@ def test_refused_workload_waits_while_its_volumes_are_unknown(unknown: str, crea
 
 
 def test_refused_slice_takes_no_free_pool() -> None:
-    """A warm pool of another tenant was assigned to it for 6 minutes, and then deleted as unneeded."""
+    """In the past, another tenant's warm pool was assigned to the slice for 6 minutes, then deleted as unneeded."""
     refused, other = make_jobset("refused"), make_jobset("other")
     world = World(refused)
     live(world, 180)

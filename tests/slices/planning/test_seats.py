@@ -69,7 +69,7 @@ def test_clock_that_is_ahead_does_not_delay_a_pool() -> None:
 
 
 def test_pods_use_free_nodes_before_new_ones_are_bought() -> None:
-    """Also nodes of a pool in creation, and of a pool that runs pods of another ReplicaSet of the namespace."""
+    """Free nodes may be in a pool in creation, or in a pool that runs pods of another ReplicaSet of the namespace."""
     world = cluster()
     world.scale(6)
     world.run(4)
@@ -101,7 +101,7 @@ def test_pool_is_kept_while_one_node_is_used_and_deleted_afterwards() -> None:
 
 
 def test_many_pools_of_a_deployment_that_ends_are_deleted_at_once() -> None:
-    """Pods and their workload end together, so that is no sign of an incomplete list."""
+    """Pods and their workload end together, so their absence is no sign of an incomplete list."""
     world = cluster()
     world.scale(80)
     world.settle()
@@ -271,12 +271,12 @@ def test_different_pods_do_not_share_a_pool_in_creation(other: dict[str, Any]) -
 
 
 def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
-    """Otherwise the pods of the namespace, which has its create, get a second pool of the same size."""
+    """Otherwise the pods for which the pool is being created would get a second pool of the same size."""
     world = cluster()
     world.scale(8)
     world.run(4)
     assert len(world.created) == 1
-    # As in the round after the create.
+    # The memory of slices is empty, as in the round after the create.
     world.memory = replace(world.memory, slices={})
     world.scale(1, owner="a-far", namespace="a-far")
     world.run(5)
@@ -284,7 +284,7 @@ def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
 
 
 def test_pod_that_is_first_in_line_takes_no_pool_that_is_created_for_another() -> None:
-    """Otherwise each pod that waits for its burst to end takes the pool of another, which gets one more pool."""
+    """Otherwise each pod that waits for its burst to end takes the pool of another pod, which gets one more pool."""
     world = cluster()
     world.scale(1)
     world.step(seconds=2)
@@ -298,7 +298,7 @@ def test_pod_that_is_first_in_line_takes_no_pool_that_is_created_for_another() -
 
 @pytest.mark.parametrize("number", [1, 4], ids=["some nodes", "all nodes"])
 def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) -> None:
-    """The scheduler still binds pods to the nodes that are left."""
+    """The scheduler still binds pods of the pool's own namespace to the nodes that become free."""
     world = cluster()
     world.scale(4)
     world.settle()
@@ -338,7 +338,7 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
 
 
 def test_each_pod_of_a_shared_pool_that_waits_is_in_the_read_model() -> None:
-    """The status page shows the state of all of them, and not only of the pod that the create is for."""
+    """The status page shows the state of all these pods, not only of the pod that the create is for."""
     world = cluster(max_chips_per_namespace=(("*", 40),))
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.scale(20)

@@ -319,7 +319,7 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
 
 
 def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
-    """For example the limit on machines that a TPUNodeGroup waits for: its owner reads only SliceStuck."""
+    """An example is the limit on machines for which a TPUNodeGroup waits: the owner reads only the Event SliceStuck."""
     jobset = make_jobset()
     world = World(jobset)
     limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")

@@ -107,7 +107,7 @@ def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
     assert [delete.settle for delete in world.look().deletes] == [True]
 
 
-def test_a_pool_settles_for_any_pod_that_may_be_chosen_for_it() -> None:
+def test_pool_settles_for_any_pod_that_may_be_bound_to_it() -> None:
     """Pods without a topology or an object of their workload are not served, but the scheduler binds them."""
     world = idle_world()
     asked = replace(make_requirements(tolerations=()), node_selector={})

@@ -83,7 +83,7 @@ def test_free_pool_in_another_zone_is_not_taken() -> None:
 
 
 def test_request_waits_for_a_missing_claim_and_does_not_fail() -> None:
-    """Failed is final: Kueue would give up on a request whose claim is created a moment later."""
+    """The condition Failed is final: Kueue would give up on a request whose claim is created only a little later."""
     world = Asking(raw_request("req", 2))
     key = next(iter(world.templates))
     asked = world.templates[key]

@@ -27,7 +27,7 @@ from tests.support.preflight import ACCOUNT, NOW, ORIGINAL_LEASE, World, describ
 from tests.support.settings import settings
 
 Change = Callable[[World], object]
-#: The checks of every cluster.
+#: Names of the checks that run in every cluster.
 IN_KUBERNETES = (
     "API server",
     "JobSet",
@@ -252,7 +252,7 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
 def test_reservation_is_searched_in_each_zone_of_the_settings(
     there: dict[tuple[str, str], str], status: Status, words: str
 ) -> None:
-    """The zones are those in which the settings allow pods to use it."""
+    """The zones are those in which the settings allow pods to use the reservation."""
     zones = (Zone("us-central2-a"), Zone("us-central2-b"))
     world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
     world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}
@@ -345,7 +345,7 @@ def test_rights_on_workloads_are_limited_to_served_namespaces() -> None:
     assert Right("", "pods", "list") in narrow
 
 
-# --- whatever goes wrong
+# --- failures of the checks themselves
 
 
 def test_unavailable_api_server_gets_no_further_calls() -> None:

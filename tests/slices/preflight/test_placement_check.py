@@ -207,7 +207,7 @@ def test_device_class_of_tpus_with_another_resource_name_is_reported(
     finding = _check(cluster)
     assert ("DeviceClasses fast offer TPUs" in finding.message) is reported
     assert finding.status is (Status.WARNING if reported else Status.OK)
-    # The check of rights reports a missing right.
+    # A missing right is reported by the check of rights, so this check remains OK.
     cluster.fail("GET", "/deviceclasses$", errors.Forbidden("no"))
     assert _check(cluster).status is Status.OK
 

@@ -35,7 +35,7 @@ def headline(view: View, name: str) -> str:
     return found.headline
 
 
-# --- why it is so
+# --- reasons
 
 
 def test_pool_kept_by_a_suspended_workload_names_the_setting() -> None:

@@ -330,7 +330,7 @@ FULL = NodePool(
 #: JSON of a pool, which is RUNNING unless the status is given, and the fields that are read from it.
 POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({}, {}),
-    # Flex-start: the maximum number of nodes, or the initial number.
+    # The hosts of a flex-start pool are the maximum number of nodes, or the initial number.
     (
         {"autoscaling": {"enabled": True, "maxNodeCount": 4}, "config": {"flexStart": True}},
         {"hosts": 4, "capacity": CapacityKind.FLEX_START},

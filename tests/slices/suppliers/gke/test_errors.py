@@ -251,7 +251,7 @@ ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, Failure
     *((code, "", "No.", "", K.PERMISSION) for code in (401, 403)),
     (404, "", "No.", "", (K.NOT_FOUND, K.INVALID, K.NOT_FOUND)),
     (409, "", "No.", "", (K.UNAVAILABLE, K.ALREADY_EXISTS, K.OPERATION_IN_THE_WAY)),
-    # A mismatch of an etag.
+    # GKE responds 412 if an etag does not match.
     (412, "", "No.", "", K.OPERATION_IN_THE_WAY),
     # The text of these statuses is ignored.
     *((code, "INTERNAL", "[GCE_STOCKOUT] or", "backendError", _LOST) for code in (408, 499, 500, 502, 503, 504, 599)),

@@ -59,7 +59,7 @@ class Reserved:
 
 
 def test_list_reads_no_reservation_and_submits_one_read_for_all_blocks() -> None:
-    """A list of 144 pools in blocks of one reservation made 144 calls, and took 24 minutes while these timed out."""
+    """In the past, a list of 144 pools in one reservation made 144 calls, and took 24 minutes if all timed out."""
     world = Reserved()
     for number in range(144):
         block = f"projects/q/reservations/r/reservationBlocks/b{number // 16}/reservationSubBlocks/s{number}"
@@ -184,7 +184,7 @@ def test_machines_are_removed_at_the_end_of_their_reservation() -> None:
 
 
 def test_reservation_that_is_forgotten_during_a_create_has_no_end() -> None:
-    """The list of pools forgets it once its read is due; a create that had just found it not due crashed."""
+    """In the past, a create crashed if a list of pools forgot the reservation while the create looked for its end."""
     stage = Reserved()
     del stage.gke.ends[R]
     assert stage.listed() is None

@@ -62,7 +62,7 @@ CONFIGURED = replace(
         "max_pods_per_node": 32,
     },
 )
-#: Without taints, because nodes are added later only if the pods tolerate the pool's own taints.
+#: Request without taints, because GKE adds nodes later only if the pods tolerate the pool's own taints.
 UNTAINTED = replace(SLICE, taints=())
 IRONWOOD = replace(
     SLICE,
@@ -150,7 +150,7 @@ def test_nodes_match_the_prediction_of_planning(gke: Rehearsal, request_: NodePo
     gke.client.create_node_pool(request_)
     listed = gke.client.get_node_pool(request_.name)
     assert listed == expected_pool(request_)
-    # The fit of pods reads these, for existing and for requested pools.
+    # The fit of pods reads disk and huge pages from existing and from requested pools.
     assert node_fields.boot_disk_gb(listed.node) == node_fields.boot_disk_gb(request_.node)
     assert node_fields.huge_pages_bytes(listed.node) == node_fields.huge_pages_bytes(request_.node)
     read = {name for name, row in node_fields.ROWS.items() if row.listed is not None} - {"node_linux_config"}

@@ -37,7 +37,7 @@ from tests.support.objects import child_marks, raw_jobset
 from tests.support.settings import settings
 from tests.support.world import World
 
-#: Allows for a machine that is busy with other work.
+#: Time-out in seconds that even a busy machine does not exceed.
 pytestmark = pytest.mark.timeout(300)
 
 
@@ -65,7 +65,7 @@ class Both(World):
         self.restarts = 0
         #: Number of groups that were created.
         self.creates = 0
-        #: Reasons of the gate.
+        #: Reasons for which the gate kept pools.
         self.kept: list[str] = []
         #: Whether the controller of node groups is stopped, silent nodes, and times at which pods lost their node.
         self.away = False
@@ -185,7 +185,7 @@ class Both(World):
 
     def _delete(self, delete: Delete) -> DeleteAnswer:
         try:
-            # This scheduler binds a pod in the step in which it chooses the node.
+            # This scheduler binds a pod in the step in which it chooses the node, so pools need not settle.
             self.gate.pass_through(replace(delete, settle=False))
         except KeptError as error:
             self.kept.append(str(error))
