@@ -327,7 +327,7 @@ _CLOSED = {
     ids=["nothing set", "one set", "all set", "paused", "scopes without images"],
 )
 def test_missing_restrictions_cause_a_warning(environment: dict[str, str], words: list[str]) -> None:
-    """Each variable without a value is in one warning, and the others are in none."""
+    """Each variable without a value is in one warning, and variables with a value are in none."""
     found = tuple(warnings_about(read_settings(REQUIRED | environment)))
     assert len(found) == len(words)
     for warning, word in zip(found, words, strict=True):

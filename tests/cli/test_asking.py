@@ -156,7 +156,7 @@ def test_pod_that_does_not_exist_may_be_of_any_subgroup_of_its_group(pod: str, g
 
 
 def test_slice_and_workload_of_one_name_are_both_explained() -> None:
-    """A kind before the name selects one of them."""
+    """A kind before the name selects either the workload or the slice."""
     world = World(make_jobset("a"), make_jobset("a-slice-0"))
     document = document_of(world)
     both = [each.id for each in explanations(document, "a-slice-0", "")]
@@ -231,7 +231,7 @@ def test_control_characters_are_removed_from_output() -> None:
 
 
 def test_status_sorts_slices_by_urgency_and_other_pools_last() -> None:
-    """Failed and waiting slices come first, costs and limits above them, and pools without a slice last."""
+    """Costs and limits are on top, then failed and waiting slices, then other slices, then pools without a slice."""
     done = make_jobset("done")
     prices = parse_prices("*=2, currency=EUR")
     world = World(make_jobset("train"), done, settings_=settings(max_chips=64, prices=prices))
@@ -338,7 +338,7 @@ def test_the_leading_pod_is_found_by_the_lease(
 def test_any_running_pod_is_read_if_there_is_no_lease(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Without leader election, there is only one replica."""
+    """Without leader election, only one replica exists, and it decides."""
     kubeconfig = write_kubeconfig(tmp_path / "config", wire.url)
     missing = json.dumps({"kind": "Status", "reason": "NotFound", "code": 404}).encode()
     wire.answer(f"GET {_LEASE}", Answer(status=404, body=missing))
@@ -491,7 +491,7 @@ def test_explain_of_an_unknown_pod_names_the_controller_that_is_installed(
 def test_plan_live_uses_the_settings_of_the_running_controller(
     wire: WireServer, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Limits and zones are the controller's, not those in the environment of this shell."""
+    """Limits and zones are the controller's, even if the environment of the shell has others."""
     monkeypatch.setenv("MAX_CHIPS", "1000")
     world = World(settings_=settings(max_chips=4, project_id="their-project", auto_upgrade=False))
     board = board_of(world)

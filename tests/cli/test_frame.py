@@ -97,7 +97,7 @@ def test_completion_script_is_valid_in_its_shell(shell: str, capsys: pytest.Capt
 
 
 def completed(words: str, *, shell: str = "bash") -> list[str]:
-    """Return the completions of a line, as the script of bash requests them."""
+    """Return the completions of a line, which are requested in the form of bash's script."""
     done = subprocess.run(
         [sys.executable, "-m", "provisioner"],
         env={

@@ -82,7 +82,7 @@ def test_write_has_its_body_and_content_type(
     (request,) = server.requests
     assert (request.json, request.headers["content-type"]) == ({"x": 1}, f"application/{content_type}")
     assert request.headers["accept"] == accept
-    # Without force, an object that a user edited could never be applied again.
+    # Without `force`, the API server would reject each later apply of an object that a user has edited.
     assert request.query == ({"fieldManager": "m", "force": "true"} if "apply" in content_type else {})
 
 
@@ -219,7 +219,7 @@ def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api
 
 
 def test_list_of_metadata_has_its_accept_header(server: WireServer, api: KubeApi) -> None:
-    """The header also accepts whole objects, for servers that cannot convert them."""
+    """The header also accepts whole objects, for servers that cannot convert objects to metadata."""
     server.answer("GET /p", as_json({"items": [], "metadata": {"resourceVersion": "9"}}))
     api.list_page(Request("GET", "/p", metadata_only=True))
     accepted = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,application/json"
@@ -404,7 +404,7 @@ def _ca_pem() -> bytes:
     ],
 )
 def test_client_knows_its_trusted_certificates(tmp_path: Path, cluster: dict[str, Any], *, trusted: bool) -> None:
-    """The proof that the kubeconfig and GCP_CLUSTER are the same cluster uses them."""
+    """The certificates are used to prove that the kubeconfig and GCP_CLUSTER are the same cluster."""
     (tmp_path / "ca.pem").write_bytes(_ca_pem())
     values = {"DATA": base64.b64encode(_ca_pem()).decode(), "FILE": str(tmp_path / "ca.pem")}
     settings = {key: values.get(value, value) if isinstance(value, str) else value for key, value in cluster.items()}

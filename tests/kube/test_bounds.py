@@ -159,7 +159,7 @@ def test_message_of_the_scheduler_is_cut() -> None:
 
 
 def test_labels_and_taints_of_a_node_are_limited() -> None:
-    """Only administrators write them, so the rest is ignored without a problem."""
+    """Only administrators write labels and taints of nodes, so labels and taints beyond the limit cause no problem."""
     raw = raw_node()
     raw["metadata"]["labels"] |= many(1000)
     raw["spec"]["taints"] = [{"key": f"k{index}", "effect": "NoSchedule"} for index in range(1000)]

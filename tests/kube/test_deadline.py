@@ -53,7 +53,7 @@ def _running(tmp_path: Path, talk: Talk, *, tls: bool) -> Iterator[KubeApi]:
                     connection = context.wrap_socket(connection, server_side=True)
                 talk(connection, finished)
             except OSError:
-                # The client has closed the connection.
+                # The client has closed the connection, as the test expects.
                 pass
             finally:
                 connection.close()

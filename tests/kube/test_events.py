@@ -184,7 +184,7 @@ def test_event_whose_response_was_lost_is_written_once() -> None:
     assert harness.recorder.dropped_total == 0
 
 
-def test_failing_namespace_does_not_delay_others() -> None:
+def test_failing_namespace_does_not_delay_other_namespaces() -> None:
     """The write is retried every 5 s for 10 to 11 min; then the Event is dropped."""
     harness = Harness()
     harness.kube.fail("POST", "namespaces/team/events", errors.Unavailable("a webhook hangs"), times=200)

@@ -126,7 +126,7 @@ def test_other_controllers_have_separate_leases(kube: FakeKube, clock: FakeClock
 
 
 def test_remaining_time_starts_before_the_request(kube: FakeKube, clock: FakeClock) -> None:
-    """A slow response reduces the remaining time. It is 0 at the renewal deadline, even if the thread hangs."""
+    """A slow response reduces the remaining time. At the renewal deadline the time is 0, even if the thread hangs."""
     candidate = Candidate(kube, clock)
     real = kube.post
 

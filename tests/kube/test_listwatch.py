@@ -204,7 +204,7 @@ def test_list_that_expires_between_pages_starts_again() -> None:
     harness.kube.list_page = compact_after_first  # type: ignore[method-assign]
     assert harness.watch.step() > 0
     assert (harness.watch.synced, harness.values()) == (False, {})
-    # Callers that wait for the first list can show the reason.
+    # `problem` has the reason, which callers that wait for the first list show.
     assert "list of things takes longer than the API server keeps it: " in str(harness.watch.problem)
     harness.kube.list_page = first  # type: ignore[method-assign]
     harness.watch.step()
@@ -536,7 +536,7 @@ def test_start_without_the_optional_apis_logs_no_warning() -> None:
     """A new cluster has JobSet and Kubernetes' own APIs, and no other kind that the provisioner reads."""
     kube = FakeKube()
     watches = make_watches(kube, settings(), lambda: None).named()
-    # Kubernetes serves PodTemplates in each cluster.
+    # Kubernetes serves PodTemplates in each cluster, so this kind is never missing.
     optional = [watch for name, watch in watches.items() if name in OPTIONAL - {"podtemplates"}]
     parts = [part for watch in optional for part in getattr(watch, "parts", (watch,))]
     for part in parts:

@@ -82,7 +82,7 @@ def test_nodes_of_a_pool_are_listed_by_the_label_of_gke(kube: FakeKube) -> None:
 
 
 def test_unfinished_pods_of_a_node_are_listed_on_all_pages(kube: FakeKube) -> None:
-    """Any pod that requests chips counts, not only those of JobSets."""
+    """Any pod that requests chips counts, not only pods of JobSets."""
     chips = {"nodeName": "n1", "containers": [{"resources": {"requests": {"google.com/tpu": "4"}}}]}
     for number in range(600):
         name = f"p{number:03}"

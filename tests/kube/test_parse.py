@@ -380,7 +380,7 @@ def test_jobset_is_read_completely() -> None:
 
 
 def test_missing_replicas_and_parallelism_are_one() -> None:
-    """These are the defaults of the API."""
+    """The API has the same defaults."""
     raw = raw_jobset()
     raw["spec"]["replicatedJobs"] = [{"name": "x"}, {"name": "y", "replicas": 0}]
     assert [(job.replicas, job.parallelism) for job in parse_jobset(raw).groups] == [(1, 1), (0, 1)]
@@ -422,7 +422,7 @@ def test_node_is_read_completely() -> None:
 def test_node_without_pool_is_none_and_without_creation_time_is_malformed() -> None:
     """Nodes are read if they have a pool or the manager's label. Decisions need the age of a node."""
     assert parse_node(raw_node(metadata={"labels": {}})) is None
-    # A user removed the label gke-nodepool from a node of the provisioner.
+    # A user removed the label gke-nodepool from a node of the provisioner, which is still read.
     ours = parse_node(raw_node(metadata={"labels": {constants.NODEPOOL_MANAGER: constants.MANAGER}}))
     assert ours is not None
     assert ours.pool_name == ""

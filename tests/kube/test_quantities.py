@@ -38,7 +38,7 @@ from provisioner.kube.fields import format_micro_time, format_time, parse_quanti
     ],
 )
 def test_valid_quantity_is_read(raw: object, want: str) -> None:
-    """The API server accepts these forms, and stores even amounts of extended resources that exceed an int64."""
+    """The API server accepts all these forms. Amounts of extended resources may even exceed an int64."""
     assert parse_quantity(raw) == Decimal(want)
 
 

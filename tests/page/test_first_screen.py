@@ -36,7 +36,7 @@ _SEEN = """
 
 @pytest.mark.parametrize("cause", CAUSES.values(), ids=CAUSES)
 def test_first_screen_has_cause_next_step_and_place(browser: webdriver.Chrome, cause: Cause) -> None:
-    """Each of these texts is inside the window, neither in a tooltip nor cut at the end of a column."""
+    """The three texts are inside the window, and neither in a tooltip nor cut at the end of a column."""
     resize(browser, 1280, 800)
     with served(cause.play().board) as url:
         open_page(browser, url)

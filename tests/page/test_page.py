@@ -150,7 +150,7 @@ def test_waiting_slice_shows_its_reason_and_the_time_of_the_next_try(
 def test_pool_without_a_slice_shows_its_reason_and_time_of_deletion(
     browser: Chrome, board: HandMadeBoard, url: str
 ) -> None:
-    """One pool is idle; the other is being deleted while its slice has a new pool."""
+    """The first pool is idle. The second pool is being deleted, and its slice already has a new pool."""
     workload = a_workload()
     runs = a_slice(workload)
     idle = a_pool(
@@ -192,7 +192,7 @@ def test_a_change_arrives_without_a_reload(browser: Chrome, board: HandMadeBoard
     assert list(rows) == [runs.group, comes.group]
     assert "Running" in rows[runs.group]
     assert "GKE has no capacity." not in rows[runs.group]
-    # Remaining rows are changed in place.
+    # Remaining rows are changed in place, so the row is still the same element.
     assert browser.execute_script("return document.querySelector('#board .row:not(.workload)').isSame") is True
     assert browser.execute_script("return window.isSame") is True
 

@@ -101,7 +101,7 @@ def test_waiting_flows_alternate():
         tasks[1].cancel()
         go_on.set()
         await asyncio.wait(tasks)
-        # The first request gets its place before the others wait.
+        # The first request gets its slot before other requests wait; after it, the flows alternate.
         assert order == list("aabcab")
 
     asyncio.run(play())

@@ -321,7 +321,7 @@ def test_page_is_not_sent_to_a_client_that_has_it(get: Callable[..., Any], has: 
 
 
 @pytest.mark.parametrize("has", ['"ab"', "", "W/", ",", '"abc'])
-def test_page_is_sent_to_a_client_that_has_another(get: Callable[..., Any], has: str) -> None:
+def test_page_is_sent_to_a_client_that_has_another_version(get: Callable[..., Any], has: str) -> None:
     """The client may have the page of the previous release, for example."""
     assert get("/", If_None_Match=has)[::2] == (200, b"<p>")
 

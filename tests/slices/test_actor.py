@@ -85,7 +85,7 @@ def test_accepted_create_is_answered_with_its_operation(world: World) -> None:
 
 
 def test_gate_forgets_pools_without_open_delete(world: World) -> None:
-    """The memory of the plan contains every open delete; the gate forgets the other pools."""
+    """The memory of the plan contains every open delete; the gate forgets pools without an open delete."""
     put_pool(world)
     put_stray(world)
     deleted(world)

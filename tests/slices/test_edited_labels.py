@@ -167,7 +167,7 @@ def test_pod_of_the_workload_on_a_node_of_unknown_pool_keeps_the_pool(world: Wor
     with pytest.raises(KeptError, match=f"{NAMESPACE}/train-workers-0-0 runs on node {NODE}, whose label"):
         world.gate.pass_through(unknown)
     assert world.calls("PATCH") == [object_path("nodes", NODE)] * 2
-    # GKE's record shows that the node belongs to another pool.
+    # GKE's record shows that the node belongs to another pool, so the pod does not keep this pool.
     record(world, NODE, "other-pool")
     world.gate.pass_through(unknown)
     world.kube.patch(object_path("nodes", NODE), {"metadata": {"annotations": {constants.APPLIED_LABELS: None}}})

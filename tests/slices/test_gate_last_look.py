@@ -103,7 +103,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
     began = clock.seconds
     Gate(api=kube, clock=clock.now, monotonic=clock, for_each=Lanes(clock, 16)).pass_through(a_delete())
     assert all(closed(kube))
-    # 2,000 cordons, and 2,000 lists of pods before and 2,000 after them: in sequence, they would take 300 s.
+    # The gate makes 2,000 cordons and 4,000 lists of pods, which would take 300 s one after the other.
     assert clock.seconds - began == pytest.approx(6000 * LATENCY_SECONDS / 16, abs=1.0)
     assert kube.calls[-1].query["fieldSelector"] == "spec.unschedulable=false"
 
@@ -152,7 +152,7 @@ def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: boo
     """A slow look is repeated, because the process may have been suspended. After three, the API server is slow."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
-    # The gate lists nodes twice at its beginning, and twice in each look.
+    # The gate lists nodes twice before the first look and twice in each look; the first `slow` lists take 3 s.
     times = iter([3.0] * slow)
     kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:

@@ -102,7 +102,7 @@ def test_hints_of_40000_creates_keep_the_latest_that_fit() -> None:
     idle = {PoolName("p"): PoolMemory(unneeded_since=NOW)}
     memory = Memory(created_at=tuple(after(index) for index in range(40_000)), pools=idle)
     text = hints.to_text(memory)
-    # A ConfigMap can hold 1 MiB.
+    # A ConfigMap can hold 1 MiB, and the bound must be lower.
     assert _bytes(text) <= bounds.HINTS < 1024 * 1024
     kept = hints.from_text(text).created_at
     assert list(kept) == [after(index) for index in range(40_000 - len(kept), 40_000)]

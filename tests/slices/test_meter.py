@@ -33,7 +33,7 @@ def world() -> World:
 
 
 def test_time_between_rounds_counts_for_the_use_at_its_start(world: World) -> None:
-    """The chip-seconds between two rounds count for the use at the first of them."""
+    """The chip-seconds between two rounds count for the use of the pool in the first round."""
     world.run_to_use()
     assert chip_seconds(world) == 0
     world.rounds(6, every_seconds=10)

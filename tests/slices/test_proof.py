@@ -38,7 +38,7 @@ def put_numbered_nodes(world: World, count: int, *, provider_id: str = "", **lab
 
 
 def world_without_ca() -> World:
-    """Return a world whose kubeconfig trusts public roots, as those of DNS endpoints and Connect gateways do."""
+    """Return a world whose kubeconfig trusts public roots, like kubeconfigs for DNS endpoints and Connect gateways."""
     world = World(ca_pem=None)
     world.gke.cluster = Cluster(name="test", ca_certificate_pem=CERTIFICATE, instance_group_urls=(GROUP_URL,))
     node = {"metadata": {"name": "z"}, "spec": {"providerID": "gce://p/us-central2-b/gke-test-default-1f-abcd"}}

@@ -155,7 +155,7 @@ def test_pause_ends_when_the_earliest_event_is_due() -> None:
 
 
 def test_hints_are_written_at_most_every_2_s() -> None:
-    """Changes in between are written by the next round after these 2 s. A failed write is repeated."""
+    """The first round after the 2 s writes all changes since the last write. A failed write is repeated."""
     world = World()
     world.run_to_use()
     writes: list[tuple[float, dict[str, str]]] = []

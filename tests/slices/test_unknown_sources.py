@@ -93,7 +93,7 @@ def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> N
     world.rounds(3, every_seconds=5)
     (pool,) = world.gke.pools
     assert unknown(world, "machineconfigs") == 0
-    # The process restarts without the right while GKE creates the pool.
+    # The process loses the right to MachineConfigs and restarts while GKE creates the pool.
     tpu.extend(())
     world.watches = replace(world.watches, machine_configs=forbidden)
     world.start()

@@ -87,7 +87,7 @@ def test_namespaces_beyond_the_limit_share_one_account() -> None:
 
 
 def test_accounts_beyond_the_limit_are_shared() -> None:
-    """When the limit is reached, further namespaces share one account for each combination of the other labels."""
+    """Beyond the limit, further namespaces share one account for each accelerator, kind of capacity and use."""
     kinds = [(kind.value, use.value) for kind in CapacityKind for use in Use]
     accelerators = (_V4, "tpu7x", "tpu-v6e-slice")
     known: set[Account] = set()

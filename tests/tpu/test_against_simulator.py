@@ -41,7 +41,7 @@ def hosts_by_simulator(machine: Machine, offer: tpu.Accelerator) -> dict[str, in
 
 
 def test_catalogue_and_simulator_have_the_same_machine_types() -> None:
-    """A machine type of only one of them would be a mistake in reading the documents."""
+    """A machine type of only the catalogue or only the simulator is a mistake in reading Google's documents."""
     assert set(MACHINES) == set(_TPU_MACHINES)
 
 

@@ -93,7 +93,7 @@ def test_tpu7x_has_two_metrics_ports_a_chip():
     assert variables("tpu7x", "2x2x1", 4)["TPU_RUNTIME_METRICS_PORTS"] == "8431,8432,8433,8434,8435,8436,8437,8438"
 
 
-def test_metrics_ports_are_those_of_the_host_and_not_of_the_container():
+def test_metrics_ports_are_for_all_chips_of_the_host_not_only_of_the_container():
     assert variables(V6E, "2x4", 1, 8)["TPU_RUNTIME_METRICS_PORTS"].count(",") == 7
 
 

@@ -235,7 +235,7 @@ def _size(value: object) -> int:
     ],
 )
 def test_memory_limit_covers_the_largest_reviews_of_all_lanes(file: str, path: tuple[str | int, ...]):
-    """Any client that reaches the port can post them, and a replica that exceeds its limit is killed."""
+    """Any client that reaches the port can post such reviews, and a replica that exceeds its limit is killed."""
     found: Any = yaml.safe_load((Path("deploy") / file).read_text(encoding="utf-8"))
     for step in path:
         found = found[step]
@@ -396,7 +396,7 @@ class Told:
 
 @pytest.fixture
 def told(kube: FakeKube, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., WebhookServer]]:
-    """Return a function that starts a server with such certificates and checks them every millisecond."""
+    """Return a function that starts a server with `Told` certificates, which are checked every millisecond."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.001)
     # The traceback of the thread that ends is suppressed.
     monkeypatch.setattr(threading, "excepthook", lambda _arguments: None)

@@ -325,6 +325,6 @@ def test_calls_of_a_quick_review_are_bounded_by_the_size_of_the_pod(pod: Json) -
         assert len(quick) == 5
         for hook in quick:
             begin = begin_of(hook, lambda *_: None)
-            # The first review fills caches.
+            # The first review fills caches, so only the calls of the second one are counted.
             begin(body, 0.0)
             assert _calls_of(functools.partial(begin, body, 0.0)) <= len(body) + 1000, hook.name

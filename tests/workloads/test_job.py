@@ -238,7 +238,7 @@ def test_pod_without_chips_is_not_kept() -> None:
     assert parse_pod(_pod() | {"spec": {"containers": containers}}) is None
 
 
-def test_selector_of_jobs_excludes_those_of_jobsets() -> None:
-    """The server excludes them, because each JobSet has Jobs and is watched itself."""
+def test_selector_of_jobs_excludes_child_jobs_of_jobsets() -> None:
+    """The API server leaves out child Jobs of JobSets, because the JobSets themselves are watched."""
     assert PLAIN_JOB.selector == "!jobset.sigs.k8s.io/jobset-name"
     assert PLAIN_JOB.pod_selector == "batch.kubernetes.io/job-name,!jobset.sigs.k8s.io/jobset-name"

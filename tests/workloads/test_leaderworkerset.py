@@ -184,7 +184,7 @@ def test_additional_groups_are_those_of_max_surge(replicas: int, surge: Any, wan
     ],
 )
 def test_set_above_a_limit_has_a_problem(change: dict[str, Any], words: str) -> None:
-    """The limits are those of JobSets."""
+    """The limits are the same as for JobSets."""
     raw = raw_set(replicas=change.get("replicas", 2))
     template = raw["spec"]["leaderWorkerTemplate"]
     template["size"] = change.get("size", 2)

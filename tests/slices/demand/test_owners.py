@@ -101,7 +101,7 @@ def test_slices_of_pods_never_wait_for_each_other() -> None:
         assert each.wishes.all_or_nothing is False
 
 
-def test_equal_pods_of_single_hosts_share_and_others_do_not() -> None:
+def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
     """Planning may create one pool for all slices with an equal value, also of two ReplicaSets of a Deployment."""
     shared = {each.share for each in slices(*pods_of(SET, 2), *pods_of(reference("ReplicaSet", "web-2"), 1))}
     assert len(shared) == 1
@@ -116,7 +116,7 @@ def test_equal_pods_of_single_hosts_share_and_others_do_not() -> None:
         assert each.share not in shared
 
 
-def test_pods_with_claims_of_their_own_share_if_the_claims_restrict_them_equally() -> None:
+def test_pods_with_own_claims_share_pools_if_the_claims_restrict_them_equally() -> None:
     """A StatefulSet has a claim for each pod and template; the claims may still be in different zones."""
     zones = (("a",), ("a",), ("b",), None)
     volumes = [Volumes(claims=(f"data-{number}",), zones=each) for number, each in enumerate(zones)]

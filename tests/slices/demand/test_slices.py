@@ -74,7 +74,7 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
 
 
 def test_only_one_child_job_without_references_is_listed() -> None:
-    """One child Job shows the request of the template. The others take no time but count as siblings."""
+    """One child Job shows the request of the template. The other child Jobs take no time, but count as siblings."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
@@ -120,7 +120,7 @@ _JOBS = st.lists(
 
 
 @given(_JOBS, st.randoms(use_true_random=False))
-def test_listed_slice_does_not_depend_on_which_others_are_listed(
+def test_listed_slice_does_not_depend_on_the_other_listed_slices(
     jobs: list[tuple[str, int, bool]], rng: random.Random
 ) -> None:
     """A slice is the same if few or all slices are listed, and if pods and pools name their Jobs or only the key."""
@@ -319,7 +319,7 @@ def test_job_that_the_jobset_does_not_list_is_no_slice() -> None:
 
 @pytest.mark.parametrize("make", [make_jobset, make_lws])
 def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Callable[..., Workload]) -> None:
-    """A user who may create pods can label them with any groups of many large workloads."""
+    """A user who may create pods can give each pod the labels of any group of any large workload."""
     workloads = [make(f"claimed-{number}", replicas=4096) for number in range(150)]
     pods = [make_pod(each, job=5000) for each in workloads]
     known = Workloads.of({each.uid: each for each in workloads})

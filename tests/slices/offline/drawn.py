@@ -50,7 +50,7 @@ class Dice:
         return (usual, *others)[self._byte() % (1 + len(others))]
 
     def usually(self, usual: _T, *others: _T) -> _T:
-        """Return the first value, or one of the others once in 10 cases on average."""
+        """Return `usual`, or one of `others` once in 10 cases on average."""
         return self.one(*others) if self.seldom() else usual
 
     def some(self, usual: Mapping[str, Sequence[str]], wrong: Mapping[str, Sequence[str]]) -> dict[str, str]:

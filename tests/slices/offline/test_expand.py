@@ -69,7 +69,7 @@ def two_jobs(**annotations: str) -> dict[str, Any]:
 
 
 def test_leader_of_a_child_job_has_the_labels_of_jobset() -> None:
-    """These are the labels of JobSet 0.11 for the last of five child Jobs."""
+    """The expected labels are those that JobSet 0.11 sets for the last of five child Jobs."""
     pod = leaders(WorkloadKind.JOBSET, two_jobs(), place=1)[2]
     labels = pod.requirements.labels
     prefix = "jobset.sigs.k8s.io/"

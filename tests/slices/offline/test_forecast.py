@@ -347,7 +347,7 @@ def test_unknown_key_is_reported_except_on_a_namespace() -> None:
 
 
 def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> None:
-    """Events report such mistakes one after the other."""
+    """Events, in contrast, report one mistake after the other."""
     raw = raw_lws(
         size=5,
         uid="",
@@ -433,7 +433,7 @@ def test_remark_without_a_mistake_leaves_the_object_served(raw: dict[str, Any], 
     ],
 )
 def test_rejected_object_does_not_count_in_a_limit(refused: dict[str, Any], serving: Settings) -> None:
-    """The limit allows 8 chips, which the other object gets."""
+    """The limit allows 8 chips, which the valid object gets."""
     found = plan(refused, raw_jobset("good"), settings_=serving)
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     assert not any("MAX_CHIPS" in str(each) for each in found.remarks)
@@ -462,7 +462,7 @@ def test_jobset_for_dynamic_slicing_is_not_served() -> None:
 
 
 def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
-    """Events report neither of them, because unserved workloads get no Events."""
+    """Events would report neither mistake, because unserved workloads get no Events."""
     raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
     raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": {**pod_spec(chips=2), "nodeSelector": {}}}
     found = plan(raw)
@@ -546,7 +546,7 @@ def test_pod_with_the_labels_of_a_jobset_without_its_owner_is_not_served() -> No
 
 
 def test_template_that_pods_share_is_read_once() -> None:
-    """Planning 4,096 pods of 2,000 containers takes no longer than planning one of them."""
+    """Planning 4,096 pods of 2,000 containers takes no longer than planning one such pod."""
     container = {"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
     raw = raw_jobset(uid="", replicas=4096, pod={**pod_spec(), "containers": [container] * 2000})
     (remark,) = plan(raw).remarks

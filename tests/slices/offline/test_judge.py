@@ -62,7 +62,7 @@ def test_findings_are_ordered_by_severity() -> None:
     ],
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
-    """The slices are counted, although only a few of them are examined."""
+    """All slices count in limits, although only a few slices are examined."""
     found = [each.message for each in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
     assert not words or any(words in each for each in found), found

@@ -285,7 +285,7 @@ def test_unserved_request_gets_no_status() -> None:
     assert "status" not in world.raw["req"]
 
 
-def test_request_fails_if_a_slice_of_it_is_not_served() -> None:
+def test_request_fails_if_one_of_its_slices_is_not_served() -> None:
     """Otherwise the pools of its served slices would be held permanently."""
     raw = raw_request("req", 4, 2)
     raw["spec"]["podSets"][1]["podTemplateRef"] = {"name": "other"}
@@ -296,7 +296,7 @@ def test_request_fails_if_a_slice_of_it_is_not_served() -> None:
     assert world.pools == {}
 
 
-def test_slices_that_buffers_of_a_namespace_request_are_bounded() -> None:
+def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
     """Otherwise one small object could cost as much work as thousands of pods, and delay other namespaces."""
     world = Asking(*(raw_buffer(f"b{number}", replicas=768) for number in range(7)), max_chips=8)
     world.run(1)

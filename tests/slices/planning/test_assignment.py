@@ -96,7 +96,7 @@ def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str
 
 @pytest.mark.parametrize("before", [KEY, {}, FREE, FORGED], ids=["own", "open", "free", "of another namespace"])
 def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, str]) -> None:
-    """Running pods decide: labels that contradict them are corrected in one step."""
+    """Running pods decide: node labels that name another slice are corrected in one step."""
     world = marked_world()
     put_pool(world, TRAIN, **before)
     put_pods(world, TRAIN)

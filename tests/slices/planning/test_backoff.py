@@ -37,7 +37,7 @@ SLICE = make_slice(make_jobset()).id
     ],
 )
 def test_waits_double_up_to_a_cap(kind: FailureKind, first: float, cap: float) -> None:
-    """Each wait is shortened by up to a fifth. It applies to the capacity or, for other failures, only to the slice."""
+    """Each wait is shortened by up to a fifth. A wait applies to the capacity, or to the slice that failed."""
 
     def failed(backoffs: Mapping[Any, Backoff], now: datetime) -> Mapping[Any, Backoff]:
         if backoff.concerns_capacity(failure(kind)):
@@ -72,7 +72,7 @@ def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind
     """Otherwise the pool would be recreated repeatedly. Failures without a stockout may concern only this request."""
     key = KEY if kind in (FailureKind.STOCKOUT, FailureKind.QUOTA) else DIGEST
     assert set(backoff.pool_failed({}, failure(kind), KEY, DIGEST, NOW)) == {key}
-    # Pools of the Go provisioner do not contain the digest of their request.
+    # Pools of the Go provisioner do not contain the digest of their request, so their capacity waits instead.
     assert set(backoff.pool_failed({}, failure(kind), KEY, "", NOW)) == {KEY}
 
 

@@ -189,7 +189,7 @@ def test_pools_are_polled_more_often_while_changes_are_expected() -> None:
 
 
 def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
-    """Two pools are unneeded, one of them for 10 s longer: that pool determines the time of the decision."""
+    """Two pools are unneeded. The pool that is unneeded for 10 s longer determines the time of the decision."""
     workloads = make_jobset("first"), make_jobset("second")
     world = World(*workloads)
     for workload in workloads:
@@ -206,7 +206,7 @@ def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
 
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
-def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState) -> None:
+def test_pool_name_is_not_used_again_while_its_delete_is_open(state: CallState) -> None:
     """The delete would count for the new pool, so its slice would get a third one, or even delete the new pool."""
     workload = make_jobset()
     world = World(workload)
@@ -215,7 +215,7 @@ def test_a_name_is_not_used_again_while_a_delete_of_it_is_open(state: CallState)
     assert world.created == [make_pool(workload, attempt=1).name]
 
 
-def test_a_name_is_not_used_again_while_nodes_of_an_earlier_pool_are_seen() -> None:
+def test_pool_name_is_not_used_again_while_nodes_of_the_earlier_pool_exist() -> None:
     """Pods of another slice on these nodes would count as bound to the new pool, so its slice would get a third one."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)

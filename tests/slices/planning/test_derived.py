@@ -65,7 +65,7 @@ def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
 
 
 def test_changed_pod_changes_only_the_slices_of_its_workload() -> None:
-    """The slices of the other workloads are the objects of the last round."""
+    """Slices of unchanged workloads are reused: they are the same objects as in the last round."""
     workloads, world = waiting(3)
     labels = {"default": {"tpu": "yes"}}
     before = round_after(None, world, labels)

@@ -74,7 +74,7 @@ def test_operator_of_node_affinity_holds_as_in_the_scheduler(
     assert (misfit(asks(affinity_terms=(term,)), view()) == "") is holds
 
 
-def test_any_term_suffices_and_all_expressions_of_it_must_hold() -> None:
+def test_affinity_holds_if_all_expressions_of_any_term_hold() -> None:
     """Terms are joined with OR, and the expressions of a term with AND."""
     yes, no = Expression(key="zone", operator="Exists"), Expression(key="none", operator="Exists")
     assert misfit(asks(affinity_terms=((yes, no), (yes,))), view()) == ""
@@ -198,7 +198,7 @@ _REQUIREMENTS = st.builds(
 def test_fits_returns_the_results_of_checking_each_node_separately(
     views: list[NodeView], asked: list[Requirements]
 ) -> None:
-    """One `Fits` checks all requirements, one after the other."""
+    """The test checks several requirements with one `Fits`, because its caches must not mix up their results."""
     fits = Fits(views)
     for each in asked:
         assert _listed(fits.fitting(each), len(views)) == [not misfit(each, view) for view in views]

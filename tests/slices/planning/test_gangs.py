@@ -202,7 +202,7 @@ def test_bound_pods_keep_running_when_another_slice_loses_its_pool() -> None:
 
 
 def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
-    """The nodes are no longer held as soon as a slice of the other JobSet counts on the pool."""
+    """The hold on the nodes ends as soon as a slice of the second JobSet counts on the pool."""
     workload, other = gang(), make_jobset("other")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -320,7 +320,7 @@ def test_limit_too_low_for_all_slices_prevents_every_create_of_the_jobset(change
 
 
 def test_flex_start_pools_without_nodes_are_kept_without_a_time_limit() -> None:
-    """No hold starts before a slice is ready. Then the other pool has PARTIAL_HOLD (20 minutes) to get its nodes."""
+    """The hold starts when a slice is ready; the second pool then has PARTIAL_HOLD (20 minutes) to get its nodes."""
     template = make_requirements(accelerator="tpu-v5p-slice", tolerations=())
     workload = gang(template=template)
     world = world_of(workload, capacity=parse_choices("flex-start"))
@@ -374,7 +374,7 @@ def holder(world: World, accelerator: str = V4) -> str:
     return "pause" if hold.released else world.workloads[hold.workload].name
 
 
-def test_workload_that_released_its_pools_holds_next_while_all_others_wait() -> None:
+def test_workload_that_released_its_pools_gets_the_next_hold_while_others_wait() -> None:
     """The first JobSet gets the pools that the second released. Notices of other JobSets report the hold."""
     first, second, other = gang("first", replicas=3), gang("second"), gang("other")
     world = half_served(first, second, pools=2)
@@ -427,7 +427,7 @@ def test_each_namespace_is_served_within_its_number_of_holds_and_pauses(namespac
 
 @pytest.mark.parametrize("apart_minutes", [1, 20])
 def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_minutes: int) -> None:
-    """In the past, a JobSet held the pools of one accelerator for 66 h while it waited for the other."""
+    """In the past, a JobSet held pools of one accelerator for 66 h while it waited for the second accelerator."""
     world = world_of()
     stock = {"ct4p": 1, "ct5p": 1}
 
@@ -446,7 +446,7 @@ def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_m
         world.live(1, seconds=60)
         held_by = {hold.workload for hold in world.memory.holds.values() if not hold.released}
         if mixed.uid in held_by:
-            # The JobSet holds both accelerators, or one of them while it waits for the other.
+            # While the JobSet holds an accelerator, no other workload may hold its second accelerator.
             assert held_by == {mixed.uid}
     assert world.bound(mixed) == 2
 
@@ -523,7 +523,7 @@ def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) ->
     """An incomplete set of slices is released immediately, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
-    # A hold takes a few seconds, and each pause between holds at least 60 s.
+    # A hold takes a few seconds, and each pause between holds at least 60 s, so only a few creates are sent.
     assert 2 <= len(world.created) <= 10
 
 

@@ -43,7 +43,7 @@ class HalfSeen(World):
 
 
 def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
-    """Return an empty world in which these kinds are unknown."""
+    """Return an empty world in which `kinds` are unknown."""
     world = HalfSeen(settings_=settings(**changes))
     world.unknown_kinds = kinds
     return world
@@ -53,7 +53,7 @@ def half_seen(kinds: frozenset[WorkloadKind], **changes: Any) -> HalfSeen:
 def test_unready_pool_of_a_hidden_workload_does_not_block_other_replacements(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
-    """The slice of such a pool is unknown, so the pool cannot be replaced, and must not use up the share for others."""
+    """The pool's slice is unknown, so the pool cannot be replaced, and must not use up the share of replacements."""
     world = half_seen(kinds, ready_timeout_seconds=100.0, **changes)
     world.put(make_pool(hidden))
     world.step(seconds=1)

@@ -166,7 +166,7 @@ def test_jobsets_of_one_name_in_two_namespaces_have_separate_limits() -> None:
 
 @pytest.mark.parametrize("status", list(PoolStatus))
 def test_pool_counts_in_a_limit_in_every_status(status: PoolStatus) -> None:
-    """The chips of the pool may be paid for. Next to them, only one of the two slices fits within the limit."""
+    """The chips of the pool may be paid for. With these chips, only one of two slices fits within the limit."""
     world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()
@@ -218,7 +218,7 @@ def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
     world.now = after(3600)
     assert creates(world.step(seconds=0)) == ["c"]
     world.add(make_jobset("d"))
-    # In this round, the turn of d begins.
+    # The turn of d begins in this round; the next round shows when its create is due.
     world.step(seconds=1)
     plan = world.step(seconds=0)
     assert (creates(plan), plan.wake_at) == ([], after(4200))

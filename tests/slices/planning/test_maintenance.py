@@ -58,7 +58,7 @@ def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
 
 @pytest.mark.parametrize(("bound", "who"), [(True, "pod {}"), (False, "a pod")])
 def test_node_without_chips_after_maintenance_is_shown_as_the_reason(*, bound: bool, who: str) -> None:
-    """The kubelet rejects the pods that were on the node, and the pods that replace them wait."""
+    """The kubelet rejects the pods that were on the node, and their replacements wait for a node."""
     workload = make_jobset("train")
     world = running(workload)
     pod = next(iter(world.pods.values()))

@@ -160,7 +160,7 @@ def test_invalid_setting_is_rejected_at_start(variable: str, value: str, words: 
         read_settings(REQUIRED | {variable: value})
 
 
-def test_entries_of_the_administrator_win_over_those_of_a_workload() -> None:
+def test_entries_of_the_administrator_take_precedence_over_entries_of_workloads() -> None:
     environment = {
         "GCP_NODE_LABELS": f"team=ops, {constants.COMPUTE_CLASS}=tpu",
         "GCP_NODE_TAINTS": "team=ops:NoSchedule",

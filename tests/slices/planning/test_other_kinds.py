@@ -45,7 +45,7 @@ def test_pool_of_another_kind_has_no_labels_of_jobsets(
 
 
 def test_leader_of_a_pool_is_the_lowest_unfinished_pod() -> None:
-    """The pod of index 0 has completed, and the other pod of the Job waits."""
+    """The pod of index 0 has completed, and the pod of index 1 waits."""
     job = make_job()
     world = World(job)
     world.pods.clear()
@@ -180,7 +180,7 @@ def test_group_has_the_size_of_its_own_pods_during_an_update() -> None:
 
 
 def test_extra_group_of_a_rolling_update_has_a_pool_while_it_has_pods() -> None:
-    """With maxSurge, a rolling update first creates extra groups, and deletes them at its end."""
+    """With maxSurge, a rolling update begins with the create of extra groups and ends with their delete."""
     lws = make_lws(replicas=1)
     world = running(lws)
     surging = replace(lws, groups=(replace(lws.groups[0], surge=1),))

@@ -44,7 +44,7 @@ def look_up_answer(world: World, look_up: LookUp, **content: object) -> None:
 
 
 def until_look_up(world: World, *, limit: int = 60) -> tuple[LookUp, Plan]:
-    """Run rounds of 1 s until one of them looks something up; return the first look-up and the plan."""
+    """Run rounds of 1 s until a round decides a look-up; return the first look-up and the plan."""
     for _ in range(limit):
         plan = world.look()
         world.pass_time(1)
@@ -297,7 +297,7 @@ def test_a_delete_waits_exactly_until_its_pool_has_settled() -> None:
 
 
 def test_pool_that_never_settles_raises_an_alert() -> None:
-    """Another client may uncordon the nodes each time."""
+    """Another client may uncordon the nodes after each cordon."""
     world, name = idle_world()
     for _ in range(11):
         settling(world, name)
@@ -345,7 +345,7 @@ def test_delete_rejected_for_too_many_operations_limits_operations() -> None:
 
 
 def test_responses_to_unknown_calls_change_nothing() -> None:
-    """The list of pools ended these calls in the memory, or a former leader sent them."""
+    """A call is unknown if the list of pools has already ended it in the memory, or if a former leader sent it."""
     world = World()
     before = world.memory
     name = PoolName("unheard-of")

@@ -52,7 +52,7 @@ def test_pods_of_small_pools_have_lower_costs_and_each_pod_is_written_once() -> 
     assert max(set.union(*costs_of.values())) < 2**31
 
 
-def test_rejected_writes_do_not_block_those_of_other_pods() -> None:
+def test_rejected_writes_do_not_block_writes_to_other_pods() -> None:
     """A webhook may reject all writes to the pods of a namespace that is the first one in the order of names."""
     world = scaled(_MANY)
     before = world.look().costs

@@ -134,7 +134,7 @@ def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, boug
 
 @pytest.mark.parametrize("owner", ["web", "serve"])
 def test_pods_that_cannot_be_bound_buy_few_pools(owner: str) -> None:
-    """The scheduler may refuse the nodes for an unknown reason. Then a pool of one node is tried a few times a day."""
+    """If the scheduler refuses the nodes for an unknown reason, a pool of one node is tried a few times a day."""
     world = cluster()
     world.scale(20, owner)
     for _ in range(24 * 12):
@@ -221,7 +221,7 @@ def test_pod_waits_ten_minutes_for_a_broken_node(change: dict[str, Any] | None) 
     ],
 )
 def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -> None:
-    """A pool for all pods would be refused although there is room for some of them."""
+    """A pool for all pods would exceed the limit, which allows a pool for some of the pods."""
     world = cluster(**limits)
     world.scale(40)
     world.settle(rounds=6)

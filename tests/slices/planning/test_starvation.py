@@ -96,7 +96,7 @@ def test_slow_stockouts_of_large_shapes_do_not_block_a_small_slice() -> None:
 
 
 def test_workload_that_waits_for_operations_does_not_block_the_capacity() -> None:
-    """GKE rejects all creates of one JobSet for too many operations. Slices of the other JobSet are tried anyway."""
+    """GKE rejects all creates of one JobSet for too many operations. Slices of the second JobSet are tried anyway."""
     world = World(jobset_of("pair", "2x2x1", replicas=2))
     market = Market(world)
     market.fails = lambda _name: failure(FailureKind.STOCKOUT)
@@ -147,7 +147,7 @@ def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
     assert list(map(named, world.step().creates)) == ["other"]
     world.add(jobset_of("own", "2x2x1", namespace="many"))
     created = [named(create) for _ in range(110) for create in world.step(seconds=10).creates]
-    # JobSets of the namespace that were created before `own` are tried first.
+    # JobSets of the namespace that were created before `own` are tried first, so `own` needs many rounds.
     assert "own" in created
 
 
@@ -170,6 +170,6 @@ def test_failing_creates_of_a_namespace_in_an_outage_are_bounded() -> None:
     world.add(*(jobset_of(f"refused{number}", "2x2x2", replicas=20) for number in range(6)))
     world.refuse_create = lambda _create: failure(FailureKind.UNAVAILABLE)
     sent = [len(world.step().creates) for _ in range(120)]
-    # In addition, up to 32 creates are sent before the first response.
+    # Up to 32 creates are sent before the first response, so the bound of 64 can be exceeded by 32.
     assert sum(sent[:60]) <= 64 + 32 + 7
     assert sum(sent[60:]) <= 7

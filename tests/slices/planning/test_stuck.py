@@ -40,7 +40,7 @@ def lose_half(world: World, workload: Workload, status: PoolStatus = PoolStatus.
 
 @pytest.mark.parametrize("status", [PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR])
 def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolStatus) -> None:
-    """The bound leader waits for the other pods and does not keep the pool, regardless of the pool's status."""
+    """The leader is bound but waits for its follower, so it does not keep the pool, in any status of the pool."""
     workload = make_jobset()
     world = running(workload)
     (name,) = world.created
@@ -150,7 +150,7 @@ def test_job_that_is_scaled_up_keeps_its_pool_and_is_reported(*, replace_stuck: 
         "node pool is created or resized: set parallelism back, or suspend the Job and resume it when its pods have "
         "ended, for a node pool of 4 nodes"
     )
-    # The owner follows the advice in the Event.
+    # The owner suspends and resumes the Job, as the Event advises, and the Job gets a larger pool.
     world.workloads[job.uid] = replace(job, suspended=True)
     world.end_pods(job)
     world.run(2)

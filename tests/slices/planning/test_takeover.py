@@ -66,7 +66,7 @@ def test_go_pool_is_used_by_its_jobset_and_deleted_after_it(
     assert world.deleted == [pool.name]
 
 
-def test_recreated_jobset_uses_the_go_pool_of_its_name() -> None:
+def test_recreated_jobset_uses_the_go_pool_of_the_earlier_jobset() -> None:
     """The labels of the pool contain no UID, so the pool may belong to either of the two JobSets."""
     world = World(make_jobset(uid="later"))
     pool = world.put_pool(go_pool(make_jobset(uid="earlier")))

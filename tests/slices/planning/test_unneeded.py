@@ -62,7 +62,7 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     world = World(workload)
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
-    # The delete settles, because the scheduler may be binding the leader to either pool.
+    # The pool settles before its delete, because the scheduler may be binding the leader to either pool.
     assert [(each.name, each.settle) for each in world.plans[-1].deletes] == [(old.name, True)]
     assert world.states()[new.name] == "ready"
 
@@ -108,7 +108,7 @@ def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
 
 
 def test_pool_settles_for_any_pod_that_may_be_bound_to_it() -> None:
-    """Pods without a topology or an object of their workload are not served, but the scheduler binds them."""
+    """A pod without a topology or without an object of its workload is not served, but the scheduler may bind it."""
     world = idle_world()
     asked = replace(make_requirements(tolerations=()), node_selector={})
     world.put(make_pod(make_jobset("unseen"), index=1, requirements=asked, created_at=world.now))
@@ -210,7 +210,7 @@ def test_undeletable_unready_pool_does_not_prevent_other_replacements() -> None:
 
 
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
-    """Return a world with `pools` pools, `count` of them without JobSets, whose deletes were observed if `seen`."""
+    """Return a world of `pools` pools; `count` JobSets have vanished, with `seen` by deletes that were observed."""
     workloads = [make_jobset(f"train-{index}") for index in range(pools)]
     world = World(*workloads)
     for workload in workloads:
@@ -386,7 +386,7 @@ def test_pool_of_an_unwatched_jobset_is_deleted_when_the_jobset_ends() -> None:
 
 
 def test_many_unwatched_jobsets_do_not_count_as_a_mass_disappearance() -> None:
-    """The setting excludes these JobSets from the watch. Each is checked separately with a live read."""
+    """SERVED_NAMESPACES excludes the JobSets from the watch. A live read checks each JobSet before the delete."""
     world = narrowed_world(10)
     run_needed(world, 40, needed=set())
     assert len(world.deleted) == 10

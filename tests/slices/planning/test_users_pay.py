@@ -76,7 +76,7 @@ def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
 
 
 def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
-    """A slice counts on an idle pool for six minutes. Then the pool is deleted, and the slice gets a new pool."""
+    """A slice counts on an idle pool for six minutes. After this time, the pool is deleted, and a new one created."""
     first, never = make_jobset("first", namespace="a"), make_jobset("never-bound", namespace="b")
     world = running(first)
     world.add(never)
@@ -119,7 +119,7 @@ def test_pool_of_a_succeeded_child_job_is_deleted_after_the_delay(succeeded: int
 
 
 def test_slices_without_pods_keep_their_pools_if_fewer_jobs_succeeded() -> None:
-    """Which of the two child Jobs without pods succeeded is unknown; the other one may get new pods."""
+    """Only one of the two child Jobs without pods succeeded; the child Job that did not succeed may get new pods."""
     workload = make_jobset("three", replicas=3)
     world = running(workload)
     world.workloads[workload.uid] = replace(workload, groups=(replace(workload.groups[0], succeeded=1),))

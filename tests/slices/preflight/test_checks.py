@@ -311,7 +311,7 @@ def test_reservations_in_the_settings_are_checked_without_patterns() -> None:
     ],
 )
 def test_jobs_are_checked_only_if_they_are_served(change: Change, name: str, status: Status, words: str) -> None:
-    """Without SERVE_JOBS, the right to read them is not needed."""
+    """Without SERVE_JOBS, the right to read Jobs is not needed."""
     world = World(changes={"serve_jobs": True})
     change(world)
     found = world.find()
@@ -412,7 +412,7 @@ def found_without_gke(without_gke: World) -> dict[str, Finding]:
 
 
 def test_all_checks_are_ok_without_gke(without_gke: World) -> None:
-    """There are no findings about clusters, pools and permissions of Google, and nothing is changed."""
+    """Checks of clusters, pools and permissions of Google have no findings, and no check changes an object."""
     found = found_without_gke(without_gke)
     assert list(found) == [*IN_KUBERNETES, "TPUNodeGroups"]
     assert [str(finding) for finding in found.values() if finding.status is not Status.OK] == []

@@ -47,7 +47,7 @@ class Machine:
             "GCP_CLUSTER": "c",
             "GCP_NODE_SERVICE_ACCOUNT": "tpu-nodes@project-1.iam.gserviceaccount.com",
             "GKE_ENDPOINT": self.gke.url,
-            # The fake API server has no certificate that could prove the cluster.
+            # The fake API server has no certificate that could prove the cluster, so the proof is replaced.
             "ASSUME_SAME_CLUSTER": "true",
             "MAX_CHIPS": "64",
             **{f"ALLOWED_{what}": "none" for what in ("RESERVATIONS", "SERVICE_ACCOUNTS", "NETWORKS", "LABEL_KEYS")},

@@ -146,7 +146,6 @@ class SupplierContract:
         assert facts == (choice.zone, slice_.nodes, topology, choice.kind, "")
         ground.supplier.create_pool(request, _free)
         pool = listed(ground)[request.name]
-        # The supplier chooses the disk type itself.
         assert pool == expected_pool(request)
         view = rules.expected_node(pool)
         assert (view.chips, misfit(slice_.requirements, view)) == (4, "")
@@ -176,7 +175,7 @@ class SupplierContract:
             specified(room + 1)
 
     def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
-        """This holds for selected and for copied labels, and pods that select these labels fit the nodes."""
+        """Selected and copied labels are both on the nodes, and pods that select the labels fit the nodes."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.passed_on, "asked")
         copied = dict.fromkeys(rules.copyable | rules.passed_on, "asked")
@@ -258,7 +257,7 @@ class SupplierContract:
         assert listed(ground).keys() == before.keys()
 
     def test_a_second_delete_changes_nothing(self, ground: Ground) -> None:
-        """This holds while the first delete is in progress, and after it."""
+        """The second delete is sent while the first one is in progress, and again after its end."""
         create(ground)
         ground.finish()
         ground.supplier.delete_pool(FIRST)
@@ -269,7 +268,7 @@ class SupplierContract:
 
     @pytest.mark.parametrize("before_effect", [True, False], ids=["before its effect", "after its effect"])
     def test_create_with_a_lost_answer_may_be_repeated(self, ground: Ground, *, before_effect: bool) -> None:
-        """The outcome of the first attempt is unknown; the same name ensures that there is only one pool."""
+        """The outcome of the first attempt is unknown. The repeated name ensures that only one pool exists."""
         ground.lose_answer(to_create=True, before_effect=before_effect)
         assert failure_of(lambda: create(ground)).kind is FailureKind.UNKNOWN_OUTCOME
         assert (FIRST in listed(ground)) is not before_effect

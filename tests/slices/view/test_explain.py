@@ -41,7 +41,7 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
     assert [name for name, _ in found.facts if "node pool" in name] == [f"node pool {spare.name}"]
 
 
-def test_workload_headline_explains_the_first_slice_and_facts_the_others() -> None:
+def test_headline_of_a_workload_explains_its_first_slice_and_facts_the_other_slices() -> None:
     view = view_of(World(make_jobset("both", replicas=2)))
     (found,) = explain(view, view.at, (), (), "both")
     assert "Slice both-slice-0 " in found.headline
@@ -49,7 +49,7 @@ def test_workload_headline_explains_the_first_slice_and_facts_the_others() -> No
 
 
 def test_workers_that_start_after_a_head_have_the_head_in_their_reason() -> None:
-    """This is the JobSet of a PathwaysJob whose head starts before the workers."""
+    """The JobSet is like that of a PathwaysJob, whose head starts before the workers."""
     template = {"spec": pod_spec(chips=0), "metadata": {}}
     raw = raw_jobset("train")
     (workers,) = raw["spec"]["replicatedJobs"]

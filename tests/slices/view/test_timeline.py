@@ -121,7 +121,7 @@ def test_many_pools_of_one_namespace_do_not_displace_other_namespaces() -> None:
     assert len(kept) == 51
     assert {each.name for each in quiet} <= set(kept)
     assert kept[20] == "noisy-69"
-    # A pool that exists again is kept, and is forgotten with the others after a day.
+    # The track of a pool that exists again is kept; like other tracks, it is forgotten a day after the pool's end.
     timeline.follow(quiet[:1], world.now)
     timeline.follow(quiet[:1], world.now + DAY)
     assert [each.pool for each in timeline.tracks()] == ["quiet-0"]

@@ -156,7 +156,7 @@ def test_pools_with_delayed_deletes_show_the_reason_and_the_times() -> None:
     held = sorted((each for each in view.pools if each.delete_at), key=lambda each: str(each.delete_at))
     assert len(held) == 5
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
-    # At three remaining pools, the limit on the rate of deletes no longer applies.
+    # When only three pools remain, the limit on the rate of deletes no longer applies, so their times are equal.
     assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
 
 

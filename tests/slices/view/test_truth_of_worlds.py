@@ -135,7 +135,7 @@ class Trial:
             accelerator, machine = _sold(pool.machine_type)
             amount = pool.hosts * machine.chips
             chips.update({"all": amount, accelerator.label: amount})
-            # Pools with pods of other namespaces count for those namespaces.
+            # A pool with pods of another namespace is charged to that namespace, so its chips are left out here.
             chips[namespace] += amount if used.get(pool.name, {namespace}) == {namespace} else 0
         for create in plan.creates:
             namespace, label = create.workload.namespace, _sold(create.request.machine_type)[0].label
@@ -175,7 +175,7 @@ class Trial:
         world = self.world
         answers = world.answer
         told: list[Any] = []
-        # The plan is shown before it is carried out.
+        # Answers are held back, because the view must be checked before the plan is carried out.
         world.answer = told.append  # type: ignore[method-assign]
         there = set(world.pools)
         plan = world.step(seconds=0.0)

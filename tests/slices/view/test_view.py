@@ -136,7 +136,7 @@ def test_pod_that_waits_for_a_node_of_a_used_pool_is_not_shown_as_running() -> N
 
 
 def test_controller_that_is_recreated_under_its_name_is_shown_once() -> None:
-    """Pods of the deleted Job terminate while those of the new one wait."""
+    """Pods of the deleted Job terminate while pods of the new Job wait."""
     world = Cluster()
     pods = [pod_of("train-x", "train", kind="Job"), pod_of("train-y", "train", kind="Job")]
     old = replace(pods[0], group_name="train", deletion_deadline=world.now + timedelta(seconds=30))

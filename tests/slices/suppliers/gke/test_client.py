@@ -281,7 +281,7 @@ def test_create_sends_exactly_the_expected_json(
     path = f"{CLUSTER_PATH}/nodePools".replace("/v1/", f"/{version}/")
     assert (sent.method, sent.path.partition("?")[0]) == ("POST", path)
     api = container_v1beta1 if version == "v1beta1" else container_v1
-    # The library sends enums of requests as numbers.
+    # The library sends enums of requests as numbers, so the message is parsed and printed with words.
     message = json_format.ParseDict(sent.json["nodePool"], api.NodePool.pb(api.NodePool()))
     assert json_format.MessageToDict(message) == want
     assert sent.headers["user-agent"].startswith("tpu-provisioner/")
@@ -337,11 +337,11 @@ POOLS: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ),
     ({"initialNodeCount": 4, "autoscaling": {"enabled": True, "maxNodeCount": 2}}, {"hosts": 4}),
     ({"initialNodeCount": 1, "autoscaling": {"maxNodeCount": 4}}, {"hosts": 1}),
-    # Enum words that this release does not know.
+    # Enum words that this release does not know are read as unknown or empty.
     ({"status": "DREAMING"}, {"status": PoolStatus.UNKNOWN}),
     ({"status": None}, {"status": PoolStatus.UNKNOWN}),
     ({"config": {"taints": [{"key": "t", "effect": "NO_NEWS"}]}}, {"taints": (Taint(key="t", effect=""),)}),
-    # ANY_RESERVATION does not name a reservation.
+    # ANY_RESERVATION names no reservation, so the pool counts as on-demand.
     ({"config": {"reservationAffinity": {"consumeReservationType": "ANY_RESERVATION"}}}, {}),
     # A running pool has not failed, regardless of its message.
     ({"statusMessage": "[GCE_STOCKOUT] long ago"}, {}),
@@ -464,7 +464,7 @@ def test_texts_in_place_of_objects_are_read_as_absent(
 
 
 def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient) -> None:
-    """The library requests numbers, which have no text if the library does not know them."""
+    """The library requests numbers, and has no text for a number that it does not know."""
     for call in (client.list_node_pools, client.get_cluster, lambda: client.get_operation(OperationName("o"))):
         call()
     client.get_node_pool(PoolName("a"))
@@ -588,7 +588,7 @@ def test_empty_list_has_no_pools(server: RecordingServer, client: GkeClient) -> 
     "body", [b"<html>hello</html>", b"[]", b"", b"null", b'"text"', b"1", {"nodePools": "many"}, b"\xff\xfe"]
 )
 def test_answer_that_is_not_a_list_is_a_failure(server: RecordingServer, client: GkeClient, body: object) -> None:
-    """The library reads some of these responses as an empty list, as if all pools had been deleted."""
+    """Google's library reads some of the invalid responses as an empty list, as if all pools had been deleted."""
     server.answer = Answer(body={"nodePools": [FULL_POOL]})
     client.list_node_pools()
     server.answer = Answer(body=body)
@@ -849,13 +849,13 @@ def test_each_call_is_sent_once_with_its_time_out(
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
         seen.append(timeout)
-        # By default, the library repeats reads after this exception.
+        # By default, the library repeats reads after this exception, which the client must prevent.
         raise ServiceUnavailable("no")
 
     monkeypatch.setattr(ApiSession, "request", request)
     with pytest.raises(GkeError):
         call(client)
-    # The library subtracts the time that it took itself.
+    # The library subtracts the time that it needed itself, so the time-out may be a little shorter.
     assert seen == pytest.approx([seconds], abs=1.0)
 
 

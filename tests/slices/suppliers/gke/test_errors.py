@@ -204,7 +204,7 @@ def test_words_of_google_determine_the_kind_even_if_users_use_them(text: str, wa
 
 @pytest.mark.parametrize("code", [401, 404, 500, 503])
 def test_text_of_other_statuses_does_not_determine_the_kind(code: int) -> None:
-    """These statuses have a fixed meaning, or leave the outcome unknown."""
+    """The tested statuses have a fixed meaning, or leave the outcome unknown."""
     said = google(code, "", "Cluster is running incompatible operation operation-1-a.")
     assert to_gke_error(said, "it", call=Call.CREATE).failure.kind is not K.OPERATION_IN_THE_WAY
 
@@ -262,7 +262,7 @@ ANSWERS: list[tuple[int, str, str, str, FailureKind | tuple[FailureKind, Failure
     (400, "FAILED_PRECONDITION", "The cluster has a release channel.", "failedPrecondition", K.INVALID),
     (412, "FAILED_PRECONDITION", "Constraint constraints/x violated. Please try again later.", "", K.INVALID),
     (409, "ABORTED", "conflict", "", K.OPERATION_IN_THE_WAY),
-    # The reason distinguishes the quota of requests from that of resources; other texts take precedence.
+    # The reason distinguishes a quota of requests from a quota of resources; other texts take precedence.
     (429, "RESOURCE_EXHAUSTED", _TOO_MANY, "rateLimitExceeded", K.TOO_MANY_OPERATIONS),
     (429, "", "Reservation does not have enough resources for it", "rateLimitExceeded", K.STOCKOUT),
     (429, "RESOURCE_EXHAUSTED", "Quota exceeded for quota group 'default'", "rateLimitExceeded", K.UNAVAILABLE),
@@ -282,7 +282,7 @@ def test_error_response_has_the_kind_of_its_status_and_text(
     want: FailureKind | tuple[FailureKind, FailureKind, FailureKind],
 ) -> None:
     error = google(code, status, message, reason)
-    # The library's own exception of the same response has the same meaning.
+    # The library's exception for the same response must have the same meaning as the HTTP error.
     for raised in (error, api.from_http_status(code, "other words", response=error.response)):
         got = tuple(to_gke_error(raised, "it", call=call).failure for call in (Call.READ, Call.CREATE, Call.DELETE))
         assert tuple(one.kind for one in got) == (want if isinstance(want, tuple) else (want,) * 3)

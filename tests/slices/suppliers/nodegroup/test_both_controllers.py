@@ -102,7 +102,7 @@ class Both(World):
         self.pools = {pool.name: pool for pool in self.supplier.list_pools()}
         self.nodes = {}
         for raw in self.groups.nodes():
-            # Labels and resources that the kubelets of real nodes report.
+            # The kubelets of real nodes report these labels and resources, which the simulation lacks.
             raw["metadata"]["labels"] |= {constants.OS: "linux", constants.ARCH: "amd64"}
             raw["status"]["allocatable"] |= {"cpu": "200", "memory": "700Gi"}
             node = parse_node(raw)
@@ -113,7 +113,7 @@ class Both(World):
         self._show_pods()
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return the provisioner's view. The scheduler and kubelets do not need the label of the other controller."""
+        """Return the provisioner's snapshot, which has only the nodes that the node group controller has labelled."""
         labelled = (each for each in self.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE in each.labels)
         return super().snapshot(nodes=tuple(labelled), **changes)
 
@@ -251,7 +251,7 @@ def test_pool_is_kept_under_pods_until_the_other_controller_can_label_its_nodes(
 
 
 def test_slice_beyond_the_limit_on_machines_waits_in_one_group_until_others_end() -> None:
-    """A group that is deleted and created again is the youngest, and loses its place among those that wait."""
+    """A group that is deleted and created again is the youngest, and loses its place in the line of groups."""
     first, second = _jobset("first", "spot, on-demand"), _jobset("second", "spot, on-demand")
     both = Both(first, second)
     both.groups.settings = replace(both.groups.settings, machines_per_namespace=4)

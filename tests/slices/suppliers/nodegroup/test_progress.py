@@ -248,7 +248,7 @@ def test_names_of_users_do_not_determine_the_failure() -> None:
 
 
 def test_wait_for_a_recreated_slice_starts_after_its_old_machines_are_deleted() -> None:
-    """Pods may take any time to leave, which does not show whether there is capacity."""
+    """The time that pods take to end is not limited, and is no sign of missing capacity."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)

@@ -62,9 +62,9 @@ CALLS: dict[str, tuple[str, Callable[[Ground], object]]] = {
         (errors.Unauthorized("who?", status=401), (K.PERMISSION,) * 4),
         (errors.Forbidden("no", status=403), (K.PERMISSION,) * 4),
         (errors.Invalid("no such field", status=422), (K.INVALID,) * 4),
-        # The whole kind is missing.
+        # Without a reason, 404 means that the kind TPUNodeGroup is not installed.
         (errors.NotFound("404 page not found", status=404), (K.UNAVAILABLE, K.UNAVAILABLE, K.INVALID, K.INVALID)),
-        # The namespace or the group is missing.
+        # With the reason NotFound, 404 means that the namespace or the group does not exist.
         (
             errors.NotFound("not found", status=404, reason="NotFound"),
             (K.NOT_FOUND, K.NOT_FOUND, K.INVALID, K.NOT_FOUND),
@@ -118,7 +118,7 @@ def test_delete_is_limited_to_the_uid_that_was_read(ground: Ground) -> None:
     assert seen == ["uid-1"]
 
 
-def test_operation_of_a_deleted_group_is_not_found_if_another_has_its_name(ground: Ground) -> None:
+def test_operation_of_a_deleted_group_is_not_found_if_a_new_group_has_its_name(ground: Ground) -> None:
     first = ground.create()
     deleted = ground.supplier.delete_pool(NAME)
     second = ground.create()

@@ -123,7 +123,7 @@ def test_group_has_the_image_disk_and_network_of_the_settings() -> None:
 
 
 def test_machines_register_with_the_labels_that_planning_expects() -> None:
-    """Only the labels that kubelets set themselves, and those that the controller sets later, are missing."""
+    """At registration, nodes lack only labels that kubelets set on their own or that the controller sets later."""
     labels = {**REQUEST.labels, names.GROUP_NAMESPACE: "slices"}
     request = replace(REQUEST, capacity=CapacityKind.SPOT, labels=labels)
     group, expected = parse(TpuNodeGroup, made(request)), expected_node(expected_pool(request)).labels
