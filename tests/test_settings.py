@@ -298,7 +298,7 @@ def test_invalid_endpoint_is_rejected_without_showing_it(text: str) -> None:
     ],
 )
 def test_value_that_contradicts_others_is_reported(variable: str, text: str, words: str) -> None:
-    """The mistake is reported before a pod is affected."""
+    """The start fails, so that the mistake is reported before a pod is affected."""
     (found,) = problems(**{variable: text})
     assert words in found
 

@@ -222,7 +222,7 @@ def test_too_many_open_files_damage_no_keys(kube: FakeKube, monkeypatch: pytest.
 
 
 def test_deleted_secret_is_reported_by_name(kube: FakeKube):
-    """The certificate is still served."""
+    """A running replica still serves its certificate. A new replica waits until the Secret exists."""
     only = keeper(kube, Clock())
     only.step()
     kube.remove_object(SECRET)

@@ -134,7 +134,7 @@ def test_pod_belongs_to_the_group_with_the_longest_name() -> None:
     ],
 )
 def test_pod_is_explained_only_by_its_own_slice(pod: str, groups: list[str]) -> None:
-    """Names of slices may begin alike."""
+    """Names of slices may begin alike: `train` and `train-2` are two Jobs."""
     world = World(make_lws("serve", uid="lws"), settings_=settings(serve_jobs=True))
     for number, name in enumerate(("train", "train-2", "long" * 14, "very" * 15)):
         world.add(make_job(name, uid=f"job-{number}"))
@@ -201,7 +201,7 @@ def test_idle_pool_is_listed_although_its_slice_runs_elsewhere() -> None:
 
 
 def test_plain_job_is_explained_once() -> None:
-    """A plain Job is its own group."""
+    """A plain Job is both a workload and its only group, but has one explanation."""
     world = World(settings_=settings(serve_jobs=True))
     world.add(make_job("batch"))
     assert [each.kind for each in explanations(document_of(world), "batch", "")] == ["workload"]
@@ -527,7 +527,7 @@ def test_plan_live_uses_the_settings_of_the_running_controller(
     ],
 )
 def test_invalid_or_unreachable_address_is_reported(capsys: pytest.CaptureFixture[str], server: str) -> None:
-    """Protocols other than HTTP are not supported."""
+    """The addresses are unreachable, malformed, or of a protocol other than HTTP."""
     assert run("status", "--server", server) == 1
     assert server.partition("://")[2] in capsys.readouterr().err
 
@@ -576,7 +576,7 @@ def test_output_without_new_decisions_has_the_time_of_the_last_one(
 
 
 def test_output_of_a_follower_names_the_leader(wire: WireServer, capsys: pytest.CaptureFixture[str]) -> None:
-    """The user gave the address of a follower."""
+    """A user may give the address of a follower, which has no decisions to show."""
     board, other = make_board(lambda: NOW, lambda: 0.0), make_board(lambda: NOW, lambda: 0.0)
     other.leader = lambda: "pod-b"
     wire.answer(f"GET {_BOARD}", *(Answer(body=each.everything()[1]) for each in (board, board, other)))
@@ -599,7 +599,7 @@ def test_gc_without_dry_run_is_a_usage_error(capsys: pytest.CaptureFixture[str])
 def test_watched_status_shows_a_failure_and_the_recovery(
     wire: WireServer, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The command runs until Ctrl-C."""
+    """The command repeats its look until Ctrl-C, even if a look fails."""
     looks: list[float] = []
 
     def sleep(seconds: float) -> None:

@@ -71,7 +71,7 @@ GOOD, WRONG = raw_jobset("good", uid="", replicas=2), raw_jobset("wrong", uid=""
 def test_exit_code_is_0_only_if_all_workloads_are_served(
     raws: list[dict[str, Any]], want: ExitCode, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Scripts depend on the exit code."""
+    """Scripts and CI jobs depend on the exit code."""
     code, _ = plan(capsys, "-f", write("a.yaml", *raws))
     assert code == want
 
@@ -293,6 +293,6 @@ def test_unset_settings_are_assumed_and_reported(
 
 
 def test_unknown_setting_is_reported_with_a_suggestion(capsys: pytest.CaptureFixture[str]) -> None:
-    """`run` logs the same warning."""
+    """The warning is the same as in the log of `run`."""
     Path("settings.env").write_text(f"{SETTINGS}MAX_CHIP=4\n", encoding="utf-8")
     assert "did you mean MAX_CHIPS?" in plan(capsys, "-f", write("a.yaml", GOOD), "--settings=settings.env")[1]

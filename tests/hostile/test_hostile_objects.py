@@ -285,7 +285,7 @@ def test_cost_of_a_hostile_pod_is_bounded_and_others_are_unaffected(name: str) -
 def test_cost_of_a_hostile_jobset_is_bounded_and_others_are_unaffected(
     job: dict[str, Any], count: int, words: str
 ) -> None:
-    """Large requested numbers cost nothing."""
+    """Large numbers of replicas and pods must not increase the cost."""
     workload = evil_jobset()
     (only,) = workload["spec"]["replicatedJobs"]
     only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)

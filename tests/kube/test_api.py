@@ -129,7 +129,7 @@ def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: p
 
 
 def test_redirect_is_an_error(server: WireServer, api: KubeApi) -> None:
-    """The token must not be sent to another address."""
+    """If the client followed a redirect, the token would be sent to another address."""
     server.answer("GET /p", Answer(status=302, headers={"location": "/elsewhere"}))
     with pytest.raises(errors.Unavailable):
         api.get("/p")
@@ -210,7 +210,7 @@ def test_list_without_items_or_metadata_is_malformed(server: WireServer, api: Ku
 
 
 def test_page_is_requested_with_limit_and_token_and_read(server: WireServer, api: KubeApi) -> None:
-    """Go encodes an empty list as null."""
+    """API servers, which are written in Go, encode an empty list as null."""
     server.answer("GET /p", as_json({"items": None, "metadata": {"resourceVersion": "9", "continue": "t"}}))
     page = api.list_page(Request("GET", "/p", query={"labelSelector": "a"}), limit=2, continue_token="s")
     assert (page.items, page.resource_version, page.continue_token) == ([], "9", "t")
@@ -360,7 +360,7 @@ def test_error_of_a_refused_connection_contains_its_reason(tmp_path: Path) -> No
 
 
 def test_failed_refresh_of_credentials_is_unavailable(server: WireServer, api: KubeApi) -> None:
-    """Exec plugins and token files raise any exception."""
+    """Exec plugins and token files may raise any exception, which must not end the thread of a watch."""
 
     def broken(configuration: object) -> None:
         raise KeyError("token")

@@ -149,7 +149,7 @@ def test_pod_with_too_many_labels_keeps_the_ones_for_decisions() -> None:
 
 
 def test_message_of_the_scheduler_is_cut() -> None:
-    """The message names every node that does not fit."""
+    """The message names every node that does not fit, so its length grows with the cluster."""
     raw = raw_pod()
     raw["status"]["conditions"][-1]["message"] = "0/3 nodes are available: " + "x" * HUGE
     pod = parse_pod(raw)

@@ -102,7 +102,7 @@ def test_event_is_a_repeat_only_if_all_its_fields_are_equal(harness: Harness, ch
 
 
 def test_events_with_the_same_key_are_repeats(harness: Harness) -> None:
-    """The latest message is shown."""
+    """The Event has the latest message of its key."""
     harness.emit("3 of 16 ready", key="progress")
     harness.emit("4 of 16 ready", key="progress")
     harness.clock.advance(300)

@@ -242,7 +242,7 @@ def test_finished_jobsets_are_reduced_before_unfinished_ones(small: int) -> None
     assert beyond < {raw["metadata"]["name"] for raw in old}
 
 
-def test_pod_beyond_the_bound_keeps_its_place_and_its_marks() -> None:
+def test_pod_beyond_the_bound_keeps_its_node_and_its_marks() -> None:
     """The pool of the pod must not be deleted, and must not be assigned to another slice."""
     spec = pod_spec(
         nodeSelector={**pod_spec()["nodeSelector"], **dict.fromkeys(MARKS, "mark"), "x": "y" * 60}, nodeName="node-1"

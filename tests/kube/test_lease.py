@@ -91,7 +91,7 @@ def test_first_candidate_creates_the_lease(kube: FakeKube, clock: FakeClock) -> 
 
 
 def test_renewal_changes_only_the_renew_time(kube: FakeKube, clock: FakeClock) -> None:
-    """Transitions and acquireTime change only with the holder."""
+    """`leaseTransitions` and `acquireTime` change only if another process acquires the lease."""
     candidate = Candidate(kube, clock).step()
     before = spec(kube)
     clock.advance(5)
@@ -272,7 +272,7 @@ def test_lease_that_another_client_took_is_lost_immediately(kube: FakeKube, cloc
 
 
 def test_deleted_lease_is_created_again(kube: FakeKube, clock: FakeClock) -> None:
-    """The leader keeps leading."""
+    """The leader keeps leading after a user deleted the lease."""
     candidate = Candidate(kube, clock).step()
     kube.remove_object(OURS)
     clock.advance(5)
@@ -408,7 +408,7 @@ def test_leadership_ends_if_the_go_provisioner_takes_its_lease(kube: FakeKube, c
 
 
 def test_leadership_continues_if_the_lease_of_the_go_provisioner_is_deleted(kube: FakeKube, clock: FakeClock) -> None:
-    """The migration to this provisioner is complete."""
+    """A user deletes this lease when the migration to this provisioner is complete."""
     kube.put_object(ORIGINAL, held_by(""))
     candidate = Candidate(kube, clock).step()
     assert spec(kube, ORIGINAL)["holderIdentity"] == candidate.elector.identity

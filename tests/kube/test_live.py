@@ -121,7 +121,7 @@ def test_unreadable_pod_prevents_the_delete(kube: FakeKube, damage: dict[str, An
 
 
 def test_expired_list_is_repeated_twice(kube: FakeKube) -> None:
-    """The third failure is raised."""
+    """After two repetitions, the error is raised to the caller."""
     kube.put_object(NODE, raw_node("n1", pool="p"))
     gone = errors.Gone("too old", status=410)
     kube.fail("GET", "nodes", gone, times=2)
@@ -155,7 +155,7 @@ def test_cordon_is_recorded_and_undone(kube: FakeKube) -> None:
 
 
 def test_missing_node_causes_no_error(kube: FakeKube) -> None:
-    """Other failures are raised."""
+    """A missing node needs no change. Errors other than 404 are raised."""
     live.cordon(kube, "n1")
     live.uncordon(kube, "n1")
     live.release(kube, "n1")

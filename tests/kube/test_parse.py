@@ -192,7 +192,7 @@ def test_job_of_a_pod_is_its_controller(references: object, want: str) -> None:
 
 
 def test_job_of_a_pod_is_in_the_namespace_of_the_pod() -> None:
-    """Owner references do not cross namespaces."""
+    """Owner references do not cross namespaces, so the key depends on the namespace of the pod."""
     pod = parse_pod(raw_pod(namespace="other"))
     assert pod is not None
     assert pod.group_key not in ("", JOB_KEY)
@@ -274,7 +274,7 @@ def test_pod_of_an_incomplete_gang_is_gated_since_its_creation() -> None:
 
 
 def test_affinity_and_tolerations_are_read() -> None:
-    """The pool must satisfy the constraints of the pod."""
+    """The constraints of the pod determine which pool fits."""
     required = {
         "nodeSelectorTerms": [
             {
@@ -357,7 +357,7 @@ def test_slice_is_read_from_required_affinity_if_one_value_is_left(
 
 
 def test_jobset_is_read_completely() -> None:
-    """The field `completions` has no effect."""
+    """The value of managedBy for JobSet's own controller counts as empty."""
     raw = raw_jobset(
         replicas=2,
         parallelism=4,

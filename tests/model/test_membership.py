@@ -36,7 +36,7 @@ def node(name: str, told: PoolName) -> Node:
         ({constants.NODE_POOL: 1}, {constants.APPLIED_LABELS: 2}, ""),
     ],
 )
-def test_record_of_gke_counts_more_than_the_label(
+def test_record_of_gke_takes_precedence_over_the_label(
     labels: dict[str, object], annotations: dict[str, object], want: str
 ) -> None:
     assert reported_pool(labels, annotations) == want
@@ -53,7 +53,7 @@ def test_record_of_gke_counts_more_than_the_label(
         pytest.param("n", GONE, GONE, id="the pool is not listed"),
     ],
 )
-def test_name_of_a_node_counts_more_than_its_labels(name: str, told: PoolName, want: PoolName) -> None:
+def test_name_of_a_node_takes_precedence_over_its_labels(name: str, told: PoolName, want: PoolName) -> None:
     assert Membership.of(POOLS).pool_of(name, told) == want
 
 

@@ -49,7 +49,7 @@ def test_key_is_live_until_its_result_is_taken(thread: ThreadPoolExecutor) -> No
     assert (calls.take_answer(), calls.take_answer(), calls.live()) == ("done", None, frozenset())
 
 
-def test_crashed_call_is_not_live_and_does_not_prevent_others(thread: ThreadPoolExecutor) -> None:
+def test_crashed_call_is_not_live_and_does_not_prevent_other_calls(thread: ThreadPoolExecutor) -> None:
     """The crashed call has no result. The next one is made."""
     calls = actor()
 

@@ -317,7 +317,7 @@ def test_stop_does_not_wait_for_clients_or_apps(serve: Serve) -> None:
 
 @pytest.mark.timeout(30)  # six servers, each of which takes time to end
 def test_stopped_servers_leave_no_thread_and_no_socket(serve: Serve) -> None:
-    """The server is started and stopped several times."""
+    """A server is started and stopped five times, and the numbers of threads and descriptors must not grow."""
 
     def once() -> None:
         server = serve()

@@ -74,7 +74,7 @@ def test_lines_are_written_to_standard_output(capsys: pytest.CaptureFixture[str]
 
 
 def test_loggers_created_before_configure_use_its_level() -> None:
-    """Modules create their loggers at import."""
+    """Modules create their loggers at import, which is before `configure` is called."""
     early = structlog.get_logger("early")
     out = io.StringIO()
     logs.configure("warning", stream=out)
@@ -124,7 +124,7 @@ def test_library_that_stopped_propagating_is_logged() -> None:
 
 
 def test_exceptions_have_their_traceback(out: io.StringIO) -> None:
-    """The traceback is part of the line."""
+    """The traceback is part of the JSON line, because other lines would not be JSON."""
     try:
         {}["gone"]
     except KeyError:

@@ -46,7 +46,7 @@ def test_number_of_concurrent_calls_is_limited(executor: ThreadPoolExecutor) -> 
     assert most == 3
 
 
-def test_slow_call_does_not_delay_others(executor: ThreadPoolExecutor) -> None:
+def test_slow_call_does_not_delay_other_calls(executor: ThreadPoolExecutor) -> None:
     """The next call begins when any call has ended."""
     last = threading.Event()
 
@@ -58,7 +58,7 @@ def test_slow_call_does_not_delay_others(executor: ThreadPoolExecutor) -> None:
     assert all(Parallel(executor=executor, at_once=2)(call, range(10)))
 
 
-def test_failed_call_prevents_new_calls_and_waits_for_those_in_progress(executor: ThreadPoolExecutor) -> None:
+def test_failed_call_prevents_new_calls_and_waits_for_calls_in_progress(executor: ThreadPoolExecutor) -> None:
     """After the error, no call may interfere with the caller's clean-up."""
     begun, ended = [], []
     both, failed = threading.Barrier(2, timeout=_PATIENCE_SECONDS), threading.Event()

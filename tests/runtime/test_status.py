@@ -235,7 +235,7 @@ def test_probes_need_no_thread(serve: Serve, monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_port_in_use_is_named_and_other_ports_are_freed(serve: Serve) -> None:
-    """The port that was opened before is closed."""
+    """The first port was opened before the second one failed, and must be closed again."""
     [taken] = serve().ports
     free = free_port()
     with pytest.raises(ServerError, match=f"'127.0.0.1:{taken}' is in use"):

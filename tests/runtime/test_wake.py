@@ -7,7 +7,7 @@ from tests.support.clock import FakeClock
 
 
 def test_time_of_a_wake_is_that_of_the_first_call() -> None:
-    """Later calls have waited for a shorter time."""
+    """The first call has waited longest, so its time counts."""
     clock = FakeClock()
     wake = Wake(clock)
     assert wake.asked_seconds_ago() is None

@@ -162,7 +162,7 @@ def test_follower_has_no_view_and_names_the_leader() -> None:
 
 
 def test_problems_before_the_first_round_are_in_the_document() -> None:
-    """GKE may be unavailable before the first decision."""
+    """Users must see the problem if GKE is unavailable before the first decision."""
     stage = Stage()
     stage.board.problems = lambda: ("GKE does not list the node pools",)
     document = stage.board.document()

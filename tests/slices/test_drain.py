@@ -115,7 +115,7 @@ def test_drain_without_pools_exits_with_0(world: World) -> None:
 
 
 def test_pool_of_a_living_jobset_is_reported_with_the_jobset(world: World) -> None:
-    """The command only reports: it deletes no pool itself."""
+    """The command only reports the pool and its user; it never deletes a pool."""
     pool = world.run_to_use()
     done = Person(_paused(world))()
     assert done.code == 1

@@ -142,7 +142,7 @@ def test_pool_without_uid_is_kept_while_any_jobset_of_the_name_lives(world: Worl
 
 
 def test_pool_of_an_ended_jobset_with_malformed_templates_is_deleted(world: World) -> None:
-    """The requests of an ended JobSet no longer matter."""
+    """Malformed requests in the templates of an ended JobSet no longer matter."""
     spoilt = {"containers": [{"resources": {"requests": {constants.TPU_RESOURCE: "many"}}}]}
     template = {"spec": {"template": {"spec": spoilt}}}
     put_jobset(world, spec={"replicatedJobs": [{"name": "workers", "template": template}]}, **COMPLETED)

@@ -202,7 +202,7 @@ def test_update_of_hints_keeps_the_metadata_of_the_installer(kube: FakeKube) -> 
     ],
 )
 def test_failed_read_of_hints_raises_and_is_logged_once(kube: FakeKube, error: errors.ClusterError) -> None:
-    """The loop reads the hints again in each round."""
+    """The loop reads the hints again in each round until a read succeeds, and must not repeat the log line."""
     store = HintsStore(kube, "system")
     kube.put_object(MAP, {"data": {"a": "1"}})
     kube.fail("GET", "hints", error, times=3)

@@ -60,7 +60,7 @@ def _required(*terms: Json) -> Json:
         "no chips",
     ],
 )
-def test_pod_is_marked_kept_off_slices_or_unchanged(metadata: Json, spec: Json, assigned: bool, want: str) -> None:
+def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Json, assigned: bool, want: str) -> None:
     pod = {"metadata": metadata, "spec": spec}
     patched = apply_patch(pod, _review(pod, assigned=assigned).patch)
     if want == "marked":

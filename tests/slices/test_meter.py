@@ -32,8 +32,7 @@ def world() -> World:
     return World(prices=parse_prices("tpu-v4-podslice=3.6"))
 
 
-def test_time_between_rounds_counts_for_the_use_at_its_start(world: World) -> None:
-    """The chip-seconds between two rounds count for the use of the pool in the first round."""
+def test_chip_seconds_between_rounds_count_for_the_use_in_the_first_round(world: World) -> None:
     world.run_to_use()
     assert chip_seconds(world) == 0
     world.rounds(6, every_seconds=10)

@@ -89,7 +89,7 @@ def test_links_are_resilient_in_whole_cubes(accelerator: str, topology: str, res
     assert variables(accelerator, topology, resilient=resilient).get("ENABLE_ICI_RESILIENCY") == expected
 
 
-def test_tpu7x_has_two_metrics_ports_a_chip():
+def test_tpu7x_has_two_metrics_ports_for_each_chip():
     assert variables("tpu7x", "2x2x1", 4)["TPU_RUNTIME_METRICS_PORTS"] == "8431,8432,8433,8434,8435,8436,8437,8438"
 
 

@@ -282,7 +282,7 @@ def test_long_topology_is_rejected_without_being_cached() -> None:
 
 
 def test_error_of_an_invalid_shape_is_cached() -> None:
-    """An invalid request repeats in every round."""
+    """Each round resolves the same invalid requests again, so their errors are cached as well."""
     for _ in range(3):
         with pytest.raises(tpu.ShapeError, match="2x2x5"):
             tpu.resolve(V5P, "2x2x5", 4)

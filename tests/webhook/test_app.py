@@ -182,7 +182,7 @@ def test_server_without_the_right_to_machine_configs_answers_after_a_wait(
 
 
 def test_owner_of_pods_without_variables_gets_an_event(webhook: WebhookServer, kube: FakeKube):
-    """Dry runs create no Event."""
+    """Only real creates cause an Event; dry runs do not."""
     kube.put_object(STATEFUL_SET, {"metadata": {"name": "train", "uid": "u"}, "spec": {"replicas": 4}})
     trial = json.loads(review(**ASKING))
     trial["request"]["dryRun"] = True
@@ -350,7 +350,7 @@ def _reviews(webhook: WebhookServer) -> float:
     return sum(each.value for each in families[f"{app.PREFIX}reviews"].samples if each.name.endswith("_total"))
 
 
-def test_without_a_certificate_the_server_is_not_ready(kube: FakeKube, tmp_path: Path):
+def test_server_without_a_certificate_is_not_ready(kube: FakeKube, tmp_path: Path):
     files = Files(certificate=tmp_path / "tls.crt", key=tmp_path / "tls.key")
     webhook = build(WebhookSettings(), ANYWHERE, kube, files)
     webhook.start()

@@ -84,7 +84,7 @@ def denied(message: str) -> Json:
         pytest.param("/validate/deny", {"VALIDATION": "off"}, denied(WRONG), id="rejected, as the namespace says"),
     ],
 )
-def test_jobset_of_too_many_pods_gets_the_answer_of_setting_or_path(
+def test_jobset_of_too_many_pods_gets_the_response_that_setting_or_path_requires(
     path: str, variables: dict[str, str], want: Json
 ) -> None:
     outcome = "denied" if not want["allowed"] else "warned" if "warnings" in want else "admitted"
@@ -182,7 +182,7 @@ def child_job() -> Json:
 
 
 def test_a_child_job_gets_its_selectors() -> None:
-    """The settings are those of the Go provisioner's admission_controller."""
+    """The variables have the names that the Go provisioner's admission_controller reads."""
     kube = FakeKube()
     kube.put_object(JOBSET, jobset())
     variables = {"RESERVATION_LOCATION_HINT": "rack-7", "FORCE_ON_DEMAND": "true", "ALWAYS_HINT_TIME": "true"}

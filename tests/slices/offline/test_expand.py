@@ -145,7 +145,7 @@ def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
 
 
 def test_missing_size_replicas_and_parallelism_count_as_1() -> None:
-    """The API server sets missing values to 1."""
+    """The API server sets all three values to 1 if they are missing."""
     (template,) = templates_of(WorkloadKind.JOB, raw_job(parallelism=None))
     assert template.pods == 1
     raw = raw_lws()

@@ -187,7 +187,7 @@ def test_choices_of_a_slice_follow_pod_then_jobset_then_settings(
     ],
 )
 def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(selector: dict[str, str], want: str) -> None:
-    """The pod also fits the pool that is created."""
+    """The pod must fit the nodes of the pool that is created for the selected capacity."""
     slice_ = slice_of(selector=selector, annotations={constants.CAPACITY: "on-demand"})
     choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
     assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]

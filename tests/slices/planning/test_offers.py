@@ -154,7 +154,7 @@ def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offer
     world.nodes = {name: replace(each, allocatable_memory_bytes=707 * GIB) for name, each in world.nodes.items()}
     world.step()
     assert len(world.created) == 2
-    # The new nodes offer less than the old node: the pool is kept, or given back once the scheduler refuses it.
+    # The new nodes offer less than the old node: the pool is kept, or deleted if the scheduler binds no pod to it.
     for name, each in expected_nodes(world, large).items():
         world.put(replace(each, name=name, allocatable_memory_bytes=offered_gib * GIB))
     world.pools = {name: replace(pool, status=type(pool.status).RUNNING) for name, pool in world.pools.items()}

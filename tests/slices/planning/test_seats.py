@@ -1,4 +1,4 @@
-"""Pods of any controller on single hosts share pools: the number of nodes that are bought, kept and given back."""
+"""Pods of any controller on single hosts share pools: the number of nodes that are created, kept and deleted."""
 
 from __future__ import annotations
 
@@ -68,7 +68,7 @@ def test_clock_that_is_ahead_does_not_delay_a_pool() -> None:
     assert world.sizes == [2]
 
 
-def test_pods_use_free_nodes_before_new_ones_are_bought() -> None:
+def test_pods_use_free_nodes_before_new_nodes_are_created() -> None:
     """Free nodes may be in a pool in creation, or in a pool that runs pods of another ReplicaSet of the namespace."""
     world = cluster()
     world.scale(6)
@@ -100,7 +100,7 @@ def test_pool_is_kept_while_one_node_is_used_and_deleted_afterwards() -> None:
     assert world.pools == {}
 
 
-def test_many_pools_of_a_deployment_that_ends_are_deleted_at_once() -> None:
+def test_many_pools_of_a_deployment_that_ends_are_deleted_at_the_same_time() -> None:
     """Pods and their workload end together, so their absence is no sign of an incomplete list."""
     world = cluster()
     world.scale(80)
@@ -133,7 +133,7 @@ def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, boug
 
 
 @pytest.mark.parametrize("owner", ["web", "serve"])
-def test_pods_that_cannot_be_bound_buy_few_pools(owner: str) -> None:
+def test_pods_that_cannot_be_bound_get_few_pools(owner: str) -> None:
     """If the scheduler refuses the nodes for an unknown reason, a pool of one node is tried a few times a day."""
     world = cluster()
     world.scale(20, owner)
@@ -245,7 +245,7 @@ def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
 
 
 def test_limit_charges_the_namespace_that_uses_a_node() -> None:
-    """The pool was created for pods of another namespace."""
+    """The pool was created for pods of the namespace `far`, but pods of `default` run on its nodes."""
     world = cluster(max_chips_per_namespace=(("default", 4), ("*", 64)))
     world.scale(2, owner="far", namespace="far")
     world.settle()

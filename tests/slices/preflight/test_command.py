@@ -160,7 +160,7 @@ def test_invalid_settings_and_missing_kubeconfig_are_findings(machine: Machine) 
 
 
 def test_run_waits_for_its_checks_only_for_a_limited_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Usually they end before the controller starts; a check that hangs continues in the background."""
+    """Usually the checks end before the controller starts. A check that hangs continues in the background."""
     world, release, ended = World(), threading.Event(), threading.Event()
     run_command.log_checks(world.subject)
     assert world.inspector.calls.count("test_account_permissions") == 1

@@ -220,7 +220,7 @@ class SupplierContract:
         assert ground.supplier.get_operation(deleted).done
 
     def test_failed_create_has_its_failure_and_its_pool_stays_listed(self, ground: Ground) -> None:
-        """The failed pool must be deleted."""
+        """The provisioner deletes failed pools, so it must see them in the list."""
         ground.fail_creation()
         operation = create(ground)
         ground.finish()

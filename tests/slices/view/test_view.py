@@ -115,7 +115,7 @@ def test_pool_has_a_cost_only_with_prices() -> None:
     assert view_of(running(make_jobset("train"))).pools[0].cost_per_hour is None
 
 
-def test_every_phase_has_a_state_and_every_delete_reason_and_wait_a_text() -> None:
+def test_phases_have_states_and_delete_reasons_and_waits_have_texts() -> None:
     assert set(STATES) == set(Phase) - {Phase.GONE}
     assert all(states.WHY_DELETED[each] for each in DeleteReason)
     assert all(states.WHY_LATE[each] for each in DeleteWait)

@@ -519,7 +519,7 @@ def test_enums_that_are_sent_as_numbers_are_read(server: RecordingServer, client
 def test_channel_that_the_library_does_not_know_is_read(
     server: RecordingServer, client: GkeClient, word: object, want: str
 ) -> None:
-    """On every channel, GKE rejects pools without auto-upgrade."""
+    """GKE rejects pools without auto-upgrade on every channel, so an unknown channel must count as well."""
     server.answer = Answer(body={"name": "c", "status": word, "releaseChannel": {"channel": word}})
     cluster = client.get_cluster()
     assert (cluster.release_channel, cluster.status) == (want, want or ("UNSPECIFIED" if word else ""))
@@ -754,7 +754,7 @@ def test_workload_policy_is_read_from_compute_engine(
 
 @pytest.mark.parametrize("location", ["us-central1", "us-central1-c", "us-central1-ai1a"])
 def test_policies_are_read_in_the_region_of_the_cluster(server: RecordingServer, location: str) -> None:
-    """The region also counts for a zonal cluster."""
+    """Policies are regional, so the region is derived from the zone of a zonal cluster."""
     client = GkeClient(replace(CLUSTER_NAME, location=location), endpoint=server.url)
     server.answer = Answer(body={})
     client.get_workload_policy("w")

@@ -210,7 +210,7 @@ def test_text_of_other_statuses_does_not_determine_the_kind(code: int) -> None:
 
 
 def test_long_text_of_hyphens_is_classified_in_time() -> None:
-    """The search must not start again at each character."""
+    """The time of the search must not grow with the square of the length."""
     assert classify_message(3, "a-" * 500_000, ["b-c-d-e"]) is K.INVALID
 
 
