@@ -36,7 +36,7 @@ def test_unknown_variable_is_reported_with_the_nearest_option(name: str, words: 
 
 
 def test_option_is_not_reported() -> None:
-    """Names of options may be similar to each other."""
+    """Names of options may be similar to each other, but a valid name must cause no suggestion."""
     assert not list(warnings_about_environment({option.variable: "" for option in OPTIONS}))
 
 

@@ -201,7 +201,7 @@ def test_closed_pipe_is_no_error(line: str, unbuffered: str) -> None:
 
 @pytest.mark.parametrize("line", ["--version", "run --help", "topologies tpu7x"])
 def test_closed_standard_output_is_no_error(line: str) -> None:
-    """Some supervisors start programs like this, with `>&-`."""
+    """Some supervisors start programs without standard output, like `>&-` in a shell."""
     command = f'exec "{sys.executable}" -m provisioner {line} >&-'
     done = subprocess.run(["/bin/sh", "-c", command], stderr=subprocess.PIPE, check=False, timeout=60)
     assert (done.returncode, done.stderr) == (0, b"")

@@ -231,7 +231,7 @@ def test_jobset_beyond_the_bound_reduces_the_youngest_records(small: int) -> Non
 
 
 def test_finished_jobsets_are_reduced_before_unfinished_ones(small: int) -> None:
-    """Many users never delete finished JobSets."""
+    """Many users never delete finished JobSets, which must not displace unfinished ones."""
     kube = FakeKube()
     old = [large_jobset(number) | {"status": {"terminalState": "Completed"}} for number in range(40)]
     put(kube, *old, *(large_jobset(number) for number in range(40, 50)))
