@@ -158,7 +158,7 @@ def insert(kind: Kind) -> Insert:
 
 
 def delete(kind: Kind, **changes: Any) -> Delete:
-    """Return a delete without a proof."""
+    """Return a delete, by default without a proof."""
     return Delete(**{"target": target(kind), "attempt": 1, "request_id": "d", **changes})
 
 
@@ -199,7 +199,7 @@ def test_not_found_is_a_failure_only_for_a_create(world: World, call: Call) -> N
 
 @pytest.mark.parametrize("call", ALL_CALLS, ids=CALL_IDS)
 def test_outcome_is_unknown_if_a_call_raises_another_exception(world: World, call: Call) -> None:
-    """The request may have been sent, and the call must get its answer."""
+    """The exception may have been raised after the request was sent."""
     world.compute.faults.append(TypeError("a mistake"))
     answer = world.answer(call)
     assert answer.failure is not None
@@ -207,7 +207,7 @@ def test_outcome_is_unknown_if_a_call_raises_another_exception(world: World, cal
 
 
 def test_answer_has_the_times_of_request_and_response(world: World) -> None:
-    """The state of the resource during the call is unknown."""
+    """Both times are needed, because the resource may have any state during the call."""
     world.compute.on_call = lambda _: world.clock.advance(3)
     before = world.clock.now()
     answer = world.answer(Read(target=target(MIG)))
@@ -275,7 +275,7 @@ def test_change_is_not_sent_without_a_sufficient_lease(world: World, call: Call)
 
 
 def test_delete_is_not_sent_if_the_lease_runs_out_at_the_gate(world: World) -> None:
-    """The lease is checked again, because the gate may take long."""
+    """The lease is checked again after the gate, because the gate may take long."""
     world.put_group()
     left = iter([30.0, 5.0])
     world.actor.lease_seconds = lambda: next(left)
@@ -348,7 +348,7 @@ def test_call_that_cannot_be_submitted_is_answered_and_others_are_sent(world: Wo
 
 
 def test_slow_compute_engine_does_not_delay_writes(world: World) -> None:
-    """A delete that the gate checks does not wait either."""
+    """The delete that must pass the gate does not wait for the slow call either."""
     entered, release = threading.Event(), threading.Event()
 
     def wait(method: str) -> None:
@@ -370,7 +370,7 @@ def test_slow_compute_engine_does_not_delay_writes(world: World) -> None:
 
 
 def test_calls_are_counted_by_method_and_status(world: World) -> None:
-    """The number of labels is bounded for any status."""
+    """Unknown statuses share the label "other", so that the number of labels is bounded."""
     for code in (503, 999):
         world.compute.fail(FailureKind.UNAVAILABLE, code=code)
     world.compute.faults.append(TypeError("a mistake"))

@@ -80,7 +80,7 @@ def process() -> Iterator[Process]:
 
 
 def test_only_candidate_leads_with_its_own_lease(process: Process) -> None:
-    """The valid lease permits calls."""
+    """The actor uses the remaining time of the lease, which permits calls."""
     loop = process.controller.loop
     assert (loop.is_leader(), process.controller.actor.lease_seconds()) == (False, 0.0)
     process.controller.start()
@@ -110,7 +110,7 @@ def test_probes_and_metrics_are_served() -> None:
 
 
 def test_dry_run_replaces_the_actor(process: Process) -> None:
-    """A dry run leads without a Lease, in addition to another leader."""
+    """A dry run needs no Lease, so that it can run next to the leader."""
     assert type(process.controller.actor) is Actor
     dry = Process(replace(SETTINGS, dry_run=True))
     assert isinstance(dry.controller.actor, DryActor)

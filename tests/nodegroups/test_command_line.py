@@ -58,7 +58,7 @@ def test_flags_and_environment_are_passed_to_the_controller(
 def test_dry_run_in_the_environment_is_effective(
     kubeconfig: str, started: list[tuple[NodeGroupSettings, Addresses]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """No flag turns it off."""
+    """The default of the flag does not override the variable."""
     monkeypatch.setenv("DRY_RUN", "true")
     assert main(["nodegroups", "--kubeconfig", kubeconfig]) == 0
     assert started[0][0].dry_run
@@ -94,7 +94,7 @@ def test_missing_kubeconfig_is_reported(kubeconfig: str, capsys: pytest.CaptureF
 def test_address_that_cannot_be_served_is_reported(
     kubeconfig: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The error is that of the other servers."""
+    """The command fails with the message of the ServerError."""
 
     def run(*_: object) -> int:
         raise ServerError("the port is taken")

@@ -35,12 +35,12 @@ def test_containers_have_the_given_images() -> None:
 
 
 def test_container_without_an_image_is_left_out() -> None:
-    """The plugin is sufficient to report chips."""
+    """Only the plugin's container is needed to report chips."""
     assert list(containers(manifest("p"))) == ["tpu-device-plugin"]
 
 
 def test_every_mounted_volume_is_defined() -> None:
-    """Otherwise the API server would reject it."""
+    """Otherwise the API server would reject the DaemonSet."""
     pod = manifest(**ALL)["spec"]["template"]["spec"]
     volumes = {each["name"] for each in pod["volumes"]}
     mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}

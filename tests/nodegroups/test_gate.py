@@ -1,4 +1,4 @@
-"""The gate reads live all conditions of the delete of a managed instance group and its machines."""
+"""The gate checks with live reads whether a managed instance group and its machines may be deleted."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ class World:
         self.kube.put_object(object_path("pods", "train-0", namespace=NAMESPACE), raw_pod_on(node, **parts))
 
 
-#: Condition of a node whose kubelet reports to another control plane with a common backup.
+#: Condition of a node whose kubelet reports to another control plane from the same backup.
 SILENT = {
     "type": "Ready",
     "status": "Unknown",
@@ -131,7 +131,7 @@ def _at(minute: int) -> datetime:
 _OF_DAEMON_SET = {"ownerReferences": [{"kind": "DaemonSet", "name": "d", "uid": "u", "controller": True}]}
 _CREATED = {"creationTimestamp": "2026-01-01T00:00:01Z"}
 _MANY_CHIPS = {"capacity": {"google.com/tpu": "10E"}}
-#: Changes of the world and of the proof by case.
+#: Changes of the world and of the proof with which a delete passes, by case.
 _PASSES: dict[str, tuple[Change, dict[str, Any]]] = {
     "pod without chips": (_pod(chips=0), {}),
     "pod without chips after the deadline": (_pod(chips=0), {"deadline": _at(16)}),
@@ -249,7 +249,7 @@ def test_delete_is_refused_if_a_node_appears_or_is_uncordoned_during_the_check(l
 
 @pytest.mark.parametrize("path", [f"/{MIG.plural}/", "/nodes$", "/pods$"])
 def test_delete_is_not_permitted_if_the_api_server_does_not_respond(world: World, path: str) -> None:
-    """The exception is the API server's, not a refusal."""
+    """The gate raises the exception of the API server, not a refusal."""
     world.kube.fail("GET", path, Unavailable("no answer"))
     with pytest.raises(Unavailable):
         world.gate.pass_through(a_proof())

@@ -54,7 +54,7 @@ def test_calls_of_a_crashed_round_are_repeated(world: World, monkeypatch: pytest
 
 
 def test_answer_whose_processing_raises_does_not_affect_others(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Such a call counts as lost after 60 s, and if folding that raises as well, the call is repeated."""
+    """The call counts as lost after 60 s. If recording the loss raises as well, the call is repeated."""
     real = memory._of_resource
 
     def choosy(known: ResourceMemory, call: Call, answer: CallAnswer) -> ResourceMemory:
@@ -83,7 +83,7 @@ def test_follower_does_not_read_or_write(world: World) -> None:
 
 @pytest.mark.parametrize("name", ["groups", "managers", "nodes", "pods", "tokens"])
 def test_nothing_is_decided_while_a_watch_is_stale(world: World, name: str) -> None:
-    """Even a deleted group is not changed. Open calls are remembered."""
+    """Even a deleted group is not changed, and the memory keeps its resources."""
     world.run(world.is_ready)
     getattr(world.watches, name).silent = True
     memory = world.loop.memory
@@ -103,7 +103,7 @@ def test_nothing_is_decided_while_a_watch_is_stale(world: World, name: str) -> N
 
 @pytest.mark.parametrize("hours", [-2, 2])
 def test_group_becomes_ready_although_the_clock_is_set(world: World, hours: int) -> None:
-    """Remembered times are shifted by the same amount."""
+    """All times in the memory are shifted by the same amount as the clock."""
     for _ in range(8):
         world.round(after_seconds=0.5)
     before = world.clock.now
@@ -116,7 +116,7 @@ def test_group_becomes_ready_although_the_clock_is_set(world: World, hours: int)
 def test_group_becomes_ready_although_the_clock_is_set_back_during_a_call(
     world: World, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The reading must not have a time in the future, which would count as newer than all later readings."""
+    """A reading with a time in the future would count as newer than all later readings."""
     send, now = world.wire.request, world.clock.now
 
     def request(method: str, url: str, **parts: Any) -> Any:
@@ -150,7 +150,7 @@ def test_rejected_create_of_a_child_is_reported_with_its_reason(world: World, ki
 
 
 def test_tokens_are_not_logged(world: World) -> None:
-    """The log does not contain other metadata either."""
+    """The test records the secret of each token that is created."""
     drawn: set[str] = set()
     original = world.kube.post
 
@@ -168,7 +168,7 @@ def test_tokens_are_not_logged(world: World) -> None:
 
 
 def test_metrics_have_groups_nodes_and_open_calls(ready: World) -> None:
-    """The metrics are groups, nodes, open calls, and whether the cluster is known."""
+    """The metrics also count writes and requests, and report whether the cluster is known."""
     text = ready.metrics.exposition().decode()
     for line in (
         'groups{reason="Ready"} 1.0',
@@ -212,7 +212,7 @@ def test_dry_run_changes_nothing_and_logs_the_first_step_of_a_group() -> None:
 
 
 def test_dry_run_with_an_existing_group_reads_and_changes_nothing(ready: World) -> None:
-    """A deleted group would lose its machines. The log has the first step of that."""
+    """Without the dry run, the deleted group would lose its machines. The log has the first step of that."""
     ready.dry_run = True
     ready.start()
     ready.kube.delete(ready.path())

@@ -120,7 +120,7 @@ def test_snapshot_has_all_objects_of_a_group(world: World) -> None:
 
 
 def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) -> None:
-    """All other requests are filtered out: there is one for each rotation of each node's certificate."""
+    """Other requests are filtered out, because each rotation of a node's certificate creates one."""
     path = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT)
     world.kube.put_object(f"{path}/mine", raw_request("m-0", name="mine"))
     world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
@@ -137,7 +137,7 @@ def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) ->
 
 
 def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
-    """Other Secrets would be in this process's memory. Only tokens with the labels of a group are kept."""
+    """Otherwise the memory of this process would contain other Secrets. Only tokens with both labels are kept."""
     world.put_secret()
     world.put_secret("unlabelled", metadata={"labels": {}})
     world.put_secret("half-labelled", metadata={"labels": {names.GROUP_NAME: GROUP}})
@@ -180,7 +180,7 @@ def test_pod_is_kept_only_if_it_may_keep_a_tpu_node(world: World, parts: dict[st
 
 
 def test_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
-    """Otherwise it would be missing until it changes."""
+    """Otherwise the pod would be missing in snapshots until it changes."""
     world.put_node()
     world.put_pod(chips=0)
     world.put_pod("elsewhere", "other", chips=0)
@@ -206,7 +206,7 @@ def test_pod_that_is_seen_before_its_node_is_kept(world: World) -> None:
 def test_pods_are_listed_again_when_their_node_gets_labels(
     world: World, before: dict[str, Any] | None, after: dict[str, Any], relisted: bool
 ) -> None:
-    """These pods do not change, so the watch does not repeat them."""
+    """The pods do not change, so the watch does not send them again."""
     if before is not None:
         world.put_node(**before)
     world.step("nodes")
@@ -223,7 +223,7 @@ def test_pods_are_listed_again_when_their_node_gets_labels(
 
 
 def test_pods_of_daemon_sets_are_not_listed(world: World) -> None:
-    """Most pods of a large cluster are DaemonSets'."""
+    """In a large cluster, most pods belong to DaemonSets."""
     world.step()
     (asked,) = [call for call in world.kube.calls if call.path.endswith("/pods") and call.method == "GET"]
     assert asked.query["labelSelector"] == "!pod-template-generation"
@@ -243,7 +243,7 @@ def test_nodes_that_are_no_machines_are_dropped(world: World) -> None:
 
 
 def test_report_of_a_kubelet_updates_the_version_without_waking_the_loop(world: World) -> None:
-    """Thousands of nodes report every five minutes, and a patch with an old resource version would be rejected."""
+    """Thousands of nodes report every five minutes, and the API server rejects a patch with an outdated version."""
     raw = world.put_node()
     world.step()
     world.changes = 0
@@ -267,7 +267,7 @@ def test_snapshot_is_not_synced_before_all_kinds_are_listed(world: World) -> Non
 
 
 def test_crds_that_are_installed_later_are_found(world: World) -> None:
-    """Before, the message says what to do."""
+    """Before the installation, the message says what to do."""
     world.kube.uninstall(API_ROOT)
     world.step()
     world.reader.read()
@@ -292,7 +292,7 @@ def put_config_maps(world: World, certificate: str) -> None:
 
 
 def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
-    """The facts are in kubeadm's own objects."""
+    """The facts are in objects that kubeadm creates."""
     authority = Authority("kubernetes", now=world.clock.now(), valid=timedelta(days=1))
     pem = authority.certificate_pem.decode()
     put_config_maps(world, pem)
@@ -306,7 +306,7 @@ def test_facts_for_machines_are_read_from_the_cluster(world: World) -> None:
 
 
 def test_settings_override_facts_of_the_cluster(world: World) -> None:
-    """The settings override the cluster's values, which are not read."""
+    """Facts that the settings override are not read from the cluster."""
     world.reader.api_server, world.reader.kubernetes_version = "lb.example.com:443", "1.30"
     world.reader.read()
     assert world.reader.cluster is not None
@@ -316,7 +316,7 @@ def test_settings_override_facts_of_the_cluster(world: World) -> None:
 
 @pytest.mark.parametrize("path", ["/namespaces/kube-system$", "/kube-root-ca.crt", "/cluster-info", "/version"])
 def test_cluster_that_cannot_be_read_is_read_again_after_growing_pauses(world: World, path: str) -> None:
-    """The pauses are 1, 2, 4 s and so on, up to 60 s. Until then nothing is decided."""
+    """The pauses grow from 1 s to 60 s. Nothing is decided until all facts have been read."""
     world.step()
     world.kube.fail("GET", path, Unavailable("no answer"), times=8)
     pauses = []

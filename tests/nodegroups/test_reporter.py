@@ -1,4 +1,4 @@
-"""Log lines for answers, repeated problems logged once, Events after their status, and metrics with few labels."""
+"""Answers are logged, problems are logged once, Events follow their status, and metrics have few labels."""
 
 from __future__ import annotations
 
@@ -160,7 +160,7 @@ def test_answer_is_logged_in_one_line(
     "call", [READ, ListMachines(target=target(MIG)), POLL, ReadMachines(target=target(MIG), machines=(a_machine(),))]
 )
 def test_successful_read_is_not_logged(reporter: Reporter, call: Call) -> None:
-    """Lines for reads would hide the others."""
+    """Lines for successful reads would hide other lines."""
     assert told(reporter, answered(call)) == []
 
 
@@ -247,7 +247,7 @@ def a_group(reason: str, **parts: Any) -> TpuNodeGroup:
 
 
 def test_metric_labels_are_bounded_for_any_reason(reporter: Reporter) -> None:
-    """A reason that tpu-operator or a user wrote, and this controller does not know, is not a label."""
+    """A reason that this controller does not know, because tpu-operator or a user wrote it, is not a label."""
     groups = (a_group("Ready"), a_group("Whatever"), a_group("Else"), a_group(""), a_group("Ready", deleted_at=NOW))
     wait = Backoff(failure=Failure(kind=FailureKind.INVALID, message="no"), failures=1, at=NOW, until=NOW)
     memory = Memory(resources={"u": ResourceMemory(backoffs={"read": wait, "create": wait})})
@@ -265,7 +265,7 @@ def test_metric_labels_are_bounded_for_any_reason(reporter: Reporter) -> None:
 
 
 def test_dry_run_reports_only_reads() -> None:
-    """The actor logs omitted changes itself."""
+    """In a dry run, the actor logs the omitted changes."""
     reporter = Reporter(recorder=FakeRecorder(), metrics=Metrics(version="test"), dry_run=True)
     assert tell(reporter, EVENT) == []
     for answer in (failed(INSERT), failed(METADATA), refused(REMOVE, WriteFailure.REFUSED)):

@@ -103,7 +103,7 @@ def test_child_is_created_as_decided(api: FakeKube) -> None:
 
 
 def test_create_fails_for_a_conflict_that_is_no_existing_name(api: FakeKube) -> None:
-    """The conflict may be a namespace that is changing."""
+    """The cause of such a conflict may be a namespace that is being changed."""
     api.fail("POST", "/workloadpolicies", Conflict("try again", status=409, reason="Conflict"))
     with pytest.raises(Conflict):
         writer(api).write(CreateChild(record=a_child()))
@@ -172,7 +172,7 @@ def test_labels_are_added_to_existing_ones(api: FakeKube) -> None:
     assert after["spec"] == raw["spec"]
 
 
-def test_taint_of_tpu_nodes_is_added_to_others_which_keep_their_times(api: FakeKube) -> None:
+def test_taint_of_tpu_nodes_is_added_and_other_taints_keep_their_times(api: FakeKube) -> None:
     since = {"key": "node.kubernetes.io/unreachable", "effect": "NoExecute", "timeAdded": "2026-01-01T00:00:00Z"}
     raw = put_node(api, spec={"taints": [since, {"key": "old", "value": "x", "effect": "NoSchedule"}]})
     writer(api).write(patch_of(raw, taint=True))
@@ -182,7 +182,7 @@ def test_taint_of_tpu_nodes_is_added_to_others_which_keep_their_times(api: FakeK
 
 
 def test_node_is_cordoned_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """A node that has changed must be decided on again. It is never uncordoned."""
+    """A node that has changed must be decided on again. The controller never uncordons a node."""
     raw = put_node(api)
     writer(api).write(patch_of(raw, cordon=True))
     after = api.object(NODE)
@@ -256,7 +256,7 @@ def test_token_is_created_for_one_machine(api: FakeKube) -> None:
 def test_token_that_expires_too_early_for_the_api_server_is_deleted(
     api: FakeKube, monkeypatch: pytest.MonkeyPatch, *, minutes: int, kept: bool
 ) -> None:
-    """The API server uses its own clock: if the controller's is far behind, all its tokens would be invalid."""
+    """The API server has its own clock: if the controller's clock is far behind, all its tokens expire too early."""
     now = EXPIRES - LIFE + timedelta(minutes=minutes)
     post = api.post
 
@@ -285,7 +285,7 @@ def test_token_whose_id_exists_already_is_not_used(api: FakeKube) -> None:
 
 
 def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) -> None:
-    """Decisions can be written only to this subresource."""
+    """Approvals can be written only to the subresource `approval`."""
     path = object_path("certificatesigningrequests", "csr-1", root=tokens.CERTIFICATES_ROOT)
     raw = api.put_object(path, raw_request("m-0"))
     version = api.put_object(f"{path}/approval", raw)["metadata"]["resourceVersion"]
@@ -298,7 +298,7 @@ def test_request_is_approved_only_in_the_version_that_was_read(api: FakeKube) ->
 
 
 def test_device_plugin_is_applied_with_one_field_manager(api: FakeKube) -> None:
-    """The common field manager removes fields that a release no longer has."""
+    """With one field manager for all releases, the API server removes fields that a new release no longer has."""
     write = ApplyDevicePlugin(version=version_of(MANIFEST))
     writer(api).write(write)
     writer(api).write(write)

@@ -1,4 +1,4 @@
-"""Objects are read as records, by examples; any JSON is read or malformed, and records are written unchanged."""
+"""Objects are parsed as records. Any JSON is parsed or malformed, and writing a parsed record changes no field."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ CONFIG = InstanceConfig(
 
 @pytest.mark.parametrize("kind", Kind)
 def test_object_of_a_namespace_that_is_not_served_is_read_without_large_fields(kind: Kind) -> None:
-    """170 TPUNodeGroups of 1 MiB in any namespace took 173 MiB of 256."""
+    """Before, 170 TPUNodeGroups of 1 MiB in any namespace took 173 of the controller's 256 MiB."""
     large = {"metadata": {"k": "x" * 1_000_000}, "networkTags": ["t" * 1_000_000], "image": "x" * 1_000_000}
     spec = {**EXAMPLES[kind], **large, "instanceConfig": {**EXAMPLES[Kind.TPU_NODE_GROUP]["instanceConfig"], **large}}
     condition = {"type": "Ready", "status": "False", "reason": "NotAllowed", "message": "m" * 1_000_000}
@@ -234,7 +234,7 @@ def test_status_of_a_child_is_read_and_written_unchanged(kind: Kind, address: st
 
 
 def test_status_written_by_tpu_operator_is_read() -> None:
-    """Such a status has no attempts and no generations, and not always the type of an operation."""
+    """A status of tpu-operator has no attempts and no generations, and may lack the type of an operation."""
     status = {"operationName": "operation-1", "operationType": "DELETE"}
     read = parse(WorkloadPolicy, raw_object(Kind.WORKLOAD_POLICY, EXAMPLES[Kind.WORKLOAD_POLICY], status=status)).status
     assert read.operation == OperationRef(name="operation-1", type=OperationType.DELETE, attempt=0)
@@ -256,7 +256,7 @@ def test_spec_that_violates_the_schema_is_malformed(changes: dict[str, Any]) -> 
 
 
 def test_missing_fields_of_an_object_of_an_earlier_crd_are_empty() -> None:
-    """The group is refused with a message, and can be deleted."""
+    """With empty fields instead of an error, the group is refused with a message, and can be deleted."""
     group = parse(TpuNodeGroup, raw_object(Kind.TPU_NODE_GROUP, None))
     assert group.spec == TpuNodeGroupSpec(project="", node_location="")
 
@@ -319,7 +319,7 @@ def test_spec_is_read_and_written_without_losing_a_field(kind: Kind, data: st.Da
     spec = data.draw(valid(SCHEMAS[kind]["spec"]))
     record = parse(RECORDS[kind], raw_object(kind, spec))
     written = _without_empty(codec.write(record.spec))
-    # All other fields that were written have their defaults.
+    # Each field of the spec is written unchanged. Further written fields have their defaults.
     assert written == _without_empty({**written, **_as_read(spec)})
     again = parse(RECORDS[kind], raw_object(kind, codec.write(record.spec)))
     assert again.spec == record.spec
@@ -331,7 +331,7 @@ def test_status_is_read_and_written_without_losing_a_field(kind: Kind, data: st.
     status = parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=raw)).status
     written = codec.write(status)
     assert parse(RECORDS[kind], raw_object(kind, EXAMPLES[kind], status=written)).status == status
-    # `nodes` is derived; an operation without a name or a type is dropped.
+    # These keys may be missing: `nodes` is derived, and an operation without a name or a type is dropped.
     loose = {"nodes", "operationName", "operationType"}
     lost = {key for key in raw if key not in written and key not in loose and raw[key] not in ("", [], 0)}
     assert lost == set()

@@ -64,12 +64,12 @@ def test_every_field_has_a_bound(kind: Kind) -> None:
             continue
         bounds = {"maxProperties"} if "additionalProperties" in part else wanted.get(part["type"], set())
         assert bounds <= part.keys(), path
-        # The API server reads bounds as floating-point numbers, and rejects integers that these cannot represent.
+        # The API server reads bounds as floating-point numbers, and rejects a bound that they cannot represent.
         assert part.get("maximum", 0) < 2**53, path
 
 
 def _parts_of(cls: Any) -> Iterator[tuple[codec.Part, Any]]:
-    """Yield each field with the default that the API server has to add, None without a default."""
+    """Yield each field with the default that the schema must have; None if the field has no default."""
     for part in codec.parts_of(cls):
         default = cls.__dataclass_fields__[part.attribute].default
         yield from (
@@ -81,7 +81,7 @@ def _assert_equal(cls: Any, schema: dict[str, Any]) -> None:
     parts = {part.name: (part, default) for part, default in _parts_of(cls)}
     assert parts.keys() == schema["properties"].keys() - {*UNREAD}
     missing = {name for name, (part, _) in parts.items() if part.required} ^ {*schema.get("required", ())}
-    # The controller always sets this time.
+    # Only the transition time may differ, because the controller always sets it.
     assert missing <= {"lastTransitionTime"}
     for name, (part, default) in parts.items():
         each = schema["properties"][name]

@@ -202,7 +202,7 @@ def test_derived_shape_is_consistent_and_is_valid_as_a_spec(
     )
     written = replace(spec, topology=found.topology, node_count=found.node_count, target_size_policy_mode=found.mode)
     assert shape.resolve(written, machine_type) == found
-    # As in the API's rules, a single machine is never created in bulk.
+    # A single machine is never created in bulk, as the rules of the API require.
     assert found.node_count > 1 or found.mode is INDIVIDUAL
 
 

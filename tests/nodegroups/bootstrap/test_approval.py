@@ -58,7 +58,7 @@ _TWO = x509.UnrecognizedExtension(x509.ObjectIdentifier("2.5.29.18"), b"\x30\x00
 
 
 def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
-    """Return a request whose bytes were changed after it was signed, as cryptography cannot create it."""
+    """Return a signed request with changed bytes, because cryptography creates only valid requests."""
     subject = x509.Name([x509.NameAttribute(oid, value) for oid, value in ((_O, "system:nodes"), _NODE)])
     builder = x509.CertificateSigningRequestBuilder().subject_name(subject)
     for extension in extensions:
@@ -91,7 +91,7 @@ def _changed(old: bytes, new: bytes, *extensions: x509.ExtensionType) -> bytes:
     ],
 )
 def test_request_with_other_content_than_a_kubelets_is_never_approved(pem: bytes) -> None:
-    """Kubernetes' signer would reject some of these as well."""
+    """Kubernetes' signer would also reject some of these requests."""
     assert parse_request(raw_request("m-0", spec={"request": base64.b64encode(pem).decode()})) is None
 
 
@@ -112,12 +112,12 @@ def test_request_with_other_content_than_a_kubelets_is_never_approved(pem: bytes
     ids=str,
 )
 def test_request_of_another_kind_is_ignored(changes: dict[str, Any]) -> None:
-    """The request is decided already, or has another signer, use or sender."""
+    """Each change gives the request a decision, or another signer, use or sender."""
     assert parse_request(raw_request("m-0", **changes)) is None
 
 
 def test_request_is_read_only_within_its_bound() -> None:
-    """A bootstrap token sent requests of 1 MB, each of which took half a second before anything else was checked."""
+    """Before, a machine could send requests of 1 MB, and parsing each of them took half a second."""
     pem = new_key("m-0").request_pem
     longest = pem + b"\n" * (bounds.CERTIFICATE_REQUEST // 4 * 3 - len(pem))
     for text, read in ((longest, REQUEST), (longest + b"\n", None)):
@@ -129,7 +129,7 @@ def test_request_with_the_largest_key_leaves_room_for_the_longest_node_name() ->
     names = x509.Name([x509.NameAttribute(_O, "system:nodes"), x509.NameAttribute(*_NODE)])
     signed = x509.CertificateSigningRequestBuilder().subject_name(names).sign(key, hashes.SHA256())
     request = base64.b64encode(signed.public_bytes(serialization.Encoding.PEM)).decode()
-    # PEM in base64 has 16 characters for 9 bytes.
+    # The name is encoded in base64 twice, so each byte of it adds 16/9 characters: less than 2.
     assert len(request) + 2 * bounds.OBJECT_NAME <= bounds.CERTIFICATE_REQUEST
     assert parse_request(raw_request("m-0", spec={"request": request})) == REQUEST
 

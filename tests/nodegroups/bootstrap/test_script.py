@@ -158,7 +158,7 @@ def test_first_boot_installs_configures_and_joins(machine: Machine) -> None:
     ],
 )
 def test_containerd_uses_systemd_cgroups_with_any_default(machine: Machine, lines: str) -> None:
-    """An earlier version took the failed replacement of a missing text for a success."""
+    """Before, the script went on without the option if the text that it replaces was missing."""
     machine.containerd_options(lines)
     machine.boot()
     options = [
@@ -302,7 +302,7 @@ def test_node_registers_with_the_valid_taints_of_its_metadata(machine: Machine) 
 
 
 def test_duplicate_taint_is_passed_to_the_kubelet_once(machine: Machine) -> None:
-    """The kubelet does not start with two taints of one key and effect; the first one is on every node."""
+    """The kubelet does not start with two taints of the same key and effect, so only the first one is passed."""
     given = "google.com/tpu=present:NoSchedule,google.com/tpu=x:NoSchedule,a=b:NoSchedule,a:NoSchedule,a=b:NoExecute"
     machine.attributes({**items(), names.KUBE_TAINTS: given})
     said = machine.boot()
@@ -313,7 +313,7 @@ def test_duplicate_taint_is_passed_to_the_kubelet_once(machine: Machine) -> None
 
 
 def test_machine_joins_only_after_its_taints_could_be_read(machine: Machine) -> None:
-    """A node that registered without its taints would get pods too early."""
+    """Without its taints, a registered node would get pods too early."""
     machine.attributes({**items(), names.KUBE_TAINTS: "a=b:NoSchedule"})
     machine.hide_list()
     machine.at_sleep(2, 'rm "$FAKE/no-list"')
@@ -352,7 +352,7 @@ def test_fault_7_join_uses_the_new_token_after_the_old_one_expired(machine: Mach
 
 
 def test_fault_7_reboot_before_the_join_starts_from_the_beginning(machine: Machine) -> None:
-    """Keyring, sources and files of an interrupted join exist, and do not prevent the next join."""
+    """Keyring, package sources and files that an interrupted join left do not prevent the next join."""
     for path, content in {
         "etc/apt/keyrings/kubernetes-apt-keyring.asc": "half a k",
         "etc/apt/sources.list.d/kubernetes.list": "deb of another version",

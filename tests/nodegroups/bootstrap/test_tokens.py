@@ -38,10 +38,10 @@ def machine(name: str = "a", *, number: str = "7") -> tuple[str, str]:
     return (name, number)
 
 
-#: Tokens by their left minutes.
+#: Tokens by the minutes until they expire; None for a token that does not expire.
 _LEFT = {minutes: token(left_minutes=minutes) for minutes in (0, 5, 9.9, 10, 30, None)}
 _UNREADABLE, _RENEWED = token(value=""), machine(number="8")
-#: Tokens, machines that have not joined, and the plan by case.
+#: Existing tokens, machines that have not joined, and the expected plan, by case.
 _PLANS: dict[str, tuple[list[Token], list[tuple[str, str]], TokenPlan]] = {
     "no machine": ([], [], TokenPlan()),
     "machine without a token": ([], [machine()], TokenPlan(create=(machine(),))),

@@ -44,7 +44,7 @@ MISSING_PERMISSION = "Required 'compute.instanceTemplates.create' permission for
 TAKEN = "The resource 'projects/p/global/instanceTemplates/a' already exists"
 READ_QUOTA = "Quota exceeded for quota metric 'Read requests' of service"
 RESOURCE_QUOTA = "Quota 'INSTANCE_TEMPLATES' exceeded.  Limit: 300.0 globally."
-#: Answer, call, and kind of the failure by case.
+#: Response, call, and expected kind of the failure, by case.
 _ANSWERS: dict[str, tuple[Answer, Call, FailureKind]] = {
     "read resource does not exist": (NOT_FOUND, READ, K.NOT_FOUND),
     "deleted resource does not exist": (NOT_FOUND, DELETE, K.NOT_FOUND),
@@ -173,13 +173,13 @@ _ANSWERS = st.builds(
 def test_outcome_is_unknown_only_for_changes_that_the_server_may_have_made(
     given_answer: Answer, call: Call, values: list[str]
 ) -> None:
-    """The outcome of a read is never unknown. That of a change is if the server failed."""
+    """The outcome of a read is never unknown; the outcome of a change is unknown if the server failed."""
     kind = kind_of_answer(given_answer, call, values)
     assert not (call is READ and kind is K.UNKNOWN_OUTCOME)
     if given_answer.code >= 500 and given_answer.code != 501 and call is not READ:
         assert kind is K.UNKNOWN_OUTCOME
     if not given_answer.from_google and given_answer.code < 500:
-        # A proxy does not know which resources exist.
+        # The response is from a proxy, which does not know whether the resource exists.
         assert kind in (K.PERMISSION, K.UNAVAILABLE)
 
 

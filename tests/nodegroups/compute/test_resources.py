@@ -51,7 +51,7 @@ TEMPLATE = Template(
         service_accounts=(ServiceAccount(email="e@p.iam.gserviceaccount.com", scopes=("s",)),),
     ),
 )
-#: Without the fields that are only in inserts.
+#: The template as it is read: its `config` is only sent in inserts.
 READ_TEMPLATE = replace(TEMPLATE, config=Template(name="", machine_type="").config)
 MANAGER = Manager(
     name="g-mig",
@@ -280,7 +280,7 @@ def test_machine_is_read_with_its_metadata() -> None:
 
 
 def test_script_of_several_machines_is_in_memory_once() -> None:
-    """Otherwise thousands of machines would hold thousands of copies."""
+    """Otherwise the memory would contain a copy of the script for each of thousands of machines."""
     page = {"items": [{"name": name, "metadata": {"items": [{"key": "s", "value": "x" * 9}]}} for name in "abc"]}
     shared: dict[str, str] = {}
     pages = [resources.instances_of(json.loads(json.dumps(page)), shared) for _ in range(2)]
@@ -297,7 +297,7 @@ def _ended(kind: str, code: str = "", **parts: object) -> dict[str, object]:
     }
 
 
-#: Operation, whether it has ended, and the kind of its failure by case.
+#: Operation, whether it has ended, and the kind of its failure (None if it has not failed), by case.
 _OPERATIONS: dict[str, tuple[dict[str, object], bool, FailureKind | None]] = {
     "pending": ({"status": "PENDING"}, False, None),
     "running": ({"status": "RUNNING", "error": {"errors": []}}, False, None),
@@ -341,7 +341,7 @@ def test_name_of_the_target_does_not_affect_the_kind_of_failure() -> None:
     )
 
 
-#: All keys that are read, so that generated values are not ignored at the top level.
+#: All keys that the parsers read: most generated values under other keys would be ignored.
 _KEYS = sorted(
     {
         "name", "description", "id", "status", "selfLink", "workloadPolicy", "type", "acceleratorTopology",
@@ -388,7 +388,7 @@ GLOBAL, REGION, ZONE = Scope(project="p"), Scope(project="p", region="r1"), Scop
 
 
 _LOCATIONS = "projects/p/locations/us-central1"
-#: Scope, collection and name by URL or path; None if it is invalid.
+#: Scope, collection and name of a resource by URL or path; None if the URL or path is invalid.
 _LINKS: dict[str, tuple[Scope, str, str] | None] = {
     "projects/p/global/instanceTemplates/t": (GLOBAL, "instanceTemplates", "t"),
     "https://www.googleapis.com/compute/v1/projects/p/regions/r1/instanceTemplates/t": (

@@ -1,4 +1,4 @@
-"""Fields of requests and masks, and values, have the names that Google's library knows."""
+"""Fields of requests, fields of masks, and enum values exist in Google's client library."""
 
 from __future__ import annotations
 

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.timeout(40)
 
 
 def test_other_groups_are_served_if_a_decision_raises() -> None:
-    """The condition reports the exception, with one Event. The group becomes ready when the cause is removed."""
+    """The failed group reports the exception in a condition and one Event. It becomes ready when the cause is removed."""
     world = World()
     world.kube.poisoned.add("bad")
     for name in ("bad", "good"):
@@ -37,7 +37,7 @@ def test_other_groups_are_served_if_a_decision_raises() -> None:
 
 
 def test_memory_of_a_group_is_kept_if_its_decision_raises() -> None:
-    """Otherwise resources would be created twice after the failure."""
+    """Without its memory, resources of the group would be created twice after the exception."""
     world = ready_world("bad", "good", topology="2x4")
     before = dict(world.process.memory.resources)
     world.kube.poisoned.add("bad")
@@ -60,7 +60,7 @@ def test_other_groups_are_created_under_a_limit_if_a_decision_raises() -> None:
 
 
 def test_slice_is_recreated_after_its_decision_raised() -> None:
-    """The reason Recreating is kept, because it decides that the existing machines are deleted."""
+    """The condition keeps the reason Recreating, because the old machines are deleted only with this reason."""
     world = ready_world("bad", topology="2x4")
     old = {vm.name for vm in world.machines("bad")}
     world.cloud.lose(world.machines("bad")[0], Loss.PREEMPTED)
@@ -75,7 +75,7 @@ def test_slice_is_recreated_after_its_decision_raised() -> None:
 
 
 def test_child_without_a_group_is_reported_if_its_decision_raises() -> None:
-    """The child's own condition reports it."""
+    """The exception is reported in the condition of the child itself."""
     world = ready_world("good", topology="2x4")
     key = (Kind.WORKLOAD_POLICY, "default", "bad")
     spec = WorkloadPolicySpec(project="project-1", region="us-central1", accelerator_topology="4x4")

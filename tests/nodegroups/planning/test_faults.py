@@ -1,4 +1,4 @@
-"""Faults of gke-labs/tpu-operator, numbered as in its fact sheet. The simulation plants others as bugs."""
+"""Faults of gke-labs/tpu-operator, which this controller must not have. The simulation plants further ones as bugs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_2_waiting_for_capacity_is_reported_without_calls_for_placeholders(terms
 
 
 def test_3_each_machine_gets_one_token_if_reading_takes_minutes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Four machines are read together, which takes minutes in a large group. The Secrets are deleted immediately."""
+    """Reads of machines take 310 s, as in a large group. The Secrets are deleted soon after the join."""
     arrive = Process._arrive
 
     def late(process: Process, call: Call, sent_at: object, fate: str) -> None:
@@ -143,7 +143,7 @@ def test_9_groups_with_ambiguous_names_have_separate_nodes() -> None:
 
 
 def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:
-    """A crash between a create and its record leads to the same resource, whose operation Google has forgotten."""
+    """After a crash before the create was recorded, the existing resource is used; its operation no longer exists."""
     world = World(3)
     world.cloud.forget_operations_after(0.1)
     inserted = []
@@ -165,7 +165,7 @@ def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:
 
 @pytest.mark.parametrize("adopt", [False, True])
 def test_10_resource_without_a_mark_is_used_only_with_the_annotation(*, adopt: bool) -> None:
-    """Otherwise the resource prevents the creation of the group, the message says what to do, and it is not deleted."""
+    """Without the annotation, the group is not created, the message says what to do, and the resource is kept."""
     world = World()
     world.kube.create_group(make_group("train"))
     name = names.child_name(world.group("train").meta, Kind.WORKLOAD_POLICY)
@@ -234,7 +234,7 @@ def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> N
 
 
 def test_groups_in_the_namespace_of_the_controller_are_served_if_others_are_named() -> None:
-    """The provisioner creates its groups there. With one settings.env, SERVED_NAMESPACES names its workloads'."""
+    """The provisioner creates its groups there, but SERVED_NAMESPACES in a shared settings.env may name only others."""
     world = World(settings=replace(SETTINGS, namespaces=("team-a",), own_namespace="default"))
     world.make("train")
     assert world.reason("train") == Reason.READY
@@ -249,7 +249,7 @@ def test_groups_in_the_namespace_of_the_controller_are_served_if_others_are_name
     ids=["a project", "a namespace"],
 )
 def test_17_project_or_namespace_that_is_not_allowed_gets_no_call(settings: object, named: str) -> None:
-    """A project or namespace that is not allowed causes no calls, and the condition reports it."""
+    """The condition reports the project or namespace that is not allowed."""
     world = World(settings=settings)  # type: ignore[arg-type]
     world.kube.create_group(make_group("train"))
     world.wait_until(lambda: world.reason("train") == Reason.NOT_ALLOWED)
@@ -277,7 +277,7 @@ def test_no_machines_are_created_while_data_to_join_is_unknown(monkeypatch: pyte
     ids=["caches that are not synced", "a cluster whose UID is not known"],
 )
 def test_plan_is_empty_if_caches_or_the_cluster_are_unknown(change: dict[str, Any]) -> None:
-    """Resources without a mark, or outside the snapshot, could be created twice or deleted by mistake."""
+    """With incomplete caches or an unknown cluster, resources could be created twice or deleted by mistake."""
     world = World()
     world.kube.create_group(make_group("train"))
     world.wait(10.0)

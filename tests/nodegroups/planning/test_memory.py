@@ -1,4 +1,4 @@
-"""Changes of the memory by Compute Engine's answers, and problems of resources."""
+"""Effects of Compute Engine's answers on the memory, and problems of templates and policies."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ DELETE = actions.Delete(**OF, attempt=1, request_id="")
 
 
 def answered(memory: Memory, call: actions.Call, kind: FailureKind | None = None, **answer: Any) -> Memory:
-    """Return the memory after an answer: a failure if `kind` is given."""
+    """Return the memory after the answer to a call, which is a failure if `kind` is given."""
     failure = Failure(kind=kind, message="no") if kind is not None else None
     return fold(memory, AnsweredCall(call=call, asked_at=ASKED, at=NOW, failure=failure, **answer))
 
@@ -56,7 +56,7 @@ def test_change_without_an_operation_is_read_again_if_uncertain(
     unsure_at: datetime | None,
     reading: Reading | None,
 ) -> None:
-    """A resource that may have changed is read again; after a certain outcome that is not needed."""
+    """A resource that may have changed is read again; a resource whose state is certain is not."""
     known = answered(Memory(resources={"u": ResourceMemory()}), call, kind).resources["u"]
     assert (known.changed_at, known.unsure_at, known.reading) == (changed_at, unsure_at, reading)
     assert [wait.failures for wait in known.backoffs.values()] == ([1] if reading is None else [])

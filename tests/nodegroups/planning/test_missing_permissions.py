@@ -17,7 +17,7 @@ from rehearsal.simulators.compute.api import PERMISSIONS
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group
 from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
 
-#: Time in seconds within which a condition must name the permission: operations, polled first, take up to 30 s.
+#: Maximum time in seconds until a condition names the missing permission.
 _TOLD_WITHIN_SECONDS = 300.0
 #: Time in seconds for which the permission is missing: longer than the longest wait between two attempts.
 _AWAY_SECONDS = 1200.0
@@ -37,7 +37,7 @@ def _is_told(world: World, permission: str) -> bool:
 
 
 def test_controller_calls_only_the_documented_methods() -> None:
-    """From the first call for a group to the last, only these methods are called."""
+    """The test records all calls from the creation of a group to its deletion."""
     world, called = World(), set()
     handle = world.cloud.api.handle
 
@@ -52,7 +52,7 @@ def test_controller_calls_only_the_documented_methods() -> None:
 
 
 def test_group_is_served_without_the_permission_to_list_managed_instance_groups() -> None:
-    """Then only managed instance groups without an object are unknown; a log line and a metric report the cause."""
+    """Without this permission, the controller only cannot find managed instance groups that have no object."""
     world = World()
     world.deny(_LIST)
     world.make("train", topology="2x4")
@@ -104,7 +104,7 @@ def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str,
 def test_machines_without_tokens_are_not_recreated_and_join_later(
     permission: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The cause is a missing permission, or a failure of Compute Engine. The slice is not recreated."""
+    """A missing permission, or a failure of Compute Engine, prevents the writes of tokens into the metadata."""
 
     def fail(*_: object, **__: object) -> None:
         raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="try again"))
@@ -118,7 +118,7 @@ def test_machines_without_tokens_are_not_recreated_and_join_later(
         assert "cannot be given its join token" in world.message("train")
     else:
         monkeypatch.setattr(world.cloud.client, "set_metadata", fail)
-    # Longer than JOIN_TIMEOUT of this test.
+    # The tokens are missing for longer than JOIN_TIMEOUT of this test.
     world.wait(1200.0)
     assert _is_told(world, permission) or not permission
     world.deny()

@@ -48,7 +48,7 @@ def set_metadata(name: str) -> SetMetadata:
 
 
 def wanted(*calls: Call, due_at: datetime = LONG_AGO) -> list[Wanted]:
-    """Return the calls as wanted since the same time."""
+    """Return the calls as wanted calls that are due since the same time."""
     return [Wanted(call=call, due_at=due_at) for call in calls]
 
 
@@ -58,7 +58,7 @@ def names(calls: Iterable[Call]) -> list[str]:
 
 
 def test_changes_of_groups_precede_changes_of_machines() -> None:
-    """The time since which a call is due does not matter: a new group has more steps before it than a machine."""
+    """The time since which a call is due does not matter, because a new group has more steps left than a machine."""
     queue = [
         *wanted(set_metadata("joining")),
         *wanted(insert("late"), due_at=NOW),
@@ -68,7 +68,7 @@ def test_changes_of_groups_precede_changes_of_machines() -> None:
 
 
 def test_number_of_calls_in_flight_is_limited() -> None:
-    """Calls without an answer count as well."""
+    """Calls that have no answer yet count against the limit."""
     settings = replace(SETTINGS, most_calls=4)
     first = pace(wanted(*(insert(f"g{number}") for number in range(3))), Memory(), settings, NOW)
     second = pace(wanted(*(insert(f"h{number}") for number in range(3))), first.memory, settings, NOW)
@@ -77,7 +77,7 @@ def test_number_of_calls_in_flight_is_limited() -> None:
 
 
 def test_each_region_and_global_resources_have_separate_limits() -> None:
-    """Compute Engine counts by region: zones of a region share the limit, and so do groups."""
+    """Compute Engine counts calls by region, so all zones and groups of a region share one limit."""
     places = (
         ZONE,
         Scope(project="p", zone="us-central1-b"),
@@ -129,7 +129,7 @@ def test_many_objects_of_one_namespace_do_not_delay_other_namespaces() -> None:
 
 
 def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
-    """The calls of the large group are already in flight."""
+    """Ten calls of the large group are in flight, and its other calls have been due for longer."""
     large = [Wanted(call=set_metadata(f"a{number}"), due_at=LONG_AGO) for number in range(30)]
     first = pace(large, Memory(), SETTINGS, NOW)
     assert len(first.calls) == 10

@@ -33,7 +33,6 @@ from tests.nodegroups.simulation.cloud import ZONE
 from tests.nodegroups.simulation.cluster import Kube
 from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 
-#: Some tests simulate several hours.
 _REFUSED: dict[type[Write], str] = {
     PatchNode: "Node train-mig-",
     EvictPod: "Pod default/pod ",
@@ -41,11 +40,12 @@ _REFUSED: dict[type[Write], str] = {
     DeleteNode: "Node train-mig-",
     SetFinalizers: "finalizers",
 }
+#: Some tests simulate several hours.
 pytestmark = pytest.mark.timeout(40)
 
 
 def test_pods_with_chips_keep_the_machines_until_the_annotation_force() -> None:
-    """A disruption budget protects work without a time limit; the annotation ends that."""
+    """A disruption budget protects the pods without a time limit, until the annotation is set."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train"))
     world.delete_group("train")
@@ -81,7 +81,7 @@ def test_pod_without_chips_keeps_foreign_or_broken_machines_for_a_minute(
     lost: bool,
     limit_seconds: float,
 ) -> None:
-    """A tenant's pod with a disruption budget had kept another tenant's slice for an hour."""
+    """Before, a tenant's pod with a disruption budget kept another tenant's slice for an hour."""
     world = ready_world(topology="2x4")
     first, second = world.machines("train")
     world.kube.add_pod(Pod(namespace=namespace, name="squatter", uid="s", node=second.name, chips=0))
@@ -114,7 +114,7 @@ def test_pods_that_tolerate_the_cordon_do_not_keep_a_deleted_slice(monkeypatch: 
 
 
 def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
-    """Without the machine, pods of the group's own namespace cannot work either."""
+    """Without the lost machine, even pods of the group's namespace cannot work, so they keep the slice briefly."""
     world = ready_world(topology="2x4")
     world.kube.protected.update(world.run_pods("train", chips=0))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
@@ -150,7 +150,7 @@ def test_managed_instance_group_that_was_resized_is_reported_until_that_is_undon
 
 
 def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None:
-    """A child whose create was in flight when the group was deleted would keep the template, and so the group."""
+    """Otherwise a child whose create was in flight during the deletion would keep the template, and so the group."""
     world = ready_world(topology="2x4")
     group = world.group("train")
     finalizers = tuple(each for each in group.meta.finalizers if each != names.CLEANUP_MIG)
@@ -160,7 +160,7 @@ def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None
 
 
 def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
-    """The message has the time of the next recreation; the annotation permits it immediately."""
+    """The message has the time of the next recreation; an annotation permits the recreation immediately."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=1))
     world.cloud.lose(world.machines("train")[0], Loss.PREEMPTED)
     world.wait_until(lambda: world.reason("train") == Reason.RECREATING)
@@ -176,7 +176,7 @@ def test_slice_is_not_recreated_more_often_than_the_setting_allows() -> None:
 
 
 def test_slice_is_not_recreated_if_the_setting_is_zero() -> None:
-    """A machine that must join again, as after `kubeadm reset`, gets a new token at any time."""
+    """The setting limits no tokens: a machine that must join again, as after `kubeadm reset`, gets a new one."""
     world = ready_world(topology="2x4", settings=replace(SETTINGS, repairs_per_day=0))
     name = world.machines("train")[0].name
     world.kube.drop_node(name)
@@ -235,7 +235,7 @@ def test_nodes_of_missing_machines_are_deleted_and_do_not_block_repairs(monkeypa
 
 @pytest.mark.parametrize("deleted", [False, True])
 def test_machine_that_was_restarted_after_the_list_keeps_its_pods(*, deleted: bool) -> None:
-    """The ready node is newer information than the list, which may be minutes old or fail."""
+    """The state of the node is newer than the list of machines, which may be minutes old or fail."""
     world = ready_world()
     world.kube.protected.update(world.run_pods("train"))
     listed = world.cloud.client.list_managed_instances
@@ -252,7 +252,7 @@ def test_machine_that_was_restarted_after_the_list_keeps_its_pods(*, deleted: bo
 
 
 def test_outages_before_and_after_an_unsynced_cache_are_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """While nodes cannot be listed, the machine may have been ready."""
+    """The machine may have been ready while the nodes could not be listed, so its outage is counted anew."""
     world = ready_world()
     name = world.machines("train")[0].name
     world.kube.change_node(name, ready=False)
@@ -274,7 +274,7 @@ def test_outages_before_and_after_an_unsynced_cache_are_not_added(monkeypatch: p
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "and the controller is restarted"])
 @pytest.mark.parametrize("same", [False, True], ids=["another machine", "the same machine"])
 def test_short_outage_in_addition_to_a_missing_chip_evicts_no_pods(*, same: bool, restarts: bool) -> None:
-    """The chip has been missing for an hour; the outage has its own time."""
+    """The chip has been missing for an hour, but the duration of the outage is counted separately."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     name, other = (machine.name for machine in world.machines("train"))
@@ -295,7 +295,7 @@ def test_short_outage_in_addition_to_a_missing_chip_evicts_no_pods(*, same: bool
 
 
 def test_slices_are_not_recreated_while_most_nodes_are_not_ready() -> None:
-    """The network of the zone fails for an hour. Nodes that are not ready then have their full time again."""
+    """The network of the zone fails for an hour. Nodes that are not ready afterwards get the full time again."""
     world = World()
     elsewhere = make_group("elsewhere")
     world.kube.create_group(replace(elsewhere, spec=replace(elsewhere.spec, node_location="us-east5-a")))
@@ -322,7 +322,7 @@ def test_slices_are_not_recreated_while_most_nodes_are_not_ready() -> None:
 
 
 def test_slices_are_recreated_even_if_most_machines_have_stopped() -> None:
-    """The nodes are not ready because their machines stopped, which says nothing about the network."""
+    """The nodes are not ready because their machines stopped, and not because the network of the zone failed."""
     world = ready_world(topology="4x4")
     for machine in world.machines("train"):
         world.cloud.lose(machine, Loss.PREEMPTED)
@@ -370,11 +370,11 @@ def _with_script(script: str) -> TpuNodeGroup:
 def test_condition_of_a_deletion_names_the_write_that_kubernetes_rejects(
     refused: type[Write], named: str, *, recreated: bool
 ) -> None:
-    """Before, only the log of the controller had the object and the cause."""
+    """Before, only the controller's log named the object and the cause."""
     world = ready_world(topology="2x4")
     node = world.machines("train")[0].name
     if refused is EvictPod:
-        # A pod without chips does not keep a broken slice, but only its eviction ends it before the deadline.
+        # Only an eviction ends this pod before the deadline, although a broken slice does not wait for the pod.
         world.kube.add_pod(Pod(namespace="default", name="pod", uid="u", node=node, chips=0))
     world.kube.refused = (refused,)
     if recreated:
@@ -399,7 +399,7 @@ def test_condition_of_a_new_group_says_that_its_finalizers_are_rejected() -> Non
 
 
 def test_users_startup_script_runs_before_the_join_and_is_reported() -> None:
-    """The user's script runs before the join, and the message says so."""
+    """The group's message reports that the script runs before the join."""
     world = World()
     world.kube.create_group(_with_script("#!/bin/sh\nmount-my-disk\n"))
     world.wait_until(lambda: world.is_ready("train"))
@@ -424,7 +424,7 @@ def test_users_startup_script_that_is_too_large_is_refused() -> None:
 
 @pytest.mark.parametrize("meanwhile", ["", "the controller is restarted", "there is no capacity"])
 def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> None:
-    """The old node is deleted, even without capacity: its pods would not end. The new machine gets a token."""
+    """The old node is deleted even without capacity, so that its pods end. The new machine gets a token."""
     world = ready_world(topology="2x2", node_count=4)
     lost = world.machines("train")[0]
     uid = world.kube.objects["Node", "", lost.name].uid
@@ -444,7 +444,7 @@ def test_machine_that_compute_engine_recreates_joins_again(meanwhile: str) -> No
 
 
 def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> None:
-    """Before, the node was attributed to the new machine, which then got no token."""
+    """Before, the old node was attributed to the new machine, which then got no token."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train", topology="2x2", node_count=2))
@@ -458,7 +458,7 @@ def test_machine_that_is_recreated_before_its_node_has_labels_joins_again() -> N
 
 
 def test_machine_recreated_during_the_deletion_does_not_block_it() -> None:
-    """The node of the earlier machine with this name is cordoned as well, because the gate checks it."""
+    """The controller also cordons the node of the earlier machine with this name, because the gate checks that node."""
     world = ready_world(topology="2x2", node_count=2)
     world.cloud.world.change_settings({"group_repair_seconds": 120.0})
     world.kube.protected.update(world.run_pods("train"))
@@ -474,7 +474,7 @@ def test_machine_recreated_during_the_deletion_does_not_block_it() -> None:
 
 
 def test_node_that_is_not_ready_is_not_attributed_to_the_current_machine() -> None:
-    """An earlier release did not write the machine's number: the machine is unknown until the node is ready."""
+    """Without the machine's number, which earlier releases did not write, the node may be an earlier machine's."""
     world = ready_world(topology="2x4")
     [node, *_] = world.kube.all("Node")
     labels = {key: value for key, value in node.labels.items() if key != names.MACHINE_ID}
@@ -497,7 +497,7 @@ def test_template_with_a_bare_subnetwork_is_not_outdated() -> None:
 
 @pytest.mark.parametrize("gone", [False, True], ids=["machines run", "the project is gone"])
 def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone: bool) -> None:
-    """If Compute Engine answers 403 to all calls, because the project was deleted, only this ends the deletion."""
+    """After the project was deleted, Compute Engine answers 403 to all calls, and only abandoning ends the deletion."""
     world = ready_world("train", topology="2x4")
     machines = world.machines("train")
     if gone:
@@ -515,13 +515,13 @@ def test_group_is_abandoned_only_if_compute_engine_rejects_its_deletion(*, gone:
     if gone:
         assert [key for key in world.kube.objects if key[0] != "DaemonSet"] == []
     else:
-        # Machines would cost money, and would not count against the limit of the namespace.
+        # Without the group, its machines would cost money and not count against the limit of the namespace.
         assert world.kube.group("train") is not None
 
 
 @pytest.mark.parametrize("problem", ["see the setting ALLOWED_PROJECTS", "compute.instanceGroupManagers.delete"])
 def test_group_that_must_not_be_deleted_can_be_abandoned(problem: str) -> None:
-    """No call is sent in the first case. In the second, the remaining machines keep the template in use."""
+    """No call is sent for a forbidden project. Without the permission, the machines keep the template in use."""
     world = ready_world(topology="2x4")
     if "setting" in problem:
         world.restart(projects=frozenset({"another-1"}))
@@ -536,7 +536,7 @@ def test_group_that_must_not_be_deleted_can_be_abandoned(problem: str) -> None:
 
 
 def test_resource_in_creation_is_not_forgotten_if_its_namespace_is_excluded() -> None:
-    """The process that sent the create ends before it can report it, because new settings need a restart."""
+    """New settings need a restart, so the process that sent the create ends before it records the result."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x2"))
     world.wait_until(lambda: world.process.calls["Insert"] == 2, step_seconds=0.01)
@@ -550,7 +550,7 @@ def test_resource_in_creation_is_not_forgotten_if_its_namespace_is_excluded() ->
 
 
 def test_device_plugin_is_kept_while_pods_with_chips_run_on_a_node() -> None:
-    """The other group is being deleted as well, and waits for these pods."""
+    """The group with the pods is being deleted as well, and waits for them."""
     world = ready_world(topology="2x4")
     world.make("idle", topology="2x4")
     pods = world.run_pods("train")
@@ -566,7 +566,7 @@ def test_device_plugin_is_kept_while_pods_with_chips_run_on_a_node() -> None:
 
 
 def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
-    """The delete succeeds now. Otherwise machines would cost money without an object that deletes them."""
+    """The delete of the group succeeds. If the group were abandoned, no object would delete its machines."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.get")
@@ -577,7 +577,7 @@ def test_group_is_not_abandoned_for_a_rejection_before_its_deletion() -> None:
 
 
 def test_group_with_abandon_is_deleted_completely_after_one_rejected_delete() -> None:
-    """A permission may be granted after the first attempt. Abandoning the group would leave its machines."""
+    """The permission is granted after the first attempt. If the group were abandoned, its machines would be left."""
     world = ready_world(topology="2x4")
     world.kube.annotate("train", names.ABANDON, "true")
     world.deny("compute.instanceGroupManagers.delete")
@@ -589,7 +589,7 @@ def test_group_with_abandon_is_deleted_completely_after_one_rejected_delete() ->
 
 
 def test_force_and_abandon_have_no_effect_without_a_deletion() -> None:
-    """Pods on the other machines of a recreated slice may save their work, and a rejected call is repeated."""
+    """Pods on the other machines of a recreated slice get time to save their work, and rejected calls are repeated."""
     world = ready_world(topology="2x4")
     pods = world.run_pods("train")
     world.kube.protected.update(pods)
@@ -689,7 +689,7 @@ def test_corrected_template_of_a_user_is_noticed_within_minutes() -> None:
 
 
 def test_restart_changes_nothing_about_a_group_with_a_users_template() -> None:
-    """The template must be read again; until then the status is unchanged."""
+    """A new process must read the template again; until then the status is unchanged."""
     world = _world_with_a_template_of_the_users()
     status = world.group().status
     world.restart()
@@ -706,7 +706,7 @@ def test_restart_changes_nothing_about_a_group_with_a_users_template() -> None:
 
 
 def test_users_template_that_cannot_be_read_is_reported() -> None:
-    """The process has never read the template. The group stays ready, and a node that fails then is lost."""
+    """The process has never read the template: the group stays ready, but a node that fails is reported as lost."""
     world = _world_with_a_template_of_the_users()
     before = world.group().status
     permission = "compute.instanceTemplates.get"

@@ -82,7 +82,7 @@ def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: s
 
 
 def test_child_without_a_group_takes_over_no_resource() -> None:
-    """The child may have the name of any resource in the project, which would be deleted with it."""
+    """Otherwise a child with the name of any resource in the project could delete that resource."""
     world = World()
     scope = Scope(project="project-1", region="us-central1")
     world.cloud.hold(Target(uid="", namespace="", kind=Kind.WORKLOAD_POLICY, scope=scope, name="production"))
@@ -97,7 +97,7 @@ def test_child_without_a_group_takes_over_no_resource() -> None:
 
 
 def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
-    """Otherwise the first tenant with this name would prevent the creation of the group."""
+    """Otherwise a tenant who uses the name first would prevent the creation of the group."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     group = world.group()
@@ -110,7 +110,7 @@ def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
 
 
 def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() -> None:
-    """The spec of that group claims to use the template, but it has no machine."""
+    """The other group's spec refers to the template, but the other group has no machine."""
     world = ready_world(topology="2x4")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
     spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
@@ -123,7 +123,7 @@ def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() 
 
 @pytest.mark.parametrize("own", ["a managed instance group", "a group"])
 def test_template_and_policy_of_another_namespaces_group_are_not_used(own: str) -> None:
-    """The names follow from those of nodes, and Compute Engine deletes neither while another resource uses it."""
+    """Tenants can derive both names from names of nodes, and Compute Engine deletes no resource that is in use."""
     world = ready_world(topology="2x4")
     [template], [policy] = world.kube.all(Kind.INSTANCE_TEMPLATE), world.kube.all(Kind.WORKLOAD_POLICY)
     meta = ObjectMeta(namespace="evil", name="hold", uid="hold")
@@ -157,7 +157,7 @@ def _orphan(world: World) -> None:
 
 
 def test_child_without_owner_is_counted_and_deleted_with_its_group() -> None:
-    """As after kubectl delete --cascade=orphan. The child's name and the resource's mark identify the group."""
+    """`kubectl delete --cascade=orphan` removes owners. The child's name and the resource's mark identify the group."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=2))
     world.make("train", topology="2x4")
     _orphan(world)
@@ -187,7 +187,7 @@ def test_child_without_owner_can_be_deleted_after_its_group() -> None:
 
 
 def test_resource_created_before_its_group_was_seen_belongs_to_the_group(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The cache of groups of a new process is older than that of children, so the machines have the child's mark."""
+    """A new process sees the children before the group, so the machines get the child's mark."""
     world = World()
     world.kube.create_group(make_group("train", topology="2x4"))
     world.wait_until(lambda: bool(world.kube.all(_MIG)), step_seconds=0.01)
@@ -216,7 +216,7 @@ def test_node_with_a_forged_provider_id_gets_no_labels() -> None:
 
 
 def test_node_with_another_name_does_not_replace_a_machines_node() -> None:
-    """The machine's own node has not registered. The slice waits for it, and is deleted without it."""
+    """The machine's own node does not exist. The slice waits for that node, but can be deleted without it."""
     world = ready_world(topology="2x4")
     told = {machine.metadata[TOKEN] for machine in world.machines("train")}
     genuine = world.kube.all("Node")[0]
@@ -225,7 +225,7 @@ def test_node_with_another_name_does_not_replace_a_machines_node() -> None:
     world.kube._put(("Node", "", "zzz"), forged)
     world.kube.add_pod(Pod(namespace="evil", name="zzz", uid="zzz", node="zzz", chips=4))
     world.wait_until(lambda: world.reason("train") == Reason.NODE_LOST, within_seconds=60.0)
-    # The machine cannot use another token, but pods on it could read the token and register as its node.
+    # A new token would be useless to the machine, but pods on it could read the token and register as its node.
     world.wait(60.0)
     assert {machine.metadata[TOKEN] for machine in world.machines("train")} == told
     world.take_down("train", within_seconds=600.0)
@@ -241,12 +241,12 @@ def test_node_with_another_name_does_not_replace_a_machines_node() -> None:
         "gce://project-2/us-central1-b/zzz",
         f"gce://project-1/{ZONE}/zzz",
         f"gce://project-1/{ZONE}/MACHINE",
-        # A group that is named like this one's managed instance group.
+        # Machine of a group that has the name of this group's managed instance group.
         f"gce://project-1/{ZONE}/MANAGER-mig-d6b4ebca-70md",
     ],
 )
 def test_node_with_forged_group_labels_does_not_keep_the_group(provider_id: str) -> None:
-    """A kubelet can set these labels on itself, and undo changes to its node."""
+    """A kubelet can set these labels on its own node, and undo changes of that node."""
     world = ready_world(topology="2x4")
     labels = names.group_labels(world.group().meta)
     machine = world.machines("train")[0]
@@ -320,7 +320,7 @@ def test_token_of_a_machine_is_valid_only_for_its_own_nodes_certificate() -> Non
     ],
 )
 def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[str, Any], words: str) -> None:
-    """The controller can use more projects than the user who writes the object."""
+    """The controller has access to more projects than the user who writes the object."""
     world = World()
     group = make_group("train")
     assert group.spec.instance_config is not None
@@ -383,7 +383,7 @@ def test_forged_status_does_not_circumvent_the_limit() -> None:
 
 
 def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
-    """During the recreation, its managed instance group does not exist, and later it is younger than others."""
+    """During the recreation, the slice has no managed instance group, and the new one is younger than other slices'."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
     world.wait(60.0)
@@ -395,10 +395,10 @@ def test_slice_that_is_recreated_keeps_its_share_of_the_limit() -> None:
 
 @pytest.mark.parametrize("refused", ["its template", "itself"])
 def test_slice_that_cannot_be_recreated_loses_its_share_of_the_limit(refused: str) -> None:
-    """The rejection may be permanent."""
+    """The rejection may be permanent, so other groups must not wait for the slice."""
     world = ready_world("running", settings=replace(SETTINGS, machines_per_namespace=5))
     world.kube.create_group(make_group("waiting"))
-    # The template is recreated with the slice.
+    # The new script makes the template outdated, so that it is recreated together with the slice.
     world.restart(startup_script=f"{world.settings.startup_script}\n# new")
     world.wait(60.0)
     world.cloud.fail(Kind.INSTANCE_TEMPLATE, "INVALID_USAGE", "The image was deleted.", name="running-.*")
@@ -415,7 +415,7 @@ def test_slice_that_cannot_be_recreated_loses_its_share_of_the_limit(refused: st
 
 @pytest.mark.parametrize("seed", range(4))
 def test_waiting_groups_keep_their_order_over_restarts(seed: int) -> None:
-    """A new process reads the groups one after the other."""
+    """A new process reads the groups one after the other, which must not change their order."""
     world = World(seed, settings=replace(SETTINGS, machines_per_namespace=5))
     for name, topology in (("first", "4x4"), ("second", "4x4"), ("small", "2x2")):
         world.kube.create_group(make_group(name, topology=topology))
@@ -452,7 +452,7 @@ def test_group_that_compute_engine_rejects_comes_after_other_groups() -> None:
 
 
 def test_groups_that_compute_engine_rejects_take_turns() -> None:
-    """A group that will be accepted later must not wait for one that is never accepted."""
+    """A group that will be accepted later must not wait for a group that is never accepted."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     world.cloud.fail(_MIG, "INVALID_USAGE", "The topology is not offered in this zone.")
     names_ = ("one", "other")
@@ -467,7 +467,7 @@ def test_groups_that_compute_engine_rejects_take_turns() -> None:
 
 
 def test_group_that_may_have_been_created_is_counted_until_it_is_read() -> None:
-    """The answer to the create of "young" was lost. The older group has its turn only after a reading."""
+    """The answer to the create of "young" was lost, so "old" must wait until "young" has been read."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=4))
     for name in ("old", "young"):
         spec = ManagedInstanceGroupSpec(project="project-1", location=ZONE, instance_template="t", target_size=3)
@@ -482,7 +482,7 @@ def test_group_that_may_have_been_created_is_counted_until_it_is_read() -> None:
 
 
 def test_forged_status_does_not_displace_existing_machines() -> None:
-    """Existing machines are counted by readings, not by the status."""
+    """Machines that the controller has read count as existing, regardless of the status."""
     world = World(settings=replace(SETTINGS, machines_per_namespace=5))
     world.make("train")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
@@ -508,7 +508,7 @@ def test_node_of_a_deleted_machine_is_deleted_if_all_machines_are_listed() -> No
 
 
 def test_node_of_another_group_is_not_deleted_because_of_a_status() -> None:
-    """A user who can write a status could have other groups' nodes deleted."""
+    """Otherwise a user who can write a status could cause the deletion of other groups' nodes."""
     world = ready_world(topology="2x4")
     group = world.group()
     other = replace(group, meta=replace(group.meta, name="other", uid="another"))
@@ -518,7 +518,7 @@ def test_node_of_another_group_is_not_deleted_because_of_a_status() -> None:
 
 
 def test_group_that_waits_for_capacity_is_deleted_without_delay() -> None:
-    """Placeholders are not machines."""
+    """The group has only placeholders, which are not machines."""
     world = World()
     world.cloud.limit(0)
     world.kube.create_group(make_group("train"))
@@ -549,7 +549,7 @@ def test_number_of_tokens_is_limited_and_every_machine_gets_one(monkeypatch: pyt
     monkeypatch.setattr(tokens, "MOST", 2)
     world = World()
     write = world.process._write
-    # Other groups are decided on before the token exists.
+    # Each write takes 2 s, so other groups are decided on before the token exists.
     world.process._write = lambda what: world.stage.after(2.0, lambda: write(what))  # type: ignore[method-assign]
     for name, topology in (("large", "4x4"), ("small", "2x2")):
         world.kube.create_group(make_group(name, topology=topology))
@@ -568,7 +568,7 @@ def test_number_of_tokens_is_limited_and_every_machine_gets_one(monkeypatch: pyt
 
 
 def test_namespaces_and_their_groups_take_turns_for_tokens(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A namespace with many groups of one machine took all tokens before namespaces later in the alphabet."""
+    """Before, a namespace with many groups of one machine took all tokens before namespaces later in the alphabet."""
     monkeypatch.setattr(tokens, "MOST", 3)
     machines = [("a", "many", "m-0"), ("a", "many", "m-1"), ("a", "n", "n-0"), ("a", "o", "o-0"), ("z", "one", "z-0")]
     proposed = [
@@ -582,7 +582,7 @@ def test_namespaces_and_their_groups_take_turns_for_tokens(monkeypatch: pytest.M
 
 
 def test_maximum_number_of_tokens_uses_less_than_half_of_cluster_info() -> None:
-    """Kubernetes writes jws-kubeconfig-ID, and a JWS without its payload, into cluster-info."""
+    """For each token, Kubernetes writes the key jws-kubeconfig-ID and a JWS without payload into cluster-info."""
     header = base64.urlsafe_b64encode(b'{"alg":"HS256","kid":"abcdef"}')
     signature = base64.urlsafe_b64encode(hashlib.sha256(b"").digest()).rstrip(b"=")
     each = len("jws-kubeconfig-abcdef") + len(header) + len("..") + len(signature)
@@ -591,7 +591,7 @@ def test_maximum_number_of_tokens_uses_less_than_half_of_cluster_info() -> None:
 
 
 def test_ready_node_without_a_machine_is_deleted_by_force() -> None:
-    """A copy of the kubelet's certificate can report for the node from anywhere."""
+    """With a copy of the kubelet's certificate, any client can report the node as ready."""
     world = ready_world(topology="2x4")
     name = min(machine.name for machine in world.machines("train"))
     world.cloud.on_stopped = lambda _machine: None

@@ -38,7 +38,7 @@ KEY = (Kind.TPU_NODE_GROUP, "default", "train")
 
 @dataclass(slots=True, kw_only=True)
 class Worlds:
-    """The original control plane, with work on its machines, and its copy."""
+    """The original control plane, whose machines run pods, and a copy of it from a backup."""
 
     world: World
     copy: Kube
@@ -51,7 +51,7 @@ class Worlds:
         copy = Kube(stage=world.stage)
         copy.objects = dict(world.kube.objects)
         copy.recache()
-        # Machines report to the original.
+        # Machines report only to the original, so no machine exists for the copy.
         copy.machine = lambda _name: None
         copy.on_change = Process(world.stage, copy, world.cloud, SETTINGS).wake
         made, silent_since = cls(world=world, copy=copy), world.stage.wall()
@@ -84,7 +84,7 @@ def worlds() -> Worlds:
 
 
 def test_managed_instance_group_without_an_object_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A restore of an earlier etcd forgets groups that were created since, and their machines cost money."""
+    """After a restore of an older etcd, groups created later have no objects, but their machines cost money."""
     world = World()
     found: list[tuple[str, ...] | None] = []
     project = "project-1"
@@ -126,7 +126,7 @@ def test_copy_recreates_no_slice_whose_nodes_report_to_the_original(worlds: Worl
 
 @pytest.mark.parametrize("later_seconds", range(120, 180, 10))
 def test_copy_does_not_change_a_slice_that_the_original_recreates(later_seconds: int) -> None:
-    """The copy has only nodes of the old machines, and may read while the original has no machines."""
+    """The copy has only nodes of the old machines, and may list machines at a time when none exists."""
     worlds = Worlds.begin()
     worlds.world.wait(later_seconds)
     worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
@@ -161,7 +161,7 @@ def test_copy_that_takes_over_the_machines_keeps_them(worlds: Worlds) -> None:
 
 
 def test_slice_is_recreated_when_its_silent_nodes_have_been_deleted(worlds: Worlds) -> None:
-    """The message asks for this: only a user knows that no other control plane uses the machines."""
+    """The message requests this deletion, because only a user knows that no other control plane uses the machines."""
     worlds.world.process.kill()
     worlds.world.kube.finish_pods(*(pod.name for pod in worlds.world.kube.all("Pod")))
     worlds.world.wait(3600.0)

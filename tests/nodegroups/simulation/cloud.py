@@ -30,7 +30,7 @@ _METHODS = {
 
 
 class Cloud:
-    """The simulated Compute Engine, and the observer of its machines."""
+    """The simulated Compute Engine, which calls `on_running` and `on_stopped` for its machines."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -51,7 +51,7 @@ class Cloud:
         self.api = Api(self.world)
         self.client = ComputeClient(endpoint=_ADDRESS)
         self.client._session = Wire(self.api)  # type: ignore[assignment]
-        #: Last state of machines by name. A deleted machine has no status.
+        #: Last seen state by name of the machine. A deleted machine has no status.
         self._seen: dict[str, MachineView] = {}
         self._failing: dict[Kind, Fault] = {}
         self._foreign = 0
@@ -121,7 +121,7 @@ class Cloud:
         return [group for group in found if group.is_ready and group.deleting is None]
 
     def resize(self, group: Group, size: int, member: Member | None = None) -> None:
-        """Resize a managed instance group, as a user may. `member` is the first whose machine is deleted."""
+        """Resize a managed instance group, as a user may. A reduced group loses `member` first."""
         self.stage.fault("resized", f"{group.name} from {group.size} to {size}")
         with self.world.moment() as now:
             group.size = size
@@ -148,17 +148,17 @@ class Cloud:
             )
 
     def forget_operations_after(self, seconds: float) -> None:
-        """Forget operations this many seconds after their end."""
+        """Make Compute Engine forget operations `seconds` after their end."""
         self.world.change_settings({"operations_kept_seconds": seconds})
 
     def hold(self, target: Target) -> None:
-        """Create a workload policy of this name that belongs to another user."""
+        """Create another user's workload policy with the name of `target`."""
         self._foreign += 1
         policy = records.ResourcePolicy(name=target.name, topology="4x4")
         self.client.insert(target.scope, policy, request_id=f"00000000-0000-4000-8000-{self._foreign:012d}")
 
     def release(self, target: Target) -> None:
-        """Delete the workload policy of another user."""
+        """Delete the workload policy that `hold` created, and repeat failed deletes."""
         self._foreign += 1
         try:
             self.client.delete(
@@ -168,7 +168,7 @@ class Cloud:
                 request_id=f"00000000-0000-4000-8000-{self._foreign:012d}",
             )
         except ComputeError as error:
-            # The policy does not exist if creates failed at that time. `_check_delete` finds deletes by the controller.
+            # The policy does not exist if its create failed. `_check_delete` reports deletes by the controller.
             if error.failure.kind is not FailureKind.NOT_FOUND:
                 self.stage.after(30.0, lambda: self.release(target))
 

@@ -62,7 +62,7 @@ class Kube:
     cached: dict[Key, Any] = field(default_factory=dict)
     #: Maximum delay of the caches in seconds.
     lag_seconds: float = 0.05
-    #: Returns the machine of a name, None if it does not exist.
+    #: Returns the machine with a name, None if it does not exist.
     machine: Callable[[str], MachineView | None] = lambda _name: None
     on_change: Callable[[], None] = lambda: None
     #: Pods whose eviction a disruption budget forbids.
@@ -82,7 +82,7 @@ class Kube:
     approved: set[tuple[str, str, int]] = field(default_factory=set)
     #: Number of the machine that registered a node, by the node's name.
     _joined_as: dict[str, int] = field(default_factory=dict)
-    #: Machine that a token was created for, by the token's name; also of deleted tokens.
+    #: Name of the machine that a token was created for, by name of the token; includes deleted tokens.
     _machines_of_tokens: dict[str, str] = field(default_factory=dict)
 
     # --- reading
@@ -175,7 +175,7 @@ class Kube:
         value = machine.metadata.get(metadata.TOKEN, "")
         token = self.objects.get(("Secret", "kube-system", f"bootstrap-token-{value.partition('.')[0]}"))
         good = token is not None and token.value == value and token.expires_at > self.stage.wall()
-        # kubeadm takes over the node of an earlier machine of this name only if it is not ready; here it never does.
+        # A real machine may take over an earlier machine's node that is not ready; here it waits until that is deleted.
         if not good or metadata.ADDRESS not in machine.metadata or key in self.objects:
             self.stage.after(5.0, lambda: self.join(name))
             return

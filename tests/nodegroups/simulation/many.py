@@ -77,7 +77,7 @@ class Many:
         world.cloud.on_running = lambda machine: world.stage.after(_BOOT_SECONDS, lambda: self._look(machine, 0.0))
         world.process.on_call = self._count
         self.on_ready = on_ready
-        # Fixed, so that runs with one group and with many are comparable.
+        # The gap is the same in all runs, so that runs with one group and with many groups are comparable.
         world.process.round_gap_seconds = 0.25
         self.names = [f"g{number:03d}" for number in range(count)]
         self.calls: Counter[str] = Counter()
@@ -138,7 +138,7 @@ class Many:
 
 
 def _keep(world: World, path: Path) -> None:
-    """Write caches, memory and settings to a file, pickled separately: in reality they share no strings."""
+    """Write caches, memory and settings to a file, pickled separately, because in reality they share no strings."""
     parts = (world.kube.snapshot(frozenset()), world.process.memory, world.settings)
     path.write_bytes(pickle.dumps([pickle.dumps(part) for part in parts]))
 

@@ -31,8 +31,8 @@ from tests.nodegroups.simulation.cloud import Cloud
 from tests.nodegroups.simulation.cluster import Declined, Kube
 from tests.support.simulations.stage import Stage
 
-#: Maximum time between two rounds. The real loop makes four rounds in this time; a step that requests no round in time
-#: is noticed earlier here.
+#: Maximum time between two rounds. The real loop makes four rounds in this time; with fewer rounds, the simulation
+#: shows a step that requests its next round too late.
 _LONGEST_PAUSE_SECONDS = 60.0
 #: Maximum number of rounds in a minute. A controller that makes more never comes to rest.
 _MOST_ROUNDS_A_MINUTE = 600
@@ -62,7 +62,7 @@ class Process:
         self._rounds: Counter[int] = Counter()
         self.on_call: Callable[[Call], None] = lambda _call: None
         self._next_round = float("inf")
-        #: Events within this time are decided on together, as on busy hosts.
+        #: Seconds from an event to its round: events within this time are decided on together, as on busy hosts.
         self.round_gap_seconds = stage.rng.choice((0.05, 0.25, 1.0))
         self.fault_chance = 0.0
         self.loss_chance = 0.0
@@ -115,7 +115,7 @@ class Process:
         self._plan_round(pause)
         self.rounds_left -= 1
         if self.rounds_left == 0:
-            # Before its death, the process sends some of the calls.
+            # The process dies after up to 0.2 s, so only some calls of its last round are sent.
             self.stage.after(self.stage.rng.uniform(0.0, 0.2), self._die)
 
     def _die(self) -> None:
@@ -131,7 +131,7 @@ class Process:
 
     def _begin(self, key: str, run: Callable[[], None]) -> None:
         if self.stage.stormy and self.stage.chance(self.loss_chance):
-            # A failure inside the process: the call is never made and never answered.
+            # A fault inside the process: the call or write is never sent, and the process gets no answer.
             self.stage.fault("call lost inside", key)
             return
         self.live.add(key)
@@ -188,7 +188,7 @@ class Process:
             self.wake()
 
     def _prove(self, proof: Proof) -> str:
-        """Return why a delete must not be sent, from the current objects instead of caches."""
+        """Return the reason why a delete must not be sent, empty if none, from current objects instead of caches."""
         found = next((each for each in self.kube.all("ManagedInstanceGroup") if each.meta.uid == proof.uid), None)
         if found is None or not found.meta.deleting:
             return "it is not being deleted"

@@ -17,7 +17,7 @@ from tests.support.compute import broken_invariants
 from tests.support.simulations.bugs import planted
 from tests.support.simulations.runs import Outcome, outcome_of
 
-#: Bound in seconds after the last fault within which every group must be ready.
+#: Maximum time in seconds after the last fault until every group is ready.
 READY_WITHIN_SECONDS = 4200.0
 GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
@@ -82,7 +82,7 @@ class Run:
         for name in self.wanted:
             world.kube.annotate(name, names.RECREATIONS_RESET, world.stage.wall().isoformat().replace("+00:00", "Z"))
         began = stage.agenda.now
-        # In this time, the controller notices the last fault.
+        # The controller needs time to notice the last fault; until then, groups may still look ready.
         world.wait(120.0)
         self._repair_by_hand()
         world.wait_until(self._all_ready, within_seconds=READY_WITHIN_SECONDS, step_seconds=10.0)
@@ -145,7 +145,7 @@ class Run:
             self._occupy(name)
 
     def _occupy(self, name: str) -> None:
-        """Occupy the name of a group's workload policy with another user's, until the faults end."""
+        """Create another user's workload policy with the name that a group needs, until the faults end."""
         group = self.world.kube.group(name)
         if group is None:
             return
@@ -252,7 +252,7 @@ class Run:
         self.world.kube.on_change()
 
     def _repair_by_hand(self) -> None:
-        """Undo changes of sizes, and repair machines that are a slice each: the controller leaves both to users."""
+        """Undo changes of sizes, and repair slices of one machine, because the controller leaves both to users."""
         kube, cloud = self.world.kube, self.world.cloud
         sizes = {child.meta.name: child.spec for child in kube.all(Kind.MANAGED_INSTANCE_GROUP)}
         for group in cloud.groups():

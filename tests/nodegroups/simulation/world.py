@@ -116,7 +116,7 @@ class World:
         self.wait_until(lambda: self.kube.group(name) is None, within_seconds=within_seconds)
 
     def deny(self, *permissions: str) -> None:
-        """Deny exactly these permissions."""
+        """Deny these permissions, and grant all others."""
         self.cloud.world.change_settings({"denied_permissions": permissions})
 
     def group(self, name: str = "train") -> TpuNodeGroup:
