@@ -1,4 +1,4 @@
-"""Problems that a workload's first pod shows before it exists."""
+"""Warnings for workloads whose first pod would get wrong variables or none."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""With any JSON in fields of a pod or its owner, there is an answer without an exception, and its patch is complete.
+"""A review with any JSON in fields of the pod or its owner gets an answer, and the patch is complete.
 
 The cases are real reviews and workloads in which some values are removed, or replaced by any JSON.
 """
@@ -96,7 +96,7 @@ def test_any_pod_and_owner_get_an_answer(data: st.DataObject) -> None:
 @settings(max_examples=150)
 @given(data=st.data())
 def test_any_workload_gets_warnings_without_an_exception(data: st.DataObject) -> None:
-    """The kind is kept, because objects of other kinds are not read."""
+    """The fields `apiVersion` and `kind` are kept, because objects of unknown kinds are not read."""
     workload = data.draw(st.sampled_from(_WORKLOADS))
     kept = {key: workload[key] for key in ("apiVersion", "kind")}
     raw = {**spoilt(data, workload), **kept}
@@ -104,6 +104,6 @@ def test_any_workload_gets_warnings_without_an_exception(data: st.DataObject) ->
 
 
 def test_real_reviews_are_patched() -> None:
-    """Without patches, the tests above would test nothing."""
+    """The tests above need cases with patches; otherwise they would test nothing."""
     patched = [case for case in _CASES if "patch" in case["answer"]["response"]]
     assert len(patched) >= 12

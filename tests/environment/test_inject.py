@@ -1,4 +1,4 @@
-"""Variables of pods by owner: each case of gke-tpu-env-injector, which is replaced, and its twelve mistakes."""
+"""Variables of pods by owner: cases and the twelve mistakes of gke-tpu-env-injector, which this webhook replaces."""
 
 from __future__ import annotations
 
@@ -157,7 +157,7 @@ def required(selector: dict[str, str]) -> dict[str, Any]:
 
 
 def test_topology_by_required_affinity_divides_replicas_into_slices():
-    """Eight replicas of topology 4x4 counted as one slice of eight pods."""
+    """Before, eight replicas with the topology 4x4 counted as one slice of eight pods, not as two slices."""
     pod = pod_of(stateful_set(8), "train-5", selector=None, affinity=required(V5E_4X4))
     [found], said = injected(pod, stateful_set(8))
     assert (found["TPU_WORKER_ID"], found["TPU_WORKER_HOSTNAMES"]) == ("1", names(4, 8))
@@ -174,7 +174,7 @@ def test_topology_by_required_affinity_counts_slices_of_replicated_jobs():
 
 
 def test_kind_of_another_api_group_is_reported_with_its_group():
-    """A Job of Volcano was reported as if it were a Job of batch/v1."""
+    """Before, a Job of Volcano was reported as if it were a Job of batch/v1."""
     owner = {**stateful_set(), "apiVersion": "batch.volcano.sh/v1alpha1", "kind": "Job"}
     [_], said = injected(pod_of(owner, "train-0", metadata={"labels": ASKS}), {})
     assert "'Job' of batch.volcano.sh/v1alpha1" in said.problems[0]
@@ -193,7 +193,7 @@ def test_kind_of_another_api_group_is_reported_with_its_group():
 def test_pods_that_share_the_ports_of_a_vm_are_reported(
     chips: int, network: dict[str, bool], given: dict[str, str], *, is_reported: bool
 ):
-    """Each libtpu listens on port 8431 of the node's network, so that the second pod of a VM ends at once."""
+    """Each libtpu listens on port 8431 of the node's network, so the second pod on a VM fails immediately."""
     one = container(chips, env=[{"name": name, "value": value} for name, value in given.items()])
     pod = pod_of(stateful_set(1), "train-0", selector=V6E_2X2, containers=[one], **network)
     for topology in (True, False):
@@ -313,7 +313,7 @@ def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
     ],
 )
 def test_host_names_are_not_added_to_a_worker_index_of_the_user(given: dict[str, Any], added: set[str], *, told: bool):
-    """Only a pod that asked for variables gets a warning about missing ones."""
+    """Only a pod that requests variables gets a warning about missing variables."""
     owner = stateful_set()
     for asks in (True, False):
         pod = pod_of(owner, "train-1", containers=[container(env=[given])], metadata={"labels": ASKS if asks else {}})
@@ -375,7 +375,7 @@ def test_existing_variable_of_any_form_is_kept(given: dict[str, Any]):
 
 @pytest.mark.parametrize("selector", [TPU7X_2X2X2, {"cloud.google.com/gke-nodepool": "ours"}], ids=["", "a node pool"])
 def test_default_variables_of_gke_are_replaced(selector: dict[str, str]):
-    """In a pod without an accelerator, only these variables show that its generation needs addresses."""
+    """If a pod selects no accelerator, only the default variables show that its generation needs addresses."""
     owner = stateful_set(replicas=2)
     given = {
         "TPU_WORKER_ID": "0",
@@ -476,7 +476,7 @@ def test_init_container_gets_each_host_name_once():
 
 
 def test_localhost_is_complete_unless_the_slice_has_several_hosts():
-    """GKE's webhook sets it on pods without a Job; without a topology, nothing shows that the slice has more pods."""
+    """GKE's webhook sets localhost on pods without a Job. Without a topology, the slice may have only this pod."""
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     owner = {**stateful_set(), "kind": "ReplicaSet"}
     pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
@@ -593,7 +593,7 @@ def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
 
 
 def test_child_job_has_no_more_pods_than_completions():
-    """The list had names of pods that are never created."""
+    """Before, the list of host names had names of pods that are never created."""
     entry = replicated("a", parallelism=8)
     entry["template"]["spec"]["completions"] = 4
     [found], _ = injected(pod_of_jobset("a", selector=None), jobset(entry))
@@ -801,7 +801,7 @@ def test_topology_variables_without_a_whole_selector_are_reported_missing(select
 def test_pod_gets_variables_if_it_or_its_owner_or_the_setting_asks(
     injection: str, on_pod: dict[str, Any], on_owner: dict[str, Any], expected: bool
 ):
-    """Pods that select no slice get variables only if they or their owner ask."""
+    """Pods that select no slice get variables only if the pod or its owner requests them."""
     owner = stateful_set(**on_owner)
     asks = "enabled" in str((on_pod, on_owner))
     for selector in (V5E_4X4, None, {"cloud.google.com/gke-tpu-topology": "4x4"}):
@@ -812,7 +812,7 @@ def test_pod_gets_variables_if_it_or_its_owner_or_the_setting_asks(
 
 
 def test_label_of_a_stateful_set_asks_for_its_pods():
-    """A slice of one VM needs no names of other pods, but its owner is read for the label."""
+    """A slice of one VM needs no names of other pods, but the webhook reads the owner for its label."""
     one_host = {
         "cloud.google.com/gke-tpu-accelerator": "tpu-v5-lite-podslice",
         "cloud.google.com/gke-tpu-topology": "2x2",

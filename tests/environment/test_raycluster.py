@@ -67,7 +67,7 @@ def test_fields_that_another_webhook_injected_are_kept() -> None:
     assert list(reviewed(placed)[0]["spec"]["affinity"]) == ["nodeAffinity", "podAntiAffinity"]
     (near := worker())["spec"]["affinity"] = {"nodeAffinity": {}}
     assert reviewed(near)[0]["spec"]["affinity"].keys() == {"nodeAffinity", "podAffinity", "podAntiAffinity"}
-    # Nodes of a group that the user created lack the node pool label: pods with affinity could not be scheduled.
+    # Nodes of a group that a user created have no node pool label, so a pod with the affinity could not be scheduled.
     (own := worker())["spec"]["nodeSelector"][constants.NODE_GROUP_NAME] = "slice"
     assert reviewed(own)[0]["spec"].keys() == {"nodeSelector", "containers", "hostname", "subdomain"}
     for lacks in (constants.RAY_REPLICA_INDEX, constants.RAY_REPLICA_NAME, constants.RAY_HOST_INDEX):
@@ -88,7 +88,7 @@ def test_replicas_with_multislice_true_form_a_multislice() -> None:
 
 @pytest.mark.parametrize(("replicas", "is_beyond"), [(3, False), (2, True), (1, False)])
 def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: int, *, is_beyond: bool) -> None:
-    """While an old replica with a lower index ended, new pods got the ID of a slice that does not exist."""
+    """Before, new pods got the ID of a slice that does not exist while an old replica with a lower index ended."""
     cluster = raw_raycluster(replicas=replicas)
     pod, warnings = reviewed(worker(replica=2, **{constants.MULTISLICE: "true"}), cluster)
     assert variables(pod).get("MEGASCALE_NUM_SLICES", "1") == str(replicas)
@@ -110,7 +110,7 @@ def test_index_beyond_the_replicas_is_reported_if_they_work_together(replicas: i
     ],
 )
 def test_listed_host_names_are_those_of_the_pods(own: JSON, called: str | None) -> None:
-    """The list had names that no pod has if the template or another webhook had set a host name or a subdomain."""
+    """Before, the list had names that no pod has if the template or a webhook had set a host name or subdomain."""
     raw = worker(**{constants.MULTISLICE: "true"})
     raw["spec"] |= own
     pod, warnings = reviewed(raw)
@@ -137,7 +137,7 @@ def test_pod_of_an_invalid_worker_group_gets_a_warning(cluster: JSON, lacks: str
     raw = worker(**{constants.INJECT: "enabled"})
     raw["metadata"]["labels"].pop(lacks, None)
     assert [words in each for each in reviewed(raw, cluster)[1]] == [True]
-    # Another webhook may number pods that did not ask.
+    # A pod that does not request variables gets no warning if only its index is missing: another webhook may set it.
     del raw["metadata"]["labels"][constants.INJECT]
     assert bool(reviewed(raw, cluster)[1]) == (not lacks)
 

@@ -1,4 +1,4 @@
-"""Reviews that are answered immediately, that need the owner first, or that are deferred because they take long."""
+"""Reviews are answered immediately, need the owner first, or are deferred if the answer takes long."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ ASKS = {"tpu-provisioner.cloud.google.com/inject": "enabled"}
 
 
 def pod(containers: int = 1, *, selector: dict[str, str] | None = None, size: int = 0) -> dict[str, Any]:
-    """Return a pod of a StatefulSet, or with a `size` one of a LeaderWorkerSet group."""
+    """Return a pod of a StatefulSet, or, with a `size`, of a group of a LeaderWorkerSet."""
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "train", "uid": "u", "controller": True}
     metadata: dict[str, Any] = {"name": "train-3", "ownerReferences": [reference]}
     if size:
@@ -100,13 +100,13 @@ def test_notice_for_the_owner_is_equal_for_all_its_pods() -> None:
     assert found.message.startswith("A pod is created without TPU variables: StatefulSet ml/train has no spec.service")
     assert noted("warn", name="train-2") == found
     assert noted("deny").message.startswith("A pod is rejected: ")
-    # The user who creates a pod without an owner gets the warnings in the answer.
+    # There is no notice for a pod without an owner: the user who creates it gets the warnings in the answer.
     assert noted("warn", ownerReferences=[]) is None
 
 
 @pytest.mark.parametrize("lacks", ["", "TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES"])
 def test_pod_with_all_worker_variables_is_never_rejected(lacks: str) -> None:
-    """This includes pods whose owner cannot be read, and pods of an incomplete slice."""
+    """The rule includes pods whose owner cannot be read, and pods of an incomplete slice."""
     raw = pod(selector=V5E_4X4)
     env = [{"name": name, "value": "x"} for name in ("TPU_WORKER_ID", "TPU_WORKER_HOSTNAMES") if name != lacks]
     raw["spec"]["containers"][0] = {**raw["spec"]["containers"][0], "env": env}
@@ -122,7 +122,7 @@ def test_pod_with_all_worker_variables_is_never_rejected(lacks: str) -> None:
 
 @pytest.mark.parametrize("kind", ["StatefulSet", "Job", "LeaderWorkerSet"])
 def test_pod_without_selector_is_unchanged_unless_it_or_its_stateful_set_asks(kind: str) -> None:
-    """Each pod may be a server on one VM, which its ComputeClass chooses."""
+    """Without a selector, each pod may be a server on one VM that its ComputeClass chooses."""
     settings = WebhookSettings(injection="all", wrong="deny")
 
     def answer(asks: dict[str, str], of_owner: dict[str, str]) -> Answer:

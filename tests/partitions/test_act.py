@@ -1,4 +1,4 @@
-"""Live reads right before a partition is removed, and writes to Kubernetes with their preconditions."""
+"""Live reads immediately before a partition is removed, and writes to Kubernetes with their preconditions."""
 
 from __future__ import annotations
 
@@ -117,7 +117,7 @@ SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
 #: The pod as the controller has seen it.
 POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
-#: The write in the plan.
+#: The write that a plan contains.
 OPENING = OpenGate(pod=POD, partition_id="tpup-1", server=SERVER)
 
 
@@ -152,7 +152,7 @@ def test_written_ledger_is_read_back_by_the_next_leader(api: FakeKube) -> None:
 
 
 def test_write_based_on_an_outdated_ledger_raises_conflict(api: FakeKube) -> None:
-    """Two processes that lead at the same time for a moment must not overwrite each other's entries."""
+    """Two processes that both lead for a short time must not overwrite each other's entries."""
     first = save(api, Ledger(), ONE)
     save(api, first, ONE, TWO)
     for before in (Ledger(), first):
@@ -162,7 +162,7 @@ def test_write_based_on_an_outdated_ledger_raises_conflict(api: FakeKube) -> Non
 
 
 def test_unreadable_entries_are_kept_by_a_write(api: FakeKube) -> None:
-    """A later release may have written them, and their partitions exist."""
+    """A later release may have written the entries, and their partitions exist."""
     save(api, Ledger(), ONE)
     raw = api.object(PATH)
     assert raw is not None
@@ -223,7 +223,7 @@ def test_open_gate_adds_no_selector_if_all_nodes_reach_the_server(api: FakeKube)
 def test_open_gate_does_not_change_a_pod_that_was_replaced_or_changed(
     api: FakeKube, change: dict[str, Any], want: str
 ) -> None:
-    """The next decision sees the pod as it is now."""
+    """The write is not repeated: the next decision sees the changed pod."""
     raw = raw_pod()
     api.put_object(POD_PATH, {part: {**raw[part], **change.get(part, {})} for part in raw})
     before = api.object(POD_PATH)
@@ -233,7 +233,7 @@ def test_open_gate_does_not_change_a_pod_that_was_replaced_or_changed(
 
 
 def test_open_gate_raises_conflict_if_the_pod_changes_before_the_write(api: FakeKube) -> None:
-    """The list of gates is written as a whole: a gate that was added in between must not be lost."""
+    """The list of gates is written as a whole, so a gate that was added after the read would be lost."""
     api.put_object(POD_PATH, raw_pod())
     get = api.get
 
@@ -249,7 +249,7 @@ def test_open_gate_raises_conflict_if_the_pod_changes_before_the_write(api: Fake
 
 
 def test_take_back_releases_an_unchanged_pod(api: FakeKube) -> None:
-    """The write sets the same annotation as the REST API."""
+    """`take_back` sets the same annotation as the REST API when a pod releases its partition."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     take_back(api, TakeBack(pod=replace(POD, resource_version=version), partition_id="tpup-1"))
@@ -257,7 +257,7 @@ def test_take_back_releases_an_unchanged_pod(api: FakeKube) -> None:
 
 
 def test_take_back_raises_conflict_if_the_pod_got_a_node(api: FakeKube) -> None:
-    """The init container may already have the partition."""
+    """The init container of a pod with a node may already have the partition."""
     api.put_object(POD_PATH, raw_pod())
     version = (api.object(POD_PATH) or {})["metadata"]["resourceVersion"]
     api.put_object(POD_PATH, raw_pod(nodeName="host-1"))

@@ -72,7 +72,7 @@ def main_of(pod: Json) -> Json:
 
 @pytest.mark.parametrize("mode", ["compatible", "least-privilege"])
 def test_init_container_gets_the_authority_of_the_api_next_to_its_token(mode: str) -> None:
-    """The authority is from a ConfigMap in the pod's namespace; the kubelet updates the file after a change."""
+    """The authority is in a ConfigMap of the pod's namespace, whose file the kubelet updates after a change."""
     by = replace(
         COMPATIBLE,
         ipu_injection=mode,
@@ -116,11 +116,11 @@ SIDECAR = {"name": "proxy", "restartPolicy": "Always"}
     ],
 )
 def test_init_container_follows_sidecars_with_least_privilege(others: list[Json], want: list[str]) -> None:
-    """If the network plugin of a mesh redirects traffic from the start, only the proxy leads to the REST API."""
+    """If a mesh redirects all traffic to its sidecar, the REST API cannot be reached before the sidecar runs."""
     after = injected(raw_pod(initContainers=others), LEAST)
     assert [each["name"] for each in after["spec"]["initContainers"]] == want
     assert review(after, LEAST).patch == ()
-    # A webhook that is called later may add its sidecar at the front or at the end.
+    # The order is corrected if a later webhook adds its sidecar at the front or at the end.
     for later in ([SIDECAR, *others], [*others, SIDECAR]):
         changed = injected({**after, "spec": {**after["spec"], "initContainers": [*later, init_of(after)]}}, LEAST)
         order = [each["name"] for each in changed["spec"]["initContainers"]]
@@ -134,7 +134,7 @@ def adding(capability: str) -> Json:
 @pytest.mark.parametrize("part", ["initContainers", "containers"])
 @pytest.mark.parametrize("capability", ["NET_ADMIN", "NET_RAW", "CAP_NET_ADMIN", "net_admin", "ALL"])
 def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(part: str, capability: str) -> None:
-    """The mesh added its init container before hostNetwork was set; now it would rewrite the node's iptables."""
+    """A mesh's init container, added before this webhook set hostNetwork, would rewrite the node's iptables."""
     pod = raw_pod(containers=[{"name": "main"}])
     pod["spec"].setdefault(part, []).append(adding(capability))
     denied = review(pod).denied
@@ -144,7 +144,7 @@ def test_pod_is_rejected_if_a_container_could_change_the_network_of_the_node(par
 
 
 def test_pod_is_rejected_if_a_later_webhook_adds_network_capabilities() -> None:
-    """A mesh that is called after this webhook may ignore hostNetwork, which the author may also have set."""
+    """The webhook of a mesh may ignore hostNetwork, regardless of whether the author or this webhook set it."""
     for network in ({}, {"hostNetwork": True}):
         after = injected(raw_pod(**network))
         after["spec"]["initContainers"].append(adding("NET_ADMIN"))
@@ -245,7 +245,7 @@ def test_injection_keeps_other_gates_and_volumes() -> None:
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST, WITH_PLUGIN])
 def test_injected_pod_gets_no_patch(by: WebhookSettings) -> None:
     after = injected(raw_pod(), by)
-    # The API server mounts the pod's own token in the meantime.
+    # Between the two reviews, the API server adds the mount of the pod's own token.
     token = {"name": "kube-api-access-x", "mountPath": "/var/run/secrets/kubernetes.io/serviceaccount"}
     after["spec"]["initContainers"][0]["volumeMounts"].append(token)
     assert review(after, by) == Answer()
@@ -266,7 +266,7 @@ def test_init_container_and_volumes_with_reserved_names_are_replaced() -> None:
 
 
 def test_copy_of_a_running_pod_loses_the_partition_annotations() -> None:
-    """`kubectl debug --copy-to` creates such a copy, with the annotations of the first pod."""
+    """`kubectl debug --copy-to` creates a copy with the annotations of the running pod."""
     running = injected(raw_pod())
     running["metadata"]["annotations"] |= {names.PARTITION_ID: "tpup-1", names.RELEASE: "true"}
     running["spec"]["schedulingGates"] = []
@@ -349,7 +349,7 @@ def test_ports_that_differ_or_are_used_at_other_times_do_not_conflict() -> None:
         {"name": "a", "ports": [{"containerPort": 80, "hostPort": 80}, {"containerPort": 81}]},
         {"name": "b", "ports": [{"containerPort": 80, "protocol": "UDP"}]},
     ]
-    # The init container ends before the others start, so it uses the port alone at that time.
+    # The init container ends before the other containers start, so its port is free again.
     pod = raw_pod(containers=containers, initContainers=[{"name": "c", "ports": [{"containerPort": 80}]}])
     assert not review(pod).denied
 
@@ -488,7 +488,7 @@ def test_annotations_are_also_protected_in_status_updates() -> None:
 )
 @pytest.mark.parametrize("subresource", ["binding", ""])
 def test_binding_with_protected_annotations_or_labels_is_rejected(metadata: Json, want: str, subresource: str) -> None:
-    """The API server adds them to those of the pod. Bindings can be created at two paths."""
+    """The API server copies the metadata of a binding to the pod. Bindings can be created at two paths."""
     binding = {"metadata": {"name": "train", **metadata}, "target": {"name": "node"}}
     request = Request(operation="CREATE", kind="Binding", subresource=subresource, namespace="ml", object=binding)
     denied = review_pod(request, COMPATIBLE).denied
@@ -539,7 +539,7 @@ def test_any_change_is_answered_without_a_patch(before: Json, after: Json) -> No
 
 @pytest.mark.parametrize("by", [COMPATIBLE, LEAST], ids=["compatible", "least privilege"])
 def test_example_job_is_injected_without_warnings(by: WebhookSettings) -> None:
-    """The pod of the example is injected without a warning, and requests the IPUs of its annotation."""
+    """The test also checks that the pod requests the IPUs of its annotation."""
     template = yaml.safe_load(Path("examples/partitions/job.yaml").read_text(encoding="utf-8"))["spec"]["template"]
     answer = review(template, by)
     assert (answer.denied, answer.warnings) == ("", ())

@@ -1,4 +1,4 @@
-"""Partitions as users see them: the JSON document, the files of the page, and the same in the terminal."""
+"""Partitions as users see them: the JSON document, the files of the page, and the output in the terminal."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _ROUNDS = 12
 
 @pytest.fixture(name="controller")
 def _controller() -> Controller:
-    """Return a controller with one pod that has its partition, one that waits, and one that requests too many IPUs."""
+    """Return a controller with a pod with a partition, a pod that waits, and a pod that requests too many IPUs."""
     controller = Controller()
     controller.create_pod("first", 64)
     controller.rounds(_ROUNDS)
@@ -79,7 +79,7 @@ def test_unreadable_ledger_is_reported_and_the_last_decision_is_kept(controller:
 
 
 def test_document_of_a_follower_is_empty(controller: Controller) -> None:
-    """Only the leader decides; the last decision of a former leader would contradict the new one's."""
+    """Only the leader decides; the last decision of a former leader may contradict the new leader's decisions."""
     controller.loop.is_leader = lambda: False
     controller.rounds(1)
     shown = document(controller)
@@ -135,7 +135,7 @@ def test_explain_accepts_the_id_of_a_partition(controller: Controller) -> None:
 def test_status_shows_partitions_without_a_status_of_slices(
     controller: Controller,
 ) -> None:
-    """A cluster with IPUs may have no TPUs. Without either, the command fails."""
+    """A cluster with IPUs may have no TPUs. The command fails if neither slices nor partitions have a status."""
     server = WireServer()
     absent = Answer(status=404, body=b"{}")
     server.answer("GET /api/v1/board", absent)
@@ -150,7 +150,7 @@ def test_status_shows_partitions_without_a_status_of_slices(
 
 
 def test_page_serves_its_files_with_a_content_security_policy() -> None:
-    """The page loads nothing from other sites: its policy forbids it."""
+    """The policy of the page forbids resources from other sites."""
     served = {each.path: each.make() for each in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
@@ -204,7 +204,7 @@ def test_document_of_thousands_of_pods_keeps_the_most_important_lines(crowd: Doc
 
 
 def test_rejected_pods_of_one_namespace_do_not_displace_those_of_another() -> None:
-    """The owner of the pod would never find it as long as invalid pods of the other namespace arrive faster."""
+    """Otherwise a namespace with thousands of invalid pods would hide the invalid pod of another namespace."""
     board = Board(release="test", identity="test", now=lambda: NOW)
     view = View(rejected=(*map(rejected, range(2999)), rejected(2999, "other")))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
@@ -213,7 +213,7 @@ def test_rejected_pods_of_one_namespace_do_not_displace_those_of_another() -> No
 
 
 def test_number_of_left_out_lines_is_shown(crowd: Document) -> None:
-    """Users must not take the shown part for the whole."""
+    """Without the number, users could believe that the page shows all pods."""
     lines = list(ipus.page(crowd))
     assert "pods that wait: 3000;" in lines[0]
     words = "Not shown: 2000 more pods that wait, 2000 more rejected pods, 501 more partitions."

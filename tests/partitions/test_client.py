@@ -115,7 +115,7 @@ def test_rejected_token_is_retried_for_five_minutes() -> None:
     refused = Reply(status=401, retry_after="60", body=b'{"error": "the token has expired"}')
     with pytest.raises(NotServed, match="has expired"):
         Play(*[refused] * 6).client.fetch()
-    # The time starts again if the token was accepted in between.
+    # The five minutes begin again if the token was accepted in between.
     assert Play(*[refused] * 4, WAITING, *[refused] * 4, ACTIVE).client.fetch()
 
 

@@ -48,7 +48,7 @@ def _asked(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable
 
 
 def test_vipu_command_is_killed_when_the_controller_ends(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A hanging command would block the exit, and could change a server when another replica already leads."""
+    """A hanging command would block the exit, and could still change a server while another replica leads."""
 
     def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **_options: Any) -> int:
         asked(clients)
@@ -64,17 +64,17 @@ def comes_to_its_end(process: int) -> bool:
 
 
 def test_vipu_command_is_killed_when_the_lease_is_lost(asked: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The process exits at once, even if calls hang, and leaves no command to the next leader."""
+    """The process exits immediately, even if calls hang, so no command may run while another replica leads."""
     found: list[tuple[int, bool]] = []
 
     def run(_settings: Any, _addresses: Any, _api: Any, clients: dict[str, Any], **options: Any) -> int:
         command = int(asked(clients).read_text("utf-8"))
-        # Replaces the call that would end the process.
+        # `os._exit` would end the test; its replacement records whether the command is dead at that time.
         monkeypatch.setattr(os, "_exit", lambda code: found.append((code, comes_to_its_end(command))))
         options["exit_process"](1)
         return 0
 
-    # The regular end also kills the commands, but later.
+    # The regular end of the command also kills `vipu`, but only after `exit_process` has been called.
     monkeypatch.setattr(app, "run", run)
     main(["partitions"])
     assert found == [(1, True)]

@@ -31,7 +31,7 @@ def entries(controller: Controller) -> list[str]:
 def test_answer_whose_processing_raises_does_not_affect_others(
     controller: Controller, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
-    """The call counts as lost after a while. If that cannot be recorded either, the call is repeated."""
+    """The call counts as lost after a time limit. If recording the loss raises as well, the call is repeated."""
 
     def crashing(*_: object) -> None:
         raise ValueError
@@ -55,7 +55,7 @@ def test_answer_whose_processing_raises_does_not_affect_others(
 def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
     controller: Controller, was_known: bool
 ) -> None:
-    """The owners of partitions are unknown; readiness and a metric report it."""
+    """The owners of partitions are unknown then; readiness and a metric report the unreadable ledger."""
     known = "tpu_provisioner_partitions_ledger_known"
     if was_known:
         controller.rounds(_ROUNDS)
@@ -78,7 +78,7 @@ def test_process_killed_after_any_round_is_continued_by_the_next_one(controller:
     ids = [controller.create_pod(f"train-{number}") for number in range(3)]
     for _ in range(_ROUNDS * 2):
         controller = controller.restarted()
-        # The first round reads, and the second one has the answers.
+        # The first round sends reads, and the second round decides with the answers.
         controller.rounds(3)
     assert sorted(controller.vipu.partitions) == sorted(ids)
     assert not any(controller.is_gated(f"train-{number}") for number in range(3))

@@ -135,12 +135,12 @@ def test_pod_without_optional_fields_has_the_defaults_of_the_api() -> None:
         pytest.param({}, {"priority": True}, "priority", 0, id="a truth value is no priority"),
         pytest.param({names.RELEASE: "false"}, {}, "released", False, id="not released"),
         pytest.param({names.STATUS: "no"}, {"initContainers": [_OURS]}, "injected", False, id="not injected"),
-        # Admission cannot reject a static pod, which runs without a gate: it would hold IPUs that it cannot use.
+        # Admission cannot reject a static pod, which runs without a gate: a partition would be useless to it.
         pytest.param(
             {names.STATUS: names.INJECTED, names.MIRROR: "x"}, {"initContainers": [_OURS]}, "injected", False,
             id="static pod with the annotation",
         ),
-        # The pod has the plugin's label and annotation, and runs with a partition of the plugin: it gets no second one.
+        # This pod runs with a partition of Graphcore's plugin, and must not get a second one.
         pytest.param(
             {names.STATUS: names.INJECTED}, {"initContainers": [{"name": "ipu-init"}]}, "injected", False,
             id="pod injected by Graphcore's plugin",
@@ -211,7 +211,7 @@ def test_servers_of_a_pod_follow_its_selector_and_affinity(spec: dict[str, Any],
 
 
 def test_affinity_that_exceeds_a_bound_is_a_problem() -> None:
-    """The affinity would be read with each change of the pod, while all other pods wait."""
+    """The affinity is read at each change of the pod, and a large one would delay all other pods."""
     annotations, terms = {names.IPUS: "4"}, [_term("Lt", "0")] * 2000
     pod = parse_pod(_raw(annotations=annotations, spec=_affinity(*terms)), servers=(_ONE,))
     assert (pod.size, "node affinity" in pod.problem, pod.servers) == (4, True, None)

@@ -49,7 +49,7 @@ def test_pod_waits_until_its_partition_is_active_and_gets_its_configuration(grou
     }  # fmt: skip
 
     ground.place(pod, state=None)
-    # A pod with its gate has not been given the partition, and may get another one in the end.
+    # A pod with its gate gets no configuration, because it may still get another partition.
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
     ground.change(pod, gated=False)
     creating = ground.ask(pod)
@@ -126,7 +126,7 @@ def test_request_is_answered_503_while_the_state_is_unknown(ground: Ground, what
         case "cluster":
             ground.cluster_uid = ""
         case "pod":
-            # An earlier pod of the same name.
+            # The API knows only an earlier pod of the same name.
             ground.change(pod, uid="earlier")
         case "server":
             del ground.vipus[SERVER]
@@ -236,7 +236,7 @@ def test_request_is_answered_503_if_the_api_server_does_not_respond(ground: Grou
     assert {each.status for each in answers} == {503}
     assert "10.0.0.1" not in answers[0].json["error"]
     assert [each["event"] for each in lines] == ["partitions_api.unavailable"]
-    # The failure must not stay in memory, because it refers to the request.
+    # The exception must not stay in memory, because it refers to the request with its token.
     wait_for(lambda: not any(type(each) is Away for each in gc.get_objects()))
 
 
@@ -277,7 +277,7 @@ def test_state_of_a_partition_follows_its_pod(ground: Ground, parts: dict[str, A
 
 
 def test_pod_keeps_its_partition_after_a_change_of_the_settings(ground: Ground) -> None:
-    """LARGEST_PARTITION was lowered, and the init container of a pod that has its partition must not fail."""
+    """After LARGEST_PARTITION was lowered, the init container of a pod that has its partition must not fail."""
     pod = ground.add_pod()
     ground.place(pod)
     ground.change(pod, size=0, problem="4 IPUs are too many")
@@ -285,7 +285,7 @@ def test_pod_keeps_its_partition_after_a_change_of_the_settings(ground: Ground) 
 
 
 def test_pod_without_a_known_node_gets_no_configuration(ground: Ground) -> None:
-    """The API's view of the pod is outdated: the partition may have been taken back before the pod got a node."""
+    """The API's cache is outdated: the partition may have been taken back before the pod got its node."""
     pod = ground.add_pod(node="")
     ground.place(pod)
     assert (ground.ask(pod).status, ground.vipu.reads) == (202, 0)
@@ -318,7 +318,7 @@ def test_partition_is_released_by_its_pod_or_an_authorized_user(ground: Ground, 
 
 
 def test_partition_of_an_unknown_pod_is_released_by_its_ledger_entry(ground: Ground) -> None:
-    """The ledger has the owner of the partition."""
+    """The ledger still has the owner of the partition, although the cache has lost the pod."""
     pod = ground.add_pod()
     made, token = ground.place(pod), ground.token(pod)
     ground.pods.clear()
@@ -386,11 +386,11 @@ def test_flood_of_tokens_from_one_client_does_not_block_other_clients(ground: Gr
             threads.submit(ground.send, "GET", f"{ROOT}/x", jwt(mark=str(number)), source="127.0.0.2")
             for number in range(40)
         ]
-        # Some requests are rejected immediately.
+        # The requests of the flood beyond the maximum are rejected immediately.
         wait_for(lambda: sum(each.done() for each in flood) == 40 - api._MOST)
         assert len(ground.kube.reviews) == api._AT_ONCE
         mine = threads.submit(ground.ask, pod, token)
-        # This request replaces a waiting one of the flood, and gets the next place.
+        # The request of the other client replaces a waiting request of the flood.
         wait_for(lambda: sum(each.done() for each in flood) == 41 - api._MOST)
         ground.kube.answers.set()
         assert mine.result().status == 202

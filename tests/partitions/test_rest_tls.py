@@ -21,7 +21,7 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.timeout(30)
 
 ANYWHERE = "127.0.0.1:0"
-#: Stands for the host name of a Service, which resolves to the server.
+#: Host name that resolves to the server, like the name of a Service.
 HOST = "localhost"
 
 
@@ -77,7 +77,7 @@ def ports(rest: Rest) -> list[int]:
 
 
 def test_plain_http_and_tls_are_served_at_the_same_time(place: Place) -> None:
-    """A pod that was created before the certificate existed has the URL in plain HTTP."""
+    """Pods that were created before the certificate existed still use the URL in plain HTTP."""
     place.write(make())
     plain, encrypted = ports(place.start())
     assert place.ask(encrypted) == place.ask(plain, scheme="http") == '{"partition": "the configuration"}'
@@ -136,7 +136,7 @@ def test_client_with_an_https_url_sends_no_token_in_plain_http(place: Place) -> 
 def test_replaced_certificate_is_served_and_trusted_without_a_restart(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Clients that read the new authority trust it. A file that is written in between has no effect."""
+    """Clients that read the new authority trust the certificate. A half-written pair of files has no effect."""
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     place.write(make())
     rest = place.start()

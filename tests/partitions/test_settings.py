@@ -25,7 +25,7 @@ SERVER = {"VIPU_SERVERS": "vipu.example.com"}
     ],
 )
 def test_servers_are_parsed_with_optional_port_and_node_label(text: str, want: tuple[Server, ...]) -> None:
-    """HOST:PORT:LABEL=VALUE, of which only the host is required."""
+    """The format is HOST:PORT:LABEL=VALUE, of which only HOST is required."""
     assert read_options(PartitionSettings, {"VIPU_SERVERS": text}).servers == want
 
 
@@ -36,7 +36,7 @@ def test_address_of_a_server_has_host_and_port() -> None:
 
 
 def test_limits_and_sizes_are_read_into_the_settings() -> None:
-    """Every setting must have an effect."""
+    """Each field of the settings must have the value of its variable."""
     effective = read_options(
         PartitionSettings,
         {

@@ -25,13 +25,13 @@ from tests.simulation.store import Stage
 
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 MARKS = (SLICE, SLICE_NAMESPACE)
-#: Value of both labels while a pool is free.
+#: Value of both labels of `MARKS` while a pool is free.
 FREE = "none"
 
 _CHANCE = 0.75
 _LATE_CHANCE = 0.15
 _LATE_SECONDS = (10.0, 90.0)
-#: Probability that a namespace has the label.
+#: Probability that a namespace has the label of the policy.
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
 #: Share of the workloads of labelled namespaces that nevertheless have exclusive placement.
 _EXCLUSIVE_CHANCE = 0.4
@@ -54,7 +54,7 @@ class Admission:
         #: Whether a user sometimes edits labels of nodes.
         self.edits_labels = present and rng.random() < _EDITS_CHANCE
         self._has_priorities = rng.random() < _PRIORITIES_CHANCE
-        #: Workloads by the mark that their pods were given: key and namespace.
+        #: Workloads by the mark (key and namespace) that their pods have.
         self.granted: dict[tuple[str, str], dict[WorkloadRun, None]] = {}
 
     @property
@@ -76,7 +76,7 @@ class Admission:
         return self.since <= 0.0 and namespace in self._assigns
 
     def stays(self, namespace: str) -> bool:
-        """Return whether pods that a namespace creates later are marked exactly if those of now are."""
+        """Return whether later pods of a namespace will be marked exactly if its pods are marked now."""
         return self.installed or not self.present or namespace not in self._assigns
 
     # --- requests of workloads, which depend on the policy
@@ -113,14 +113,14 @@ class Admission:
         return True
 
     def _grant(self, pod: PodRun) -> None:
-        """Record which workload may get a pool by the marks of a pod, which it may also have without the policy."""
+        """Record which workload may get a pool by the marks of a pod, which the user may also have set."""
         mark = mark_of(pod.selector)
         if pod.workload is not None and is_assigned(mark) and mark[1] == pod.namespace:
             self.granted.setdefault(mark, {})[pod.workload] = None
 
 
 def _key(labels: Mapping[str, str]) -> str:
-    """Return the key of the group that labels identify, empty if none; a letter identifies its kind."""
+    """Return the key of the group that labels identify, empty if none. Its first letter is that of the kind."""
     job_key = labels.get("jobset.sigs.k8s.io/job-key")
     if job_key:
         return f"j-{job_key}"

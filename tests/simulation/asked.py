@@ -1,4 +1,4 @@
-"""Checks the promises to ProvisioningRequests and CapacityBuffers on the actual world.
+"""Checks in the actual world that ProvisioningRequests and CapacityBuffers get what their statuses promise.
 
 A request is called provisioned when each of its slices has its own pool that pods can be bound to. Then no other pool
 is created for the request, or for the pods that use it while it exists. The request ends when these pods run or do not
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 PART = "12 a workload is resumed only with all pools of its request ready"
 TWICE = "13 no pool is made for what a request is served with"
 _REFUSED_CHANCE = 0.05
-#: Maximum time in seconds for which a slice may count on a pool of a buffer without using it.
+#: Maximum time in seconds for which a slice of a workload may claim a pool of a buffer without using the pool.
 _FREED_SECONDS = 360.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 
@@ -182,18 +182,18 @@ class Asked:
         """Whether a request or a buffer has its promised slices in a settled world."""
         if isinstance(run, BufferRun):
             return self.missing(run) <= 0
-        # The pods of a request have come, or will not come.
+        # A request that still exists is not served: in a settled world, its pods run, or it has expired.
         return False
 
     def together(self, run: AskRun) -> list[str]:
-        """Return the UIDs of a request or buffer and of those that share pools with it: any of them may lack a pool."""
+        """Return the UIDs of a request or buffer and of the buffers of its shape, any of which may lack the pool."""
         return [
             run.uid,
             *(each.uid for each in self.buffers() if isinstance(run, BufferRun) and each.shape == run.shape),
         ]
 
     def unserved(self) -> Iterator[str]:
-        """Return which JobSets wait for their request although it could be served."""
+        """Yield reports on JobSets that wait for a request that could be served."""
         for run in self._simulation.kueue.runs():
             able = self._simulation.checker.can_end(run) and self._within_limits(run)
             if run.suspended and run.active and not run.terminal and able:
@@ -207,7 +207,7 @@ class Asked:
         return chips <= most and (market.max_pools is None or run.replicas <= market.max_pools)
 
     def overdue(self) -> Iterator[str]:
-        """Return which buffers have had too few pools for too long; called every few seconds."""
+        """Yield reports on buffers that have had too few pools for too long; called every few seconds."""
         before, self._missing_since = self._missing_since, {}
         waiting = self._simulation.checker.waiting
         for run in self.buffers():
@@ -221,7 +221,7 @@ class Asked:
                 yield f"buffer {run.name} ({run.uid}) has had too few pools for {seconds:.0f} s, no create was sent"
 
     def idle(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> set[str]:
-        """Return the pools that a buffer may have."""
+        """Return the names of the unused pools that may count for a buffer."""
         used = {pod.pool for pod in self._simulation.cluster.pods if pod.node and not pod.finished}
         return {
             pool.name
@@ -240,7 +240,7 @@ class Asked:
         return [each for each in workloads if isinstance(each, BufferRun)]
 
     def warm(self) -> set[str]:
-        """Return the idle pools that buffers may have."""
+        """Return the names of all unused pools that may count for a buffer."""
         return set().union(*map(self.idle, self.buffers()))
 
     def _requests(self) -> list[RequestRun]:

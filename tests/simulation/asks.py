@@ -1,7 +1,7 @@
 """Actual ProvisioningRequests, CapacityBuffers and PodTemplates, and their objects as the API server shows them.
 
-Also the users that keep warm slices with buffers. Runs whose zone has few chips have no such users, because a buffer
-gives way to workloads that a limit refuses, not to a stockout. Buffers that follow a workload are not simulated.
+Also contains the users that keep warm slices with buffers. Runs whose zone has few chips have no such users, because
+the provisioner deletes warm pools for workloads at a limit, but not after a stockout. Buffers that follow a workload are not simulated.
 """
 
 from __future__ import annotations
@@ -33,14 +33,14 @@ _DRAWN = ((REQUEST,), (BUFFER,), (REQUEST, BUFFER))
 
 
 def asked_in(seed: int) -> tuple[WorkloadKind, ...]:
-    """Return the kinds of asks in the run of a seed; most runs have none."""
+    """Return which of ProvisioningRequests and CapacityBuffers the run of a seed has; most runs have neither."""
     rng = random.Random(f"asks {seed}")
     return rng.choice(_DRAWN) if rng.random() < _CHANCE else ()
 
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class AskRun(WorkloadRun):
-    """Object that requests slices and has no pods."""
+    """A request or buffer: an object that requests slices and has no pods."""
 
     fate: str = "forever"
     labels_uid: bool = False
@@ -51,7 +51,7 @@ class AskRun(WorkloadRun):
 
     @property
     def separate(self) -> bool:
-        """Whether its pools are only for pods that select its name: pods of any workload may run there."""
+        """False: the pools are not reserved for pods that select its name, so pods of any workload may run there."""
         return False
 
     def is_true(self, *conditions: str) -> bool:
@@ -67,7 +67,7 @@ class AskRun(WorkloadRun):
         self.last_pool = dict(enumerate(filter(None, named.split(","))))
 
     def marks(self, job: int, index: int, *, controlled: bool = True) -> JsonObject:
-        """Fail: an ask has no pods."""
+        """Fail, because requests and buffers have no pods."""
         raise AssertionError(f"{self.name} has no pods")
 
     def template_ref(self) -> JsonObject:
@@ -77,7 +77,7 @@ class AskRun(WorkloadRun):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class RequestRun(AskRun):
-    """A ProvisioningRequest: all of its slices together, once."""
+    """A ProvisioningRequest, whose slices are provisioned once, all at the same time."""
 
     of = KINDS[REQUEST]
     gang: bool = True
@@ -114,9 +114,9 @@ class BufferRun(AskRun):
     """A CapacityBuffer, whose slices are idle and free for any workload."""
 
     of = KINDS[BUFFER]
-    #: No slice counts on the pools of a buffer: slices of workloads may take them.
+    #: False, because a buffer has no pods: its slices claim no pools, and slices of workloads may take them.
     bindable: bool = False
-    #: Maximum number of chips; None if it has no limit of its own.
+    #: Maximum number of chips; None if the buffer sets no limit.
     most_chips: int | None = None
 
     def slots(self) -> range:
@@ -156,7 +156,7 @@ class QueuedRun(JobSetRun):
 
 
 def helper_of(template: str) -> str:
-    """Return the name of the template for pods without chips that belongs to another template."""
+    """Return the name of the template for the pods without chips that accompany the pods of `template`."""
     return f"{template}-helper"
 
 
@@ -187,13 +187,13 @@ class BufferTeam(Team[BufferRun]):
         rng = self._rng
         people, market = self.simulation.people, self.simulation.market
         max_chips, max_pools = market.max_chips or 0, market.max_pools or 12
-        # Some fill the limit with slices that no workload may need.
+        # Some buffers fill the limit with slices that no workload may need.
         fills = bool(max_chips) and rng.random() < 0.7
         shape = rng.choice([each for each in (people.late_shapes if fills else people.shapes) if each.feasible])
         shape = replace(shape, parallelism=shape.hosts)
         most = min(max_pools, max_chips // (shape.hosts * shape.chips))
         replicas = most if fills else rng.choice((1, 1, 2))
-        # A template of its own, because a buffer of the same name may have requested other slices.
+        # Each buffer has its own template, because an earlier buffer of the same name may have requested other slices.
         uid = self.stage.store.new_uid("buffer")
         template = f"{name}-{uid}"
         put = functools.partial(self.stage.store.put, template_path(template), raw_template(template, shape))

@@ -1,8 +1,8 @@
-"""Checks placement with the policy: the pods of a group are on one pool, and no other pod is on that pool.
+"""Checks placement by the policy: the pods of a group are on one pool, and no other pod is on that pool.
 
 Placement is checked at each binding, and at each change of a node's labels by a process. These cases are excused:
 
-- pods from before the policy;
+- pods that were created before the policy was installed;
 - bindings within minutes after a user edited labels of the pool;
 - bindings on a node that GKE recreated within the time that a cache may lag: the node has the labels of the pool until
   it is labelled again;
@@ -30,9 +30,9 @@ PLACED = "14 with the policy the pods of a group are on one pool, and no other p
 KEPT = "15 no pool is taken from a slice whose pods are on it, or that restarts"
 LABELS = "16 labels of nodes name the slice whose pool it is"
 CORDONS = "17 no node is cordoned except before the deletion of its pool"
-#: Time in seconds after an edit of labels by a user in which pods that are bound by these labels are excused.
+#: Time in seconds after a user edited labels of a pool during which wrong bindings to the pool are excused.
 EDITED_SECONDS = 300.0
-#: Time in seconds in which a slice that restarts is expected to have pods again.
+#: Maximum time in seconds until a slice that restarts has pods again.
 _RESTART_SECONDS = 300.0
 
 #: Key and namespace of a marked group; otherwise the key that the pods of a group share.
@@ -131,7 +131,7 @@ class Assigned:
         return pool is None or pool.status is PoolStatus.STOPPING
 
     def _crossed(self, pod: PodRun, other: PodRun) -> bool:
-        """Whether a label was changed by a process that could not know yet of a pod on the pool."""
+        """Whether a process changed a label when its caches may not have shown a pod on the pool."""
         seconds = self._checker.stale_seconds()
         changed = (self._labelled_at.get(each.node, float("-inf")) for each in (pod, other))
         return any(at - seconds < other.bound_at and pod.bound_at - at < seconds for at in changed)
@@ -152,7 +152,7 @@ class Assigned:
             if other is None or other is pool or mark_of(node.labels) != mark or PoolName(other.name) in going:
                 continue
             since = max(self._labelled_at.get(node.name, 0.0), self._cluster.registered_at.get(node.name, 0.0))
-            # A LeaderWorkerSet may be updated to another shape; and a slice without bound pods may try another pool.
+            # An updated LeaderWorkerSet no longer fits the old pool, and a slice whose pods cannot be bound may try another.
             fits_still = any(each.bindable and fits_shape(each, each.shape, other) for each in asked)
             settled_at = max(since, self._edited_at.get(other.name, 0.0), self._simulation.disturbed_at)
             known = fits_still and now - settled_at > seconds
@@ -164,7 +164,7 @@ class Assigned:
         """Check that a pod does not take the pool of a slice that restarts."""
         now, pool = self._stage.agenda.now, self._simulation.cloud.pools.get(pod.pool)
         if not all(each.reviewed for each in self._cluster.pods_on_pool(pod.pool)):
-            # No label keeps off a pod from before the policy, and this pod follows it.
+            # A pod that was created before the policy is on the pool: no label keeps it off, and `pod` may follow it.
             return
         for job in workload.slots():
             bound_at = workload.last_bound_at.get(job, 0.0)

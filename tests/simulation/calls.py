@@ -16,13 +16,13 @@ if TYPE_CHECKING:
 
 _HTML = "<html><body>not what you are looking for</body></html>"
 _MOST_CRASHES = 5
-#: Factor by which pauses are more likely at the most dangerous places.
+#: Factor by which pauses are more likely between the checks of the gate and the delete.
 _DELICATE = 10.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Trouble:
-    """Fault of one call: a delay, and a false response if there is a code (0 if the connection breaks)."""
+    """Fault of one call: a delay, and an error response if `code` is not None (0 if the connection breaks)."""
 
     delay_seconds: float = 0.0
     code: int | None = None
@@ -55,11 +55,11 @@ class Calls:
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
         self._crashes_left = self._pauses_left = _MOST_CRASHES
-        # A random source of its own, so that runs without losses do not change.
+        # Losses have their own random source, so that runs without losses do not change.
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))
         self.kube_down_until = self.gke_down_until = 0.0
-        #: Called when a process pauses at one of the most dangerous places.
+        #: Called when a process pauses between the checks of the gate and the delete.
         self.on_delicate_pause: Callable[[], None] = lambda: None
 
     @property
@@ -112,7 +112,7 @@ class Calls:
         return seconds
 
     def watch_trouble(self, resource: str) -> tuple[float, bool]:
-        """Return the delay of an event, and whether the watch breaks instead."""
+        """Return the delay of an event, and whether the watch breaks instead of sending the event."""
         rng = self.stage.rng
         if not self.stage.stormy:
             return rng.uniform(0.002, 0.1), False

@@ -63,7 +63,7 @@ def _nonsense_pod(name: str) -> tuple[str, JsonObject]:
 
 _NONSENSE = (_nonsense_jobset, _nonsense_pod)
 
-#: Probability that optional sources are refused in a run.
+#: Probability that the API server refuses optional sources in a run.
 _REFUSED_SOURCES_CHANCE = 0.2
 
 
@@ -96,7 +96,7 @@ class Chaos:
             ("pod killed", self._kill_a_pod),
             ("foreign pod", self._foreign_pod),
         )
-        # Edits have random sources of their own, so that runs without edits do not depend on them.
+        # Edits have their own random source, so that runs without edits do not change.
         self._edits = random.Random(f"edits {stage.seed}")
         edits_pools = self._edits.random() < _EDITS_CHANCE
         edits = (("labels by hand", self._edit_labels), ("pool label by hand", self._edit_pool_label))
@@ -107,9 +107,9 @@ class Chaos:
         self._kinds = tuple(each for each in kinds if each[0] in simulation.storm) if simulation.storm else drawn
         self._pool_faults = tuple(kind for kind in _POOL_FAULTS if stage.chance(0.4)) or (FaultKind.STOCKOUT,)
         self._by_hand: set[str] = set()
-        #: Pools of the nodes whose label of the pool was edited, by node name.
+        #: Real pool of each node whose pool label a user has edited, by node name.
         self._pool_of_edited: dict[str, str] = {}
-        # A random source of its own, so that runs without repairs do not change.
+        # Repairs have their own random source, so that runs without repairs do not change.
         self._repairs = random.Random(f"repairs {stage.seed}")
         self._nonsense = 0
         self._sources = random.Random(f"sources {stage.seed}")
@@ -140,7 +140,7 @@ class Chaos:
             if pool.status is PoolStatus.RECONCILING:
                 world.set_status(pool.name, PoolStatus.RUNNING)
         self.simulation.cloud.repair()
-        # Repeated, because operations that were in progress fail only some time after the storm.
+        # The repair is repeated, because operations that were in progress may fail some time after the storm.
         self.stage.agenda.after(100.0, self.simulation.cloud.repair)
         for name in list(self.simulation.cluster.nodes):
             self.simulation.cloud.set_status(name, ready=True)
@@ -213,7 +213,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Preempt a node, which is then recreated, while the gate pauses after it has checked the node."""
+        """Preempt nodes of a pool that is about to be deleted, while its process pauses after the checks of the gate."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for each in self.simulation.processes for name in each.loop.memory.deletes}
         going = sorted(running & named)
@@ -405,7 +405,7 @@ class Chaos:
             process.die()
 
     def _refuse_a_source(self) -> None:
-        """Refuse an optional source for a while and restart all processes: permissions change with an upgrade."""
+        """Refuse an optional source for a while, and restart all processes, as an upgrade with other permissions does."""
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store

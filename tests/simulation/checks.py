@@ -1,8 +1,8 @@
 """Checks the invariants on the actual world, never on the controller's view of it.
 
-During the storm, each call that changes something is checked at the time of its effect. A change that a cache could not
-show yet is no violation: a check of the pools that slices count on requires that the situation has lasted for longer
-than any cache can lag (`STALE_SECONDS`). Promises that need no cache are checked without such a delay: the pods on a
+During the storm, each call that changes something is checked at the time of its effect. A process may not know the
+latest changes: checks of the pools that slices count on report only a situation that has lasted for longer than any
+cache can lag (`STALE_SECONDS`). Promises that need no cache are checked without such a delay: the pods on a
 pool, foreign pools, the lease, the proof of the cluster, the limits on chips and pools.
 """
 
@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Seconds: more than the maximum lag, the maximum wait for a list after a lost event, and the deletion delay together.
+#: More seconds than the maximum lag, the maximum wait for a list after a lost event, and the deletion delay together.
 STALE_SECONDS = 150.0
 #: `STALE_SECONDS` for runs without late events: the deletion delay, and the time until the delete.
 PROMPT_STALE_SECONDS = 45.0
@@ -83,9 +83,9 @@ class Checker:
         simulation.cluster.on_plain = self.shared.changed
         simulation.cluster.on_bound = self._bound
         self.deleted_by_hand: set[str] = set()
-        #: Time at which a user last opened a node of a pool that a user had cordoned.
+        #: Time at which a user last uncordoned a node of each pool.
         self.opened_by_hand: dict[str, float] = {}
-        #: Time since which GKE has been repairing each pool and reports so.
+        #: Time since which GKE has reported each pool as being repaired.
         self.repaired_since: dict[str, float] = {}
         #: Process that created each pool, and the time.
         self.created_by: dict[str, tuple[Process, float]] = {}
@@ -102,7 +102,7 @@ class Checker:
         """Count a call that is being sent."""
         now = self.stage.agenda.now
         if method == "nodePools.list":
-            # The last list may have been requested while the create was being sent.
+            # Two lists are remembered, because the last one may have been requested while the create was being sent.
             self._listed_at[process] = (*self._listed_at.get(process, ()), now)[-2:]
         recent = self._recent.setdefault(process, deque())
         recent.append(now)
@@ -127,7 +127,7 @@ class Checker:
             pool = self.simulation.cloud.pools.get(name or "")
             if pool is not None and not is_ours(pool):
                 self.stage.violate(ONE, f"{process.name} deletes {name}, which is none of ours")
-            # When GKE has accepted the delete, the pool is STOPPING.
+            # The state is recorded before the call, because the pool is STOPPING once GKE has accepted the delete.
             self._was_up = pool is not None and pool.status in _UP
             self._was_healthy = pool is not None and self.healthy(pool)
             self._was_warm = pool is not None and self._was_healthy and self.stock.is_warm(pool)
@@ -250,7 +250,7 @@ class Checker:
         return pool.status is PoolStatus.RUNNING and whole and bool(nodes or pool.plan.scale_up_hosts)
 
     def _is_repaired(self, pool: Pool) -> bool:
-        """Whether GKE has been repairing a pool for longer than a create may have been on its way."""
+        """Whether GKE has been repairing a pool for so long that a create sent before the repair must have arrived."""
         since = self.repaired_since.get(pool.name, float("inf"))
         nodes = [self.simulation.cluster.nodes.get(node.name) for node in pool.nodes]
         return (
@@ -262,7 +262,7 @@ class Checker:
     # --- 4
 
     def _judge_charge(self, process: Process, pool: Pool) -> None:
-        """Compare a new pool with the requests that its workload has ever made."""
+        """Check that the workload of a new pool has requested such a pool at some time."""
         owner = owner_of(pool.body["config"]["labels"])
         charged = [
             workload
@@ -277,7 +277,7 @@ class Checker:
             )
 
     def _is_namesakes(self, pool: Pool) -> bool:
-        """Whether pods that identify their workload only by its name explain a new pool.
+        """Whether a namesake of the workload explains a new pool: some pods identify their workload only by its name.
 
         Until the caches show that the workload was recreated, its pods count as those of its predecessor.
         """
@@ -317,11 +317,11 @@ class Checker:
                 workload.last_pool.get(job) == other.name and (workload.uid, workload.slice_id(job).group_key) != owner
                 for workload, job in self.slices()
             ):
-                # Another slice ran on the pool last, and waits for its nodes to return.
+                # The pool does not count: another slice ran on it last, and waits for its nodes to return.
                 continue
             user, left_at = self.simulation.cluster.left_by.get(other.name, (owner[0], 0.0))
             if user != owner[0] and self.stage.agenda.now - left_at < STALE_SECONDS:
-                # The other slice has ended or moved; caches may not show that yet.
+                # The slice that used the pool last has ended or moved, and caches may not show that yet.
                 continue
             changed = self.simulation.cluster.pool_changed.get(other.name, 0.0)
             settled = other.status is PoolStatus.PROVISIONING and not any(
@@ -336,7 +336,7 @@ class Checker:
     # --- 5
 
     def _judge_limits(self, process: Process, pool: Pool) -> None:
-        """Compare the existing pools with the limits, except creates of other processes that this one could not see."""
+        """Compare the existing pools with the limits, without pools of other processes that this process could not see."""
         market = self.simulation.market
         ours = [
             each
@@ -353,7 +353,7 @@ class Checker:
             self.stage.violate(PAYS, f"{process.name} makes {pool.name}, which {exceeded}")
 
     def _in_flight_of_another(self, process: Process, pool: Pool) -> bool:
-        """Whether another process' create may have taken effect after the list that this process decides on."""
+        """Whether another process may have created a pool after the list on which this process decides."""
         maker, made_at = self.created_by.get(pool.name, (process, 0.0))
         return maker is not process and made_at >= self._listed_at.get(process, (0.0,))[0]
 
@@ -434,13 +434,13 @@ class Checker:
         told = self.told(workload, job)
         if shape.feasible and not singled:
             return bool(told & _WAITING) and self._no_room(workload)
-        # The slice may have got a pool created for another one; the trouble of its followers is reported later then.
+        # If the slice got a pool that was created for another slice, problems of its followers are reported later.
         waits = told & (_VERDICTS | _WAITING) if singled else told & _VERDICTS
         return bool(waits) or any(pod.node for pod in members)
 
     def _no_room(self, workload: WorkloadRun) -> bool:
         """Whether the limits or the stock leave no room for one more slice of this kind."""
-        # Pools of a buffer make room for workloads.
+        # Warm pools of a buffer do not count, because they are deleted if workloads need their room.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
         return sum(map(chips_in, ours)) + self._wanted(workload) > self._most_chips()
@@ -454,7 +454,7 @@ class Checker:
         return min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=math.inf)
 
     def _held_for_ever(self) -> int:
-        """Return the chips of pools on which pods of impossible slices run, which never end."""
+        """Return the chips of pools on which pods of impossible slices run, because these pods never end."""
         cluster = self.simulation.cluster
         held = {
             pod.pool
@@ -481,7 +481,7 @@ class Checker:
         return needed
 
     def _pools_kept(self, needed: set[str]) -> set[str]:
-        """Return the pools, in addition to needed ones, that suspended workloads may keep by the setting, and buffers.
+        """Return the pools, in addition to `needed`, that buffers may keep, and by the setting suspended workloads.
 
         Each slice may keep one pool.
         """
@@ -506,7 +506,7 @@ class Checker:
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:
-            """Find a slice that keeps a pool; a slice that keeps another pool may change to a third one."""
+            """Find a slice that can keep a pool; a slice that keeps a pool already may change to another one to make that possible."""
             for number, claimed in enumerate(claims):
                 if pool not in claimed or number in tried:
                     continue
@@ -520,7 +520,7 @@ class Checker:
         return {pool for pool in sorted(set().union(*claims)) if keep(pool, set())}
 
     def slices(self) -> list[tuple[WorkloadRun, int]]:
-        """Return the slices of the workloads that need pools."""
+        """Return the slices of all workloads that need pools now."""
         return [
             (workload, job)
             for workload in self.simulation.cluster.workloads.values()

@@ -33,7 +33,7 @@ def test_node_has_the_cpu_and_memory_of_the_formulas(
     assert old.memory_kib / GIB == pytest.approx(memory, abs=0.1)
     assert new.memory_kib / GIB == pytest.approx(memory_by_pods, abs=0.1)
     assert new.memory_capacity_kib == old.memory_capacity_kib
-    # With 256 pods, a small machine reserves memory by its size, and no machine reserves more than one CPU.
+    # 256 pods leave less memory than 16 pods, but not less than the old formula, and reserve at most one CPU.
     many = resources_of(machine, version=NEW, max_pods=256, disk_gib=100)
     assert old.memory_kib <= many.memory_kib < new.memory_kib
     assert machine.vcpus * 1000 - many.milli_cpu <= 1000
@@ -59,7 +59,7 @@ def test_boot_disk_without_the_reservations_is_allocatable(disk_gib: int, want: 
 
 
 def test_disk_of_the_documented_example_has_the_documented_sizes() -> None:
-    """GKE's page on node sizes: a boot disk of 100 GB."""
+    """The example of a boot disk of 100 GB is on GKE's page about node sizes."""
     machine = find_machine("e2-standard-2")
     assert machine is not None
     found = resources_of(machine, version=OLD, max_pods=110, disk_gib=100)

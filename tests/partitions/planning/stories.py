@@ -149,7 +149,7 @@ class Story:
             self.answer(call)
 
     def answer(self, call: Call, failure: FailureKind | None = None, *, kept: str = "") -> None:
-        """Answer a call: execute it, or fail without effect, or do not send it for the reason `kept`."""
+        """Answer a call: execute it, let it fail without effect, or do not send it for the reason `kept`."""
         asked_at, self.now = self.now, self.now + timedelta(milliseconds=10)
         failed = Failure(kind=failure, message="no") if failure is not None else None
         reading = None
@@ -183,7 +183,7 @@ class Story:
         )
 
     def write(self, write: Write, failure: WriteFailure | None = None) -> None:
-        """Answer a write: execute it, or fail without effect."""
+        """Answer a write: execute it, or let it fail without effect."""
         self.now += timedelta(milliseconds=10)
         saved = None
         if failure is None and isinstance(write, SaveLedger):
@@ -236,7 +236,7 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story in which a pod has an entry and a partition in a state; None for no partition.
+    """Return a story in which a pod has an entry and a partition in `state`, or no partition if that is None.
 
     With `gone`, only the entry and the partition exist, and the pod does not.
     """

@@ -1,4 +1,4 @@
-"""Effects of thousands of pods, and of pods whose evaluation raises, on other pods."""
+"""Thousands of pods, or a pod whose evaluation raises an exception, do not affect other pods."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.partitions.planning.stories import Story, events_of, make_entry, make
 
 @pytest.mark.timeout(60)
 def test_decision_on_20000_pods_serves_the_oldest_and_limits_events() -> None:
-    """The time must not grow with the square of the number of pods, and later rounds emit the other Events."""
+    """The time must not grow with the square of the number of pods. Later rounds emit the other Events."""
     pods = [make_pod(f"p{number}", size=1 << number % 4, age_seconds=number) for number in range(20_000)]
     story = Story(pods=pods)
     story.read()
@@ -40,16 +40,16 @@ def test_decision_on_20000_pods_serves_the_oldest_and_limits_events() -> None:
     ids=["manifest", "chart"],
 )
 def test_memory_limit_covers_all_pods_of_the_largest_cluster(file: str, path: tuple[str | int, ...]) -> None:
-    """Pods with a scheduling gate cost nothing, so a tenant without a quota can create them up to that number."""
+    """Pods with a scheduling gate cost nothing, so a tenant without a quota can fill the cluster with them."""
     found: Any = yaml.safe_load((Path("deploy") / file).read_text(encoding="utf-8"))
     for step in path:
         found = found[step]
     limit = found["resources"]["limits"]["memory"]
     assert limit.endswith("Mi")
-    most_pods = 150_000  # Kubernetes' own limit of a cluster.
+    most_pods = 150_000  # Kubernetes' limit for a cluster.
     pod = make_pod("p" * 253, namespace="n" * 63, uid="u" * 36, resource_version="1" * 20)
-    # A process without pods takes 71 MiB; pages of lists, calls and files of the vipu command take less than that. A
-    # round takes half of the memory of the pods.
+    # A process without pods takes 71 MiB; pages of lists, calls and files of the vipu command take at most as
+    # much again. A round takes half of the memory of the pods.
     assert 2 * 71 + 1.5 * most_pods * size_of(pod) / 2**20 < int(limit.removesuffix("Mi"))
 
 

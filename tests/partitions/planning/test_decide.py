@@ -1,4 +1,4 @@
-"""Life of partitions, decision by decision: from a waiting pod to the removed partition."""
+"""Decisions in the life of a partition, from a waiting pod to the removed partition."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ from tests.partitions.planning.stories import (
 
 
 def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
-    """The entry is first, then the create and the gate. At the end the remove is first, then the entry."""
+    """The entry precedes the create, and the gate is removed last. The entry is removed after the partition."""
     story = Story(pods=[make_pod("a")])
     told = reasons(story.settle())
     assert "PartitionCreated" in told
@@ -48,7 +48,7 @@ def test_partition_is_created_for_a_pod_and_removed_after_its_end() -> None:
 
 @pytest.mark.parametrize("ipus", [64, None], ids=["known", "unknown"])
 def test_pod_rejected_by_an_empty_allocation_stops_delaying_other_pods(ipus: int | None) -> None:
-    """The allocation has fewer IPUs than the server reports, or their number is unknown."""
+    """The allocation has fewer usable IPUs than the server reports, or the server does not report their number."""
     old, younger = make_pod("old", size=32, age_seconds=1), make_pod("younger", size=4)
     story = Story(pods=[old, younger], servers={SERVER: (Allocation(name="a", ipus=ipus),)})
     tries = 0
@@ -82,7 +82,7 @@ def test_partition_is_removed_only_if_its_pod_no_longer_needs_it(fields: dict[st
 
 
 def test_pod_deleted_again_keeps_its_partition_for_the_new_grace_period() -> None:
-    """The kubelet may have received the deletion only now."""
+    """The new grace period counts, because the kubelet may have received only the second deletion."""
     pod = make_pod("a", gated=False, told_server=SERVER.address, deletion_deadline=NOW, deletion_grace_seconds=600.0)
     story = held(pod)
     story.settle(rounds=20, seconds=5)
@@ -94,7 +94,7 @@ def test_pod_deleted_again_keeps_its_partition_for_the_new_grace_period() -> Non
 
 
 def test_remove_that_the_live_check_prevents_is_retried_after_seconds() -> None:
-    """The cache may have lost the pod, so the remove names it for the live check, which is repeated after seconds."""
+    """The cache may have lost the pod, so a live check precedes the remove, and is repeated after seconds."""
     story = held(make_pod("a"), gone=True)
     story.read()
     (remove,) = story.wants(RemovePartition)
@@ -133,7 +133,7 @@ _ALIAS = Server(host="vipu.example", port=8090)
     "told", [SERVER, _ALIAS], ids=["annotation with the first name", "annotation with the second name"]
 )
 def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Server) -> None:
-    """The two readings of the one server may differ."""
+    """The controller reads the server once by each name, and the two readings may differ."""
     pod = make_pod("train", gated=False, told_server=told.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict.fromkeys((SERVER, _ALIAS), (Allocation(name="a", ipus=64),)))
     story.partitions = dict.fromkeys((SERVER.address, _ALIAS.address), story.at())
@@ -150,7 +150,7 @@ def test_server_with_two_names_keeps_the_partitions_of_existing_pods(told: Serve
 
 @pytest.mark.parametrize("lost", [False, True], ids=["", "the ledger is lost"])
 def test_late_partition_on_another_server_than_the_pods_is_removed(lost: bool) -> None:
-    """The pod's annotation names a partition on the other server."""
+    """The pod runs with the partition on OTHER, which its annotation names."""
     pod = make_pod("train", gated=False, told_server=OTHER.address, node="host-1", begun=True)
     story = Story(pods=[pod], servers=dict(BOTH))
     if not lost:
@@ -163,7 +163,7 @@ def test_late_partition_on_another_server_than_the_pods_is_removed(lost: bool) -
 
 
 def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
-    """The id of the partition and the pod's annotation have the old name."""
+    """The id of the partition and the pod's annotation still depend on the old name."""
     pod, waits = make_pod("train", gated=False, told_server="old:8090", node="host-1", begun=True), make_pod("waits")
     old = Server(host="old", port=8090)
     story = Story(pods=[pod, waits])
@@ -178,7 +178,7 @@ def test_renamed_server_keeps_the_partitions_of_running_pods() -> None:
 
 
 def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings() -> None:
-    """The entry would count against its namespace indefinitely. If the server returns, its partition is an orphan."""
+    """The entry would count against its namespace indefinitely. If the server returns, the partition is an orphan."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, node="host-1", begun=True)
     story = held(pod, servers={OTHER: (Allocation(name="a", ipus=64),)})
     told = events_of(story.settle(5))
@@ -211,7 +211,7 @@ def test_pod_with_two_entries_keeps_the_partition_in_its_annotation() -> None:
 
 
 def test_gate_is_kept_during_a_remove_of_the_partition() -> None:
-    """A partition that took too long may become active during its remove; its pod would start and lose it."""
+    """A partition that took too long may become active during its remove; without the gate, its pod would start."""
     pod = make_pod("train")
     story = held(pod, state=PartitionState.OTHER)
     story.read()

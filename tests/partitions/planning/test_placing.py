@@ -26,7 +26,7 @@ def _site(total: int | None = 16, *holders: tuple[int, float], **fields: Any) ->
 
 
 def _waits(name: str, size: int, deadline: float | None = None, sites: Any = (_A,), **fields: Any) -> Candidate:
-    """Return a waiting pod. The names are in the order of the queue."""
+    """Return a waiting pod. Tests choose names in the order of the queue."""
     pod = make_pod(name, size=size, active_deadline_seconds=deadline, grace_seconds=_GRACE_SECONDS, **fields)
     return Candidate(pod=pod, wait=Wait.QUEUE, why="", sites=sites)
 
@@ -65,7 +65,7 @@ _TO_END = (12, 1000.0)
                      id="lost partition delays no pod"),
         pytest.param([_site(None)], [_waits("a", 4), _waits("b", 4)], "a", id="unknown size, one pod at a time"),
         pytest.param([_site(None, trying=frozenset({"x"}))], [_waits("a", 4)], "", id="unknown size, one is tried"),
-        # The server rejects partitions although enough IPUs are free.
+        # In these cases, the server rejects partitions although enough IPUs are free.
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4, 860)], "b",
                      id="rejected, younger pod ends before the first one"),
         pytest.param([_site(16, (8, 1000), crowded_from=8)], [_waits("a", 8), _waits("b", 4)], "",
@@ -147,7 +147,7 @@ def test_pod_with_a_reservation_starts_at_its_shadow_time_at_the_latest(
 
 @given(st.lists(st.sampled_from([1, 2, 4, 8, 16]), min_size=1, max_size=25), st.randoms(use_true_random=False))
 def test_oldest_pod_without_deadlines_starts_before_younger_pods(sizes: list[int], random: Any) -> None:
-    """Younger pods arrive in every round. The oldest pod starts when the pods that run now have ended."""
+    """Younger pods arrive in every round. The oldest pod starts when the pods that run at the beginning have ended."""
     site = _site(16, *((size, inf) for size in sizes[:3] if size < 8))
     oldest = _waits("a", 16)
     while site.ours:

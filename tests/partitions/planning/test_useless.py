@@ -1,4 +1,4 @@
-"""Pods that hold or want IPUs which they cannot use, and pods whose reason to wait must be reported."""
+"""Pods that cannot use their IPUs do not block other pods, and pods that wait get the reason in an Event."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ from tests.partitions.planning.stories import (
 
 
 def test_pod_whose_selector_excludes_all_servers_releases_its_ipus() -> None:
-    """An Event of the pod has the reason why it waits."""
+    """An Event on the pod has the reason why the pod waits."""
     pod = make_pod("train", size=64, age_seconds=9)
     story = held(pod, make_pod("next", size=64))
     story.change(pod, servers=frozenset())
@@ -41,7 +41,7 @@ def test_pod_whose_selector_excludes_all_servers_releases_its_ipus() -> None:
 
 
 def test_pod_without_gate_keeps_its_partition_if_its_selector_excludes_it() -> None:
-    """The pod has a node, or its selector can no longer be changed."""
+    """Without a gate, the pod may already have a node, and its selector can no longer be changed."""
     pod = make_pod("train", gated=False, told_server=SERVER.address, servers=frozenset({OTHER.address}))
     story = held(pod, servers=dict(BOTH))
     assert reasons(story.settle()) == []
@@ -66,7 +66,7 @@ def _settle_without_server(story: Story, minutes: int) -> list[Plan]:
 
 
 def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit() -> None:
-    """While it waits, the pod does not use its namespace's limit. After the server's return it gets its partition."""
+    """A waiting pod does not count against the limit of its namespace. When the server is back, it gets a partition."""
     story, pod = _away(servers=frozenset({SERVER.address}), size=16)
     story.pods.append(make_pod("next", size=16))
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
@@ -113,7 +113,7 @@ def _carry_out(story: Story, hours: float, refuses: Callable[[Call], bool]) -> l
 
 @pytest.mark.parametrize("misplaced", [False, True])
 def test_pod_whose_unusable_partition_cannot_be_removed_gets_another_one(misplaced: bool) -> None:
-    """The pod does not wait for that server, and an Event has the server's message."""
+    """The pod does not wait for the failing server, and an Event has the server's message."""
     pod = make_pod("train")
     story = held(pod, state=None, servers=dict(BOTH))
     story.put(make_partition(pod, PartitionState.ACTIVE if misplaced else PartitionState.ERROR))
@@ -141,7 +141,7 @@ def test_stray_of_a_pod_that_has_an_entry_is_not_recorded() -> None:
 
 
 def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
-    """The server is unknown by its old name, and the pod's node reaches no other server."""
+    """The settings no longer have the old name of the server, and the pod's node reaches no other server."""
     renamed = Server(host="vipu-new", port=8090)
     pod = make_pod("train", gated=False, told_server=SERVER.address, begun=True, node="host-1")
     story = held(pod, state=None, servers={each: (Allocation(name="a", ipus=64),) for each in (renamed, OTHER)})
@@ -154,7 +154,7 @@ def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
 
 @pytest.mark.parametrize("other", [None, "b"], ids=["no place", "another allocation"])
 def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str | None) -> None:
-    """Another allocation of the same server is used if there is one, because it has the same nodes."""
+    """The pod uses another allocation of the same server if there is one, because the same nodes reach it."""
     lost = make_pod("lost", size=16, age_seconds=9, gated=False, told_server=SERVER.address, node="host-1", begun=True)
     allocations = (Allocation(name="a", ipus=64), *([Allocation(name=other, ipus=64)] if other else []))
     story = Story(pods=[lost, make_pod("next", size=32)], servers={SERVER: allocations})
@@ -170,7 +170,7 @@ def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str
 
 
 def test_pod_rejected_by_an_empty_allocation_does_not_delay_later_pods() -> None:
-    """Untried pods of that size, which wait behind it, do not delay the others either."""
+    """Pods of the same size that wait behind the rejected pod do not delay smaller pods either."""
     never, behind = make_pod("never", size=32, age_seconds=9), make_pod("behind", size=32, age_seconds=8)
     story = Story(pods=[never, behind], servers={SERVER: (Allocation(name="a", ipus=64),)})
     refuses = lambda call: isinstance(call, CreatePartition) and call.request.size == 32  # noqa: E731
@@ -201,7 +201,7 @@ def test_stray_of_another_size_than_its_pod_requests_is_recreated() -> None:
 
 
 def test_pod_gets_an_event_if_the_ledger_is_full() -> None:
-    """The reason is not a lack of IPUs: enough of them are free."""
+    """The Event must not report a lack of IPUs, because enough IPUs are free."""
     story = Story(pods=[make_pod("train")])
     story.record(unreadable={"x": "y" * MOST_CHARACTERS})
     story.read()
@@ -228,7 +228,7 @@ def test_pod_gets_an_event_if_writes_of_the_ledger_are_rejected() -> None:
 def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
     namespace: str, size: int, want: set[str]
 ) -> None:
-    """The waiting pod can use only the other server, which has free IPUs, but the limit of the namespace is used."""
+    """The other server, which the waiting pod can use, has free IPUs, but the pod without a node uses up the limit."""
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
     other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
     settings = PartitionSettings(servers=(), unscheduled_seconds=60, namespace_limits=(("*", 32),))

@@ -17,7 +17,7 @@ from tests.partitions.simulation.process import own
 from tests.partitions.simulation.servers import VipuServer
 from tests.support.simulations.stage import Stage
 
-#: Maximum age in seconds of the reading on which a gate is removed.
+#: Maximum age in seconds of a reading that shows an active partition when its pod's gate is removed.
 _SEEN_SECONDS = 150.0
 #: Maximum lifetime in seconds of a partition after its pod has ended, and after the last fault.
 OUTLIVES_SECONDS = 600.0
@@ -49,7 +49,7 @@ class Checks:
     # --- pods and their partitions
 
     def _open(self, pod: Pod, gate: OpenGate) -> None:
-        """A gate is removed only if the pod's own partition is active."""
+        """Check that a gate is removed only if the pod's own partition is active."""
         if gate.partition_id != names.partition_id(CLUSTER, pod.uid, gate.server.address):
             self.stage.violate(f"pod {pod.name} is told of partition {gate.partition_id}, which is not its own")
         other = self.kube.pods.get(self.handed.get(gate.partition_id, pod.uid))
@@ -65,19 +65,19 @@ class Checks:
         self._has_its_partition(pod.name, gate.partition_id, gate.server.address, "its gate is opened")
 
     def _take_back(self, pod: Pod) -> None:
-        """Check that a partition is removed only from a pod that cannot have started."""
+        """Check that only a pod that cannot have started is released."""
         if pod.node or pod.gated:
             self.stage.violate(f"the partition of pod {pod.name} is taken back, and it is on {pod.node or 'its way'}")
 
     def _is_served(self, pod: Pod) -> bool:
-        """Return the answer of the REST API. A pod whose gate was removed by hand does not ask."""
+        """Return whether the REST API serves a pod. A pod whose gate was removed by hand does not ask it."""
         if not pod.told_server:
             return True
         server = self.servers[pod.told_server]
         return not server.is_down and server.is_active(pod.told_partition)
 
     def _start(self, pod: Pod) -> None:
-        # The partition of a pod that had no node for long may be lost to a fault; its init container waits for it.
+        # A fault may remove the partition of a pod that gets its node late; the init container waits for a new one.
         late = pod.uid in self.kube.late and self._was_robbed(pod)
         if pod.told_server and self.kube.needs(pod) and not late:
             self._has_its_partition(pod.name, pod.told_partition, pod.told_server, "it starts")
@@ -108,11 +108,11 @@ class Checks:
             return
         if not call.unused:
             self.stage.violate(f"partition {call.id} is removed under pod {pod.name}")
-        # A late remove was sent before the pod got the partition, and hits a newer one with the same id.
+        # The remove was sent before the pod got the partition, and arrives late: it is a fault, not a violation.
         server.robbed[call.id] = self.stage.agenda.now
 
     def _tries(self, partition_id: str) -> None:
-        """A create is not repeated too often."""
+        """Check that a create is not repeated too often."""
         now = self.stage.agenda.now
         tries = [at for at in self.tries.get(partition_id, []) if at > now - 60.0] + [now]
         self.tries[partition_id] = tries
@@ -122,7 +122,7 @@ class Checks:
     # --- the ledger
 
     def _save(self, ledger: Ledger) -> None:
-        """Each entry has the id of its pod."""
+        """Check that the id of each entry belongs to its pod."""
         self.recorded |= {entry.id for entry in ledger.entries}
         for entry in ledger.entries:
             if names.owner_of(entry.id) != names.owner_id(CLUSTER, entry.pod_uid):
@@ -139,7 +139,7 @@ class Checks:
     # --- at the end
 
     def outlived(self, since: float) -> None:
-        """No partition outlives its pod by more than OUTLIVES_SECONDS, counted from `since` at the earliest."""
+        """Check that no partition outlives its pod by more than OUTLIVES_SECONDS, counted from `since` or later."""
         now = self.stage.agenda.now
         for server in self.servers.values():
             for partition_id in server.partitions():
@@ -156,7 +156,7 @@ class Checks:
                     self.stage.violate(f"partition {partition_id} has outlived its pod by {age:.0f} s")
 
     def none_waits_for_a_server(self, since: float) -> None:
-        """After `stuck_seconds`, counted from `since` at the earliest, a failed server has no entries of gated pods."""
+        """Check that a server that failed `stuck_seconds` ago, or at `since`, has no entries of gated pods."""
         for entry in self.kube.read_ledger().entries:
             server, pod = self.servers[entry.server], self.kube.pods.get(entry.pod_uid)
             down = self.stage.agenda.now - max(since, server.down_at)
@@ -165,7 +165,7 @@ class Checks:
                 self.stage.violate(f"{entry.pod} has a place on {entry.server}, which is down for {down:.0f} s")
 
     def nothing_left(self) -> None:
-        """No partition or entry of this cluster is left."""
+        """Check that no partition or entry of this cluster is left."""
         for address, server in self.servers.items():
             left = [each for each in server.partitions() if own(each)]
             if left:

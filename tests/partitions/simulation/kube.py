@@ -29,11 +29,11 @@ class Declined(Exception):  # noqa: N818 - an answer, not a failure
 
 @dataclass
 class Cache:
-    """View of one process: unfinished pods, with a delay."""
+    """Watch cache of one process: the unfinished pods, with a delay."""
 
     pods: dict[str, Pod]
     on_change: Callable[[], None]
-    #: Whether the connection is lost without being noticed.
+    #: Whether the connection is lost, which the process does not notice.
     frozen: bool = False
 
 
@@ -67,7 +67,7 @@ class Kube:
     # --- pods
 
     def create(self, *, size: int, seconds: float, **fields: Any) -> Pod:
-        """Create a pod that runs for a time."""
+        """Create a pod that runs for `seconds` after it has started."""
         self._count += 1
         now = self.stage.wall().replace(microsecond=0)
         defaults: dict[str, Any] = {"namespace": "team", "name": f"p{self._count}", "injected": True, "gated": True}
@@ -115,7 +115,7 @@ class Kube:
         return deadline is None or self.stage.wall() < deadline + timedelta(seconds=past_grace_seconds)
 
     def by_partition(self, partition_id: str) -> Pod | None:
-        """Return the pod that the id belongs to."""
+        """Return the pod that the partition id belongs to, None if it does not exist."""
         owner = names.owner_of(partition_id)
         return next((pod for uid, pod in self.pods.items() if names.owner_id(CLUSTER, uid) == owner), None)
 
@@ -222,7 +222,7 @@ class Kube:
         return saved
 
     def write_ledger(self, data: dict[str, str] | None) -> None:
-        """Replace the data of the ConfigMap with anything."""
+        """Replace the data of the ConfigMap, as a user may; None deletes the ConfigMap."""
         self._version += 1
         self.data = data
         self._ledger_version = str(self._version) if data is not None else ""
@@ -233,7 +233,7 @@ class Kube:
         if pod is None or pod.resource_version != gate.pod.resource_version:
             raise Declined(WriteFailure.CONFLICT)
         if pod.servers is not None and gate.server.address not in pod.servers:
-            # A node selector can be added to a pod, but not changed.
+            # The selector of the pod excludes the server, and the API server allows no change of a selector.
             raise Declined(WriteFailure.CONFLICT)
         self.on_open(pod, gate)
         self.change(pod.uid, gated=False, told_server=gate.server.address, told_partition=gate.partition_id)

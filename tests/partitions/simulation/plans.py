@@ -1,4 +1,4 @@
-"""Invariants of plans: no IPUs are assigned twice, and no pod delays an older one.
+"""Invariants of plans: no IPUs are assigned twice, and no pod delays an older pod.
 
 The checks use as little of the tested code as possible.
 """
@@ -33,7 +33,7 @@ _NOTHING_SECONDS = 1.0
 def faults_of(
     snapshot: Snapshot, plan: Plan, settings: PartitionSettings, *, tells_sizes: Mapping[str, bool]
 ) -> Iterator[str]:
-    """Yield the mistakes of a plan. `tells_sizes` has by server whether it reports the sizes of allocations."""
+    """Yield the mistakes of a plan. `tells_sizes` says by address which servers report the sizes of allocations."""
     for fault in plan.faults:
         yield f"{fault.subject}: {fault.error}"
     failing = {view.server.address for view in snapshot.servers if view.failure is not None or view.reading is None}
@@ -68,7 +68,7 @@ class _Placement:
         self.views = [
             view
             for view in self.snapshot.servers
-            # After the clock was set back, the age of a reading from the future is unknown.
+            # After the clock was set back, a reading may be from the future: its age is unknown, so it is left out.
             if view.reading is not None and view.failure is None and view.reading.asked_at.timestamp() <= self.now
         ]
 
@@ -92,7 +92,7 @@ class _Placement:
             yield from self._passing(head, younger)
 
     def _too_much(self, placed: list[Entry]) -> Iterator[str]:
-        """No allocation is assigned twice; if entries recorded again exceed it, nothing else is placed there."""
+        """Yield allocations with more IPUs assigned than they have, unless only entries recorded again exceed them."""
         taken: Counter[Site] = Counter()
         for entry in self.save.entries:
             taken[entry.server, entry.allocation] += entry.size
@@ -116,7 +116,7 @@ class _Placement:
                 yield f"namespace {namespace} has {used} IPUs, and may have {limit}"
 
     def _room_of_those_tried_again(self, placed: list[Entry]) -> Iterator[str]:
-        """No pod is placed in an allocation where a rejected pod is retried, before the server has answered."""
+        """Yield pods placed in an allocation where a rejected pod is retried, before the server has answered."""
         listed = {(view.server.address, each.id) for view in self.views for each in _partitions(view)}
         for entry in self.save.entries:
             known = self.plan.memory.partitions.get(entry.id)
@@ -128,7 +128,7 @@ class _Placement:
             if (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
                 continue
             if pod.told_partition:
-                # A pod that has lost its partition delays no others.
+                # A pod that has lost its partition delays no other pods.
                 continue
             after = [
                 each
@@ -157,7 +157,7 @@ class _Placement:
         return next((pod for pod in sorted(waiting, key=_order) if not self._is_refused(pod)), None)
 
     def _is_refused(self, pod: Pod) -> bool:
-        """Return whether a pod delays no others, because its creates failed in all allocations that it may use."""
+        """Return whether creates of a pod failed in all allocations that it may use, so that it delays no other pod."""
         refused = self._refused(pod)
         return bool(refused) and not self._sites(pod).keys() - refused
 
@@ -192,7 +192,7 @@ class _Placement:
         return large and not possible
 
     def _strange_ipus(self, view: ServerView, allocation: Allocation) -> int:
-        """Return the IPUs of partitions that may be in an allocation, and that the controller does not remove."""
+        """Return the IPUs of partitions that may be in an allocation and that the controller will not remove."""
         unreadable = self.save.before.unreadable
         here = self._entries_at((view.server.address, allocation.name))
         return sum(each.size for each in here if self._stays(each)) + sum(
@@ -207,7 +207,7 @@ class _Placement:
         return known is not None and known.removing is not None and known.removing.failures >= _MOST_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
-        """The oldest waiting pod can start by deadlines as early as without the younger pods that are placed now."""
+        """Yield younger pods that are placed now although the deadlines show that they delay the oldest waiting pod."""
         sites = {
             site: each
             for site, each in self._sites(head).items()
@@ -215,7 +215,7 @@ class _Placement:
         }
         passing = {site: [each for each in younger if (each.server, each.allocation) == site] for site in sites}
         before = {site: self._start(head, each, site, without=passing[site]) for site, each in sites.items()}
-        # Without deadlines, a pod that was rejected for long delays others only for `crowded_seconds`.
+        # If no deadline is known, a rejected pod delays other pods only for `crowded_seconds`.
         since = self.now - self.settings.crowded_seconds
         for site in sites:
             if before[site] == inf and any(r.since.timestamp() <= since for r in self._crowding(head, site)):
@@ -240,9 +240,9 @@ class _Placement:
         )
 
     def _start(self, head: Pod, allocation: Allocation, site: Site, *, without: Sequence[Entry] = ()) -> float:
-        """Return the seconds until a pod can start in an allocation by deadlines.
+        """Return the seconds after which deadlines have freed enough IPUs of an allocation for a pod.
 
-        If its partition was rejected there, this is not before the end of the first partition in the allocation.
+        If its partition was rejected there, the pod does not start before the first partition in the allocation ends.
         """
         holders = [each for each in self._entries_at(site) if each not in without]
         free = (allocation.ipus or 0) - sum(each.size for each in self._not_recorded(site[0], allocation))
@@ -302,13 +302,13 @@ class _Placement:
         rest = self._rest(entry, pod, pod.active_deadline_seconds)
         grace = self._longest(pod) - pod.active_deadline_seconds
         if rest <= -grace:
-            # A pod that should have ended long ago may never end.
+            # A pod that has not ended after its deadline and grace period may never end.
             return inf
         passes = entry.id in self.new and _order(head) < _order(pod)
         return max(0.001, rest + grace if passes else rest)
 
     def _stays(self, entry: Entry) -> bool:
-        """Return whether the partition cannot be removed, and its pod, if it exists, waits for another one."""
+        """Return whether the partition of an entry cannot be removed, although its pod is gone or waits for another."""
         known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
         if known is None or known.removing is None or known.kept or known.removing.failures < _MOST_REMOVES:
             return False
@@ -317,7 +317,7 @@ class _Placement:
     def _rest(self, entry: Entry, pod: Pod, deadline_seconds: float) -> float:
         """Return the seconds left of a deadline. A pod that is placed now starts now, even without a gate."""
         since = entry.recorded_at.timestamp()
-        # The start time is from another clock, which may be ahead.
+        # The start time is from the kubelet's clock: if that is ahead, the time of the entry is used.
         if pod.started_at is not None and pod.started_at.timestamp() <= self.now and entry.id not in self.new:
             since = pod.started_at.timestamp()
         return deadline_seconds - max(0.0, self.now - since)

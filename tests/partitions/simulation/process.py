@@ -36,7 +36,7 @@ from tests.support.simulations.stage import Stage
 _LONGEST_PAUSE_SECONDS = 30.0
 _ROUND_GAP_SECONDS = 0.05
 _LEDGER_SECONDS = 60.0
-#: Computed once, because a planted bug may change `id_prefix`.
+#: Prefix of partition ids of this cluster; computed once, because a planted bug may change `id_prefix`.
 _OWN_PREFIX = names.id_prefix(CLUSTER)
 _BAD_ANSWERS = (
     FailureKind.UNAVAILABLE,
@@ -49,7 +49,7 @@ _BAD_ANSWERS = (
 
 
 class Process:
-    """Runs until it is killed. The next process starts with an empty memory."""
+    """A controller process, which runs until it is killed. The next process starts with an empty memory."""
 
     def __init__(
         self, stage: Stage, kube: Kube, servers: Mapping[str, VipuServer], settings: PartitionSettings
@@ -74,7 +74,7 @@ class Process:
         self.wake()
 
     def kill(self) -> None:
-        """Stop at once: requests that were sent take effect, and the memory is lost."""
+        """Stop immediately: requests that were sent take effect, and the memory is lost."""
         self.alive = False
         if self.cache in self.kube.caches:
             self.kube.caches.remove(self.cache)
@@ -108,7 +108,7 @@ class Process:
         while self.answers:
             self._fold(self.answers.pop(0), now)
         if self._ledger is None or self.stage.agenda.now - self._ledger_read_at > _LEDGER_SECONDS:
-            # Read the ledger also at intervals, because a user may have repaired it by hand.
+            # The ledger is read again every 60 s, because a user may have repaired it by hand.
             self._ledger, self._ledger_read_at = self.kube.read_ledger(), self.stage.agenda.now
         snapshot = self._snapshot()
         plan = deciding.decide(snapshot, self.memory, self.settings, now)
@@ -198,7 +198,7 @@ class Process:
         self.stage.after(self._latency(), lambda: self._arrive(call, asked_at, fate))
 
     def _arrive(self, call: Call, asked_at: datetime, fate: str) -> None:
-        """Deliver a request, even if its process has been killed in between."""
+        """Deliver a request, even if its process was killed after sending it."""
         if fate == "before":
             self._done(call, asked_at, None, _lost(call))
         elif fate == "bad":
@@ -228,7 +228,7 @@ class Process:
             self.wake()
 
     def _kept(self, call: RemovePartition) -> str:
-        """Return why the live check before a remove keeps a partition; empty if it does not."""
+        """Return the reason why the live check keeps a partition; empty if the partition may be removed."""
         if call.pod is None:
             pod = self.kube.by_partition(call.id)
         else:
@@ -274,5 +274,5 @@ def _lost(call: Call) -> Failure:
 
 
 def own(partition_id: str) -> bool:
-    """Return whether a partition is of this cluster."""
+    """Return whether a partition belongs to this cluster."""
     return partition_id.startswith(_OWN_PREFIX)

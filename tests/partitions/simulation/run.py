@@ -24,7 +24,7 @@ from tests.support.simulations.stage import Stage
 #: Maximum time in seconds after the last fault until all pods have been served and have ended.
 SERVED_WITHIN_SECONDS = 7200.0
 _QUIET_SECONDS = 600.0
-#: Maximum number of reads of a server in `_QUIET_SECONDS`: it is read once a minute, and nothing else happens.
+#: Maximum number of reads of a server in `_QUIET_SECONDS`: an idle controller reads each server once a minute.
 _MOST_READS = 13
 #: Maximum CPU time of a run in seconds; a normal run takes 0.1 s, so a longer one is an endless loop.
 _CPU_SECONDS = 20.0
@@ -101,7 +101,7 @@ class Run:
     # --- the run
 
     def run(self) -> dict[str, float]:
-        """Run; return the time to serve all pods, and the longest time of a partition without pod. Raises Violated."""
+        """Run; return the time to serve all pods, and the maximum time of a partition without pod. Raises Violated."""
         stage = self.stage
         stage.often(self.storm_seconds / 10, self._somebody)
         stage.often(self.storm_seconds / stage.rng.choice((3, 12, 40)), self._something)
@@ -114,7 +114,7 @@ class Run:
             self.checks.outlived(began)
             self.checks.none_waits_for_a_server(began)
             if self.kube.pods.keys() <= self.kube.homeless:
-                # Only pods without a node are left. They get nodes, so that they can end.
+                # Only pods without a node are left, which get nodes here so that they can end.
                 for uid in list(self.kube.pods):
                     self.kube.make_room(uid)
             late = [pod for pod in self.kube.pods.values() if self._can_be_served_now(pod)]
@@ -176,7 +176,7 @@ class Run:
         up = {address: each for address, each in self.servers.items() if not each.is_down}
         told = [each for each in self.kube.pods.values() if each.told_server and each.told_server not in up]
         if self.settings.namespace_limits and any(each.namespace == pod.namespace for each in told):
-            # Partitions on servers that are down may use up the limit of the pod's namespace.
+            # The pod may have to wait: partitions on servers that are down count against the limit of its namespace.
             return False
         return pod.uid not in self.kube.homeless and self._can_be_served(pod, up)
 
@@ -240,7 +240,7 @@ class Run:
     def _narrow(self, uid: str) -> None:
         """Add a node selector to a pod, which is allowed while it has its gate."""
         pod = self.kube.pods.get(uid)
-        # Only during the faults: `_calm` ends them, and deletes pods that no server can serve.
+        # Only during the faults: `_calm` deletes the pods that no server can serve, and none may be added later.
         if pod is not None and pod.gated and self.stage.stormy:
             chosen = self.stage.rng.choice(sorted(pod.servers if pod.servers is not None else self.servers))
             self.stage.fault("pod narrowed", f"{pod.name} to {chosen}")
@@ -255,7 +255,7 @@ class Run:
             stage.fault("killed", "")
             self._restart(rng.choice(self.processes))
         elif chosen == 1 and self.processes:
-            # The process still leads by its own view, and sees no changes.
+            # The old process still believes that it leads, and its cache shows no changes.
             stage.fault("two leaders", "")
             stale = rng.choice(self.processes)
             stale.cache.frozen = True
@@ -303,7 +303,7 @@ class Run:
                     server.world.vanish(each)
 
     def _retire(self, process: Process) -> None:
-        # Until now, each leader may have written entries that the other has not read.
+        # Until now, each of the two leaders may have written entries that the other one has not read.
         self.checks.tampered_at = self.stage.agenda.now
         process.kill()
         if process in self.processes:
@@ -311,7 +311,7 @@ class Run:
         self._lead()
 
     def _tamper(self) -> None:
-        """Write an invalid ledger, or lose its contents."""
+        """Replace the ledger with invalid data, or delete its entries."""
         rng, data = self.stage.rng, dict(self.kube.data or {})
         kind = rng.randrange(4)
         self.stage.fault("ledger tampered with", str(kind))
@@ -340,7 +340,7 @@ class Run:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed with a planted bug, if given, and return its outcome."""
+    """Run one seed, with a planted bug if `bug` is set; return the outcome."""
     run = Run(seed, recording=recording)
     with planted(BUGS, bug):
         return outcome_of(run.run, run.stage, cpu_seconds=_CPU_SECONDS)

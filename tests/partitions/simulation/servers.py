@@ -37,7 +37,7 @@ class VipuServer:
         self.stage, self.server = stage, server
         self.world = World(settings, clock=stage.wall, rng=random.Random(stage.rng.random()))
         self.tells_sizes = tells_sizes
-        #: Called when a change takes effect.
+        #: Called when a request takes effect.
         self.on_change: Callable[[Call], None] = lambda _call: None
         #: Times at which a fault took a partition from its pod, by id.
         self.robbed: dict[str, float] = {}
@@ -128,12 +128,12 @@ class VipuServer:
         self.world.restart(keeps_partitions=keeps_partitions, down_seconds=down_seconds)
 
     def vanish(self, partition_id: str) -> None:
-        """Delete a partition without the controller."""
+        """Delete a partition behind the controller's back, as a user may."""
         self._rob(partition_id)
         self.world.vanish(partition_id)
 
     def spoil(self, partition_id: str) -> None:
-        """Break a partition."""
+        """Set a partition to an error state."""
         self._rob(partition_id)
         self.world.spoil(partition_id)
 

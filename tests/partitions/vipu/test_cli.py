@@ -39,7 +39,7 @@ USERS = {
     "them": {"key": "key-of-others", "allocations": ["small", "theirs"]},
 }
 _FAULTY, _CREATES = 0.4, 0.6
-#: Faults that the last test injects.
+#: Faults that the last test injects into the simulated server.
 _FAULTS = (
     Fault(kind=FaultKind.REFUSED, grpc_code="Aborted", message="later"),
     Fault(kind=FaultKind.REFUSED, grpc_code="", message="the hamster is tired"),
@@ -54,7 +54,7 @@ _FAULTS = (
 
 
 class InThisProcess(Runner):
-    """Runs the simulated command in the test process."""
+    """A runner that runs the simulated command in the test process."""
 
     def run(
         self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
@@ -67,7 +67,7 @@ class InThisProcess(Runner):
 
 
 class Says(Runner):
-    """Runs nothing, and returns a given output."""
+    """A runner that starts no program and returns a given output."""
 
     def __init__(self, code: int | None, stdout: str = "", stderr: str = "", cause: str = "") -> None:
         super().__init__()
@@ -114,7 +114,7 @@ def secret(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def ground(executable: Path, secret: Path) -> Iterator[Ground]:
-    """An adapter to a server in secure mode whose creates take no time."""
+    """An adapter and its server in secure mode, on which creates and removes take no time."""
     server = VipuSettings(allocations=ALLOCATIONS, users=USERS, secure=True, create_seconds=0, remove_seconds=0)
     with VipuSimulator(server, rng=random.Random(1)) as simulator:
         vipu = VipuCommand(host=simulator.host, port=simulator.port, command=str(executable), credentials=secret)
@@ -143,7 +143,7 @@ def _request(name: str = "p1", size: int = 1, allocation: str = "ours") -> Parti
 
 
 def _processes(marker: str) -> list[str]:
-    """Return the command lines and environments of all processes that contain the marker in one of them."""
+    """Return the command line and environment of each process that has the marker in either."""
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdecimal():
@@ -211,7 +211,7 @@ def test_access_key_is_in_no_argument_environment_log_or_exception(
     thread.join()
     assert answers[0].failure.kind is FailureKind.UNKNOWN_OUTCOME
     assert not Path(config).exists()
-    # If a command prints the key, the error does not contain it.
+    # Even if a command prints the key, the error does not contain the key.
     for runner in (Says(0, f"bad key {KEY}\n"), Says(1, "", f"bad key {KEY}\n")):
         vipu = ground.with_(runner=runner)
         for call in (vipu.list_partitions, lambda vipu=vipu: vipu.create_partition(_request())):
@@ -296,7 +296,7 @@ def test_ipus_are_unknown_if_they_cannot_be_counted(quick: Ground) -> None:
     assert [item.ipus for item in quick.vipu.list_allocations()] == [None, None]
 
 
-def test_version_without_allocations_lists_one_without_a_name(quick: Ground) -> None:
+def test_vipu_version_without_allocations_lists_one_without_a_name(quick: Ground) -> None:
     fault = Fault(kind=FaultKind.REFUSED, grpc_code="Unimplemented", message="no", method=LIST_ALLOCATIONS)
     quick.simulator.inject(fault)
     assert quick.vipu.list_allocations() == (Allocation(name=""),)

@@ -48,7 +48,7 @@ def test_large_output_on_both_streams_is_read_completely(tmp_path: Path) -> None
 
 
 def test_output_is_not_written_to_the_file_system(tmp_path: Path) -> None:
-    """On a full file system, a truncated list would look complete: few programs report that they could not write."""
+    """On a full file system, a truncated list would look complete, because few programs report failed writes."""
     assert int(_run(Runner(), tmp_path, "stat -L -c %d /proc/self/fd/1").stdout) != tmp_path.stat().st_dev
 
 
@@ -91,7 +91,7 @@ def test_close_kills_running_programs_and_prevents_new_ones(tmp_path: Path) -> N
 
 
 def test_close_does_not_kill_ended_programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The PID may belong to another process by then."""
+    """After the end of a program, its PID may belong to another process."""
     runner = Runner()
     _run(runner, tmp_path, "true")
     killed: list[int] = []

@@ -15,7 +15,7 @@ from provisioner.partitions.vipu import tables
 from provisioner.partitions.vipu.records import Allocation, Partition, PartitionState
 from provisioner.partitions.vipu.tables import TableError
 
-#: Hypothesis records each of the many choices that a table is drawn from, which takes time.
+#: Drawing a table takes many choices, each of which Hypothesis records, so examples take long.
 pytestmark = pytest.mark.timeout(20)
 NAMES = st.text("abcdefghijklmnopqrstuvwxyz0123456789-_.", min_size=1, max_size=12)
 CELLS = st.text("abAB01 ()/é-", max_size=9).map(str.strip)
@@ -73,7 +73,7 @@ def _drawn(draw: st.DrawFn, cells: Mapping[str, Sequence[str]], unknown: Sequenc
         columns[name] = draw(st.lists(CELLS, min_size=count, max_size=count))
     names = draw(st.permutations(list(columns)))
     rows = [[columns[name][number] for name in names] for number in range(count)]
-    # A row without content looks like an empty line, and a row of dashes looks like a rule.
+    # No row may be empty or consist of dashes, because it would look like an empty line or a rule.
     shown = [row for row in rows if any(cell.strip("-=+ ") for cell in row)]
     assert len(shown) == len(rows)
     return draw(LAYOUTS).draw(names, rows)
@@ -223,7 +223,7 @@ _ATTRIBUTES = " Agent | IPU | Attribute"
         (" Allocation ID | Agents", [" a b | ag0"], "line 3 has no id of an allocation"),
         (" Allocation ID | Agents", [" a | ag0", " a | ag1"], "line 4 has allocation a a second time"),
         (" Allocation ID | Agents", [" a | ag0", "   | "], "line 4 has no id of an allocation"),
-        # A row without an id that has more than agents continues no other row.
+        # A row without an id continues the row above only if it has agents and nothing else.
         (" Allocation | Agents | Cluster", [" a | ag0 | c", "   | ag1 | c"], "line 4 has no id of an allocation"),
         (_ATTRIBUTES, ["     | 0   | clock"], "line 3 has no agent"),
         (_ATTRIBUTES, [" ag0 |     | clock"], "line 3 has no IPU"),

@@ -1,4 +1,4 @@
-"""Fixtures: a Compute Engine in memory, on a fake clock."""
+"""Fixtures: a simulated Compute Engine in memory, on a fake clock."""
 
 from __future__ import annotations
 

@@ -33,7 +33,7 @@ T = compute_v1.types
     ],
 )
 def test_states_are_values_of_googles_enums(values: Iterable[str], known: type[Enum]) -> None:
-    """Otherwise Google's library would fail on them."""
+    """Google's library would fail on an unknown state."""
     assert {str(value) for value in values} <= {item.name for item in known}
 
 

@@ -72,7 +72,7 @@ def test_invalid_group_is_rejected_and_not_created(compute: Compute, body: Any, 
 def test_unusable_reservation_is_the_error_of_a_waiting_slice(
     make_compute: MakeCompute, reservations: Any, code: str, text: str
 ) -> None:
-    """A reservation-bound slice waits until the reservation can be used."""
+    """A reservation-bound slice waits until its reservation can be used, and reports the error in the meantime."""
     compute = make_compute(reservations=reservations)
     compute.slice(model="RESERVATION_BOUND")
     compute.pass_seconds(20)

@@ -93,7 +93,7 @@ def test_invalid_template_is_rejected_and_not_created(compute: Compute, changes:
 
 @pytest.mark.parametrize("path", [f"{POLICIES}/policy", f"{TEMPLATES}/template"])
 def test_policy_or_template_used_by_a_group_is_not_deleted(compute: Compute, path: str) -> None:
-    """A group uses them until its own delete has ended."""
+    """A group uses its policy and template until the delete of the group has ended."""
     compute.slice()
     status, answer = compute("DELETE", path)
     assert (status, answer["error"]["errors"][0]["reason"]) == (400, "resourceInUseByAnotherResource")

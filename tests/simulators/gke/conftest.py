@@ -1,4 +1,4 @@
-"""Fixtures: models on a fake clock."""
+"""Fixtures: simulated GKE models on a fake clock."""
 
 from __future__ import annotations
 

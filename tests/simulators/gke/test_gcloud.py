@@ -52,8 +52,8 @@ class Slice:
         }
 
 
-# Without --num-nodes, gcloud derives the node count from the topology. It sends a type only if it is given; GKE derives
-# COMPACT.
+# Without --num-nodes, gcloud derives the node count from the topology. It sends a placement type only if one is given;
+# GKE derives COMPACT.
 _SLICES = {
     "v3": Slice(machine_type="ct3p-hightpu-4t", hosts=4, placement={"tpuTopology": "4x4"}),
     "v4": Slice(machine_type="ct4p-hightpu-4t", hosts=2, placement={"tpuTopology": "2x2x2"}),
@@ -96,7 +96,7 @@ def gke() -> Iterator[Simulator]:
 
 
 def test_requests_cover_every_generation_of_the_catalogue() -> None:
-    """A new generation must also be tested with gcloud."""
+    """A generation that is added to the catalogue also needs a request here."""
     assert {accelerator.generation for accelerator in ACCELERATORS.values()} == set(_SLICES)
 
 

@@ -32,7 +32,7 @@ def status(world: World, pool: str = "slice") -> str:
 def test_autoscaler_adds_no_nodes_to_a_pool_with_a_taint_no_pod_tolerates(
     make_world: MakeWorld, clock: FakeClock, key: str, effect: str, nodes: int
 ) -> None:
-    """New nodes would fit no pod, regardless of the time that pods wait."""
+    """New nodes would fit no pod, regardless of how long pods wait."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     body = empty_pool()
     taint = {"key": key, "value": "true", "effect": effect}
@@ -45,7 +45,7 @@ def test_autoscaler_adds_no_nodes_to_a_pool_with_a_taint_no_pod_tolerates(
 def test_empty_flex_start_pool_gets_nodes_when_all_capacity_faults_are_cleared(
     make_world: MakeWorld, clock: FakeClock, kind: FaultKind
 ) -> None:
-    """Without capacity it is RUNNING without nodes, even if the count of the fault is used up."""
+    """Without capacity, the pool is RUNNING without nodes, even if the count of the fault is used up."""
     world = make_world(create_seconds=1, scale_up_seconds=10)
     first = world.faults.add(Fault(kind=kind, capacity="flex-start", count=1))
     world.create_pool(CLUSTER, empty_pool())

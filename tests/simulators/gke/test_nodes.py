@@ -21,7 +21,7 @@ FAST = SimulatorSettings(create_seconds=0.2, delete_seconds=0.1, node_stagger_se
 
 @pytest.fixture
 def kube(monkeypatch: pytest.MonkeyPatch) -> FakeKube:
-    """The cluster of the kubeconfig."""
+    """An API server in memory that the simulator uses as the cluster of its kubeconfig."""
     made = FakeKube()
     for name, value in {"ca_pem": None, "server": "https://10.0.0.1", "close": lambda: None}.items():
         monkeypatch.setattr(made, name, value, raising=False)
@@ -110,7 +110,7 @@ def test_node_without_tpus_or_with_the_setting_is_named_after_its_instance_group
 
 
 def test_nodes_with_the_dra_driver_offer_chips_in_resource_slices(kube: FakeKube) -> None:
-    """Such nodes have no resource google.com/tpu."""
+    """Nodes with the DRA driver have no resource google.com/tpu."""
     config = {"machineType": "ct5lp-hightpu-4t", "labels": {"cloud.google.com/gke-tpu-dra-driver": "true"}}
     with registering() as gke:
         create(gke, config=config)

@@ -51,7 +51,7 @@ def test_pool_is_created_read_listed_and_deleted_over_http(gke: Simulator, call:
     assert done["startTime"] < done["endTime"]
     pool = call("GET", f"{POOLS_PATH}/slice")[1]
     assert {"status": "RUNNING", "initialNodeCount": 4, "podIpv4CidrSize": 27}.items() <= pool.items()
-    # 64-bit numbers are texts in Google's JSON.
+    # Google's JSON represents 64-bit numbers as strings.
     assert pool["maxPodsConstraint"] == {"maxPodsPerNode": "15"}
     prefix, _, number = pool["instanceGroupUrls"][0].rpartition("/")[2].removesuffix("-grp").rpartition("-")
     assert prefix == "gke-main-slice"
@@ -153,7 +153,7 @@ def test_masks_in_query_and_header_select_fields(call: Client) -> None:
 
 
 def test_fault_of_calls_matches_the_pool_of_a_call(gke: Simulator, call: Client) -> None:
-    """For a create, the attributes of the requested pool are compared, for other calls those of the existing pool."""
+    """A create is matched by the attributes of the requested pool, other calls by those of the existing pool."""
     create(call, name="reserved", config=reserved("projects/proj/reservations/r/reservationBlocks/b"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, zone="us-east5-a", capacity="flex-start"))
     gke.inject(Fault(kind=FaultKind.HTTP_ERROR, reservation="r"))

@@ -208,7 +208,7 @@ EXCLUDED = {"exclusionUntilEndOfSupport": {"enabled": True}}
 def test_auto_upgrade_is_required_only_on_a_release_channel(
     channel: str | None, body: dict[str, Any], text: str
 ) -> None:
-    """GKE upgrades the pools of clusters on a channel."""
+    """GKE always upgrades the pools of clusters on a release channel."""
     settings = SimulatorSettings(release_channel=channel)
     assert SimulatorSettings().release_channel == "REGULAR"
     if text:

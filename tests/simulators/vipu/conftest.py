@@ -1,4 +1,4 @@
-"""Fixtures: a V-IPU server in memory, on a fake clock."""
+"""Fixtures: a simulated V-IPU server in memory, on a fake clock."""
 
 from __future__ import annotations
 

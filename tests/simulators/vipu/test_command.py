@@ -15,7 +15,7 @@ from rehearsal.simulators.vipu.settings import VipuSettings
 
 @pytest.fixture
 def vipu() -> Iterator[VipuSimulator]:
-    """A server with 64 IPUs on which every change ends at once."""
+    """A server with 64 IPUs on which every change ends immediately."""
     settings = VipuSettings(create_seconds=0, remove_seconds=0)
     with VipuSimulator(settings) as simulator:
         yield simulator

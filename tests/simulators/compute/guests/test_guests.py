@@ -20,7 +20,7 @@ _HASH = f"sha256:{'0' * 64}"
 
 
 def test_signature_is_equal_to_that_of_kubeadm() -> None:
-    """The example is from the tests of kubeadm's package jws."""
+    """The expected signature is from the tests of kubeadm's package jws."""
     content = "Hello from the other side. I must have called a thousand times."
     want = "eyJhbGciOiJIUzI1NiIsImtpZCI6Impvc2h1YSJ9..VShe2taLd-YTrmWuRkcL_8QTNDHYxQIEBsAYYiIj1_8"
     assert joining.sign(content, "joshua", "my voice is my passcode") == want
