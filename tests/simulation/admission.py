@@ -33,7 +33,7 @@ _LATE_CHANCE = 0.15
 _LATE_SECONDS = (10.0, 90.0)
 #: Probability that a namespace has the label of the policy.
 _ASSIGNS = {NAMESPACE: 0.8, SECOND_NAMESPACE: 0.5, HOSTILE_NAMESPACE: 0.6, OTHER_NAMESPACE: 0.3}
-#: Share of the workloads of labelled namespaces that nevertheless have exclusive placement.
+#: Share of the workloads in namespaces with the label that request exclusive placement as well.
 _EXCLUSIVE_CHANCE = 0.4
 _EDITS_CHANCE = 0.3
 _PRIORITIES_CHANCE = 0.4

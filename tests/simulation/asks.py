@@ -1,7 +1,7 @@
 """Actual ProvisioningRequests, CapacityBuffers and PodTemplates, and their objects as the API server shows them.
 
 Also contains the users that keep warm slices with buffers. Runs whose zone has few chips have no such users, because
-the provisioner deletes warm pools for workloads at a limit, but not after a stockout. Buffers that follow a workload are not simulated.
+warm pools are deleted for workloads at a limit, but not after a stockout. Buffers that follow a workload are missing.
 """
 
 from __future__ import annotations

@@ -213,7 +213,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Preempt nodes of a pool that is about to be deleted, while its process pauses after the checks of the gate."""
+        """Preempt the nodes of a pool whose delete a process has decided, while it pauses after the checks of the gate."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for each in self.simulation.processes for name in each.loop.memory.deletes}
         going = sorted(running & named)
@@ -405,7 +405,7 @@ class Chaos:
             process.die()
 
     def _refuse_a_source(self) -> None:
-        """Refuse an optional source for a while, and restart all processes, as an upgrade with other permissions does."""
+        """Refuse an optional source for a while, and restart all processes, as an upgrade with new permissions does."""
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store

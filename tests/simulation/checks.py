@@ -300,8 +300,8 @@ class Checker:
                 or other.name in self.deleted_by_hand
             ):
                 continue
-            # The JobSet was suspended and resumed: the delete of the first pool is in progress and cannot be cancelled.
-            # Or the delete has just failed, after the create was decided.
+            # A pool that is being deleted does not count, because a delete cannot be cancelled if the JobSet is resumed. A
+            # delete that has just failed may have failed after the decision to create the new pool.
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)
@@ -336,7 +336,7 @@ class Checker:
     # --- 5
 
     def _judge_limits(self, process: Process, pool: Pool) -> None:
-        """Compare the existing pools with the limits, without pools of other processes that this process could not see."""
+        """Compare the existing pools with the limits, except for new pools of other processes."""
         market = self.simulation.market
         ours = [
             each
@@ -485,8 +485,8 @@ class Checker:
 
         Each slice may keep one pool.
         """
-        # Each slice of a suspended workload may keep one of the pools where slices of the workload ever ran, not only
-        # the last: for some time no process may have led.
+        # Each slice of a suspended workload may keep any pool where slices of the workload ever ran, not only the last
+        # one, because no process may have led when the pools became idle.
         claims = [
             {
                 pool.name
@@ -506,7 +506,7 @@ class Checker:
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:
-            """Find a slice that can keep a pool; a slice that keeps a pool already may change to another one to make that possible."""
+            """Find a slice that keeps a pool; slices that keep pools already may exchange them for that."""
             for number, claimed in enumerate(claims):
                 if pool not in claimed or number in tried:
                     continue

@@ -37,16 +37,16 @@ CLUSTER = ClusterName("project-1", "us-central2", "test")
 ZONE = "us-central2-b"
 CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 #: Seconds from a node's registration until its chips are reported by the device plugin's pod. The minimum must not be
-#: below the gate's last check (2 s) and the delete's time-out (10 s): nothing else keeps pods off a node that registers
-#: while a delete is in progress.
+#: below 12 s, the validity of the gate's last check (2 s) and the time-out of the delete (10 s): nothing else keeps pods
+#: off a node that registers while a delete is in progress.
 _DEVICES_SECONDS = (13.0, 25.0)
-#: Seconds after which the foreign pools exist.
+#: Seconds after the start of a run until the foreign pools exist.
 _OTHERS_READY_SECONDS = 5.0
 FOREIGN_POOLS = ("default-pool", "their-tpus")
 
 
 class Cloud:
-    """Simulated GKE, and the sink of its nodes."""
+    """Simulated GKE, which registers its nodes in the simulated Kubernetes."""
 
     def __init__(self, stage: Stage, settings: SimulatorSettings, *, quota: int | None) -> None:
         self.stage = stage
@@ -62,7 +62,7 @@ class Cloud:
         stage.drive(self.world)
         for body in _foreign_pools():
             self.world.create_pool(CLUSTER, body)
-        # Set after the start; otherwise two pools could not be created at the same time.
+        # The limit is set after the start; otherwise the two foreign pools could not be created at the same time.
         stage.agenda.after(_OTHERS_READY_SECONDS, lambda: self.limit_operations(quota))
 
     def limit_operations(self, quota: int | None) -> None:
@@ -75,7 +75,7 @@ class Cloud:
         return self.world.cluster(CLUSTER).pools
 
     def _is_waited_for(self, pool: Pool) -> bool:
-        """Whether the cluster autoscaler finds pods that would run on nodes of a pool, by the pool's own labels.
+        """Whether the cluster autoscaler finds pods that would run on nodes with the labels of a pool.
 
         Pools of ProvisioningRequests and CapacityBuffers get their nodes without pods.
         """
@@ -88,7 +88,7 @@ class Cloud:
     # --- NodeSink
 
     def register(self, pool: Pool, node: SimulatedNode) -> None:
-        """Boot a VM: after random delays it registers, gets ready and reports its chips."""
+        """Boot a VM, which registers, becomes ready and reports its chips after random delays."""
         rng, agenda = self.stage.rng, self.stage.agenda
         path = object_path("nodes", node.name)
 
@@ -115,7 +115,7 @@ class Cloud:
     def set_status(
         self, node_name: str, *, ready: bool | None = None, allocatable: dict[str, str] | None = None
     ) -> None:
-        """Write a kubelet's report."""
+        """Write the status of a node, as its kubelet does."""
         path = object_path("nodes", node_name)
         raw = self.stage.store.find(path)
         if raw is None:
@@ -128,7 +128,7 @@ class Cloud:
         self.stage.store.put(path, merged(raw, {"status": status}))
 
     def repair_hosts(self, pool_name: str, *, seconds: float) -> None:
-        """Let GKE remove the hosts of a pool, and recreate them after this number of seconds."""
+        """Let GKE remove the hosts of a pool, and recreate them after `seconds`."""
         usual = self.world.settings.repair_seconds
         self.world.change_settings({"repair_seconds": seconds})
         self.world.preempt(pool_name)
@@ -147,9 +147,9 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # A pool whose delete failed half-way has lost nodes permanently, and a leader may be on one of the
-                # others: the provisioner waits nearly as long as the world may take to settle. The end of another fault
-                # may have reset the status.
+                # A pool whose delete failed half-way has lost nodes permanently. They are repaired, because a leader on one
+                # of its other nodes would make the provisioner wait nearly as long as the world may take to settle. The
+                # end of another fault may have reset the status of the pool.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:
@@ -171,7 +171,7 @@ class Wire(requests.adapters.BaseAdapter):
     def send(  # type: ignore[override]
         self, request: requests.PreparedRequest, *, timeout: tuple[float, float], **_options: object
     ) -> requests.Response:
-        """Transmit one request and its response; both may get lost, and time passes."""
+        """Transmit one request and its response. Both take time, and may get lost."""
         process, agenda = self._process, self._process.stage.agenda
         address = urlsplit(str(request.url))
         found = api.route(str(request.method), address.path)
@@ -181,7 +181,7 @@ class Wire(requests.adapters.BaseAdapter):
         fault = self._calls.gke_fault(process, found.method)
         process.travel(fault.delay_seconds if fault is not None else 0.0, may_pause=not changes)
         if agenda.now > limit:
-            # The connection was not established in time, so nothing was sent.
+            # The connection was not established in time, so the request was not sent.
             raise requests.ReadTimeout("the time is up")
         body = json.loads(request.body) if request.body else None
         creates = body if found.method == "nodePools.create" else None
@@ -223,7 +223,7 @@ class Wire(requests.adapters.BaseAdapter):
         return _response(code, text, request)
 
     def _excuses_nobody(self, creates: dict[str, Any], error: errors.ApiError) -> bool:
-        """Whether an error response to a create excuses no slice for waiting longer than a turn."""
+        """Whether an error response to a create does not excuse a slice that waits for longer than a turn."""
         simulation = self._checker.simulation
         turns = simulation.hostile.present and "Too many operations" in str(error)
         return turns or simulation.environment.concerns(creates)
@@ -267,7 +267,7 @@ def _response(code: int, text: str, request: requests.PreparedRequest) -> reques
 
 
 def _foreign_pools() -> list[dict[str, Any]]:
-    """Return foreign pools, one of them with TPUs and the provisioner's manager label, but no JobSet's name."""
+    """Return foreign pools, one of them with TPUs and the provisioner's manager label, but without a JobSet's name."""
     return [
         {"name": FOREIGN_POOLS[0], "initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}},
         {

@@ -1,4 +1,4 @@
-"""Checks deletes: no pool is deleted under pods, under a workload that counts on it, or before pods that are arriving.
+"""Checks deletes: no deleted pool has pods, is the only pool of a workload, or is about to get pods.
 
 No delete may be sent for a pool to which the scheduler is binding a leader, if the pool had not failed and if the
 process knew, when it decided, of a node of the pool that accepts pods and of the pending leader of an existing
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 KEEP = "1 no pool is deleted under work, or under a JobSet that counts on it"
-#: Seconds: the gate's last check is valid for 2 s, and the delete takes at most its time-out of 10 s.
+#: Maximum time in seconds from the gate's last check (valid for 2 s) to the effect of the delete (time-out of 10 s).
 LOOK_TO_EFFECT_SECONDS = 12.0
 _UP = (records.PoolStatus.PROVISIONING, records.PoolStatus.RUNNING)
 
@@ -36,7 +36,7 @@ class Deletes:
         self._checker = checker
 
     def expect(self, process: Process, plan: Plan) -> None:
-        """Record for each delete which pending leaders the process knows of at the moment of its decision."""
+        """Record for each delete which pending leaders the process knew of when it decided."""
         if not plan.deletes:
             return
         leaders = frozenset(pod.uid for pod in _pending_leaders(process))
@@ -52,13 +52,13 @@ class Deletes:
     def judge(self, process: Process, pool: Pool, *, healthy: bool) -> None:
         """Check a delete that GKE accepted."""
         now = self._stage.agenda.now
-        # A clock that is ahead ends a grace period early; the process has no other clock.
+        # If the clock of a process is ahead, grace periods end too early for the process, which is no violation.
         ahead = process.clock_ahead_seconds
         unseen = self._unseen_since(process, pool)
         opened = self._checker.opened_by_hand.get(pool.name, float("-inf")) > unseen
         for pod in self._simulation.cluster.pods_on_pool(pool.name):
-            # A user who opens a closed node between the gate's last check and GKE's response lets pods in unseen. A
-            # node that returns may bring them.
+            # The process cannot see pods on a node that a user uncordons, or that returns, between the gate's last check
+            # and GKE's response.
             came_back = pod.bound_at < self._simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
             bound_behind = self._bound_behind(process, pod) and not _is_expected(process, pod)
             excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)
@@ -71,10 +71,10 @@ class Deletes:
             return
         for workload, job in self._checker.slices():
             if not workload.bindable:
-                # Claims expire if pods are not bound although nodes exist for them.
+                # A claim expires if pods are not bound although nodes exist for them, so the pool may be deleted.
                 continue
             if workload.gang and not self._checker.complete(workload):
-                # Incomplete workloads that start together release their pools, on which no pods are.
+                # An incomplete workload whose slices start together releases its pools, on which no pods are.
                 continue
             unchanged = self._unchanged_for(workload, job, pool)
             if self._counts_on(workload, job, pool) and unchanged > self._checker.stale_seconds():
@@ -83,7 +83,7 @@ class Deletes:
                 self._stage.violate(KEEP, text)
 
     def _bound_behind(self, process: Process, pod: PodRun) -> bool:
-        """Whether a binding in transit arrived after the gate had listed the pods of the node."""
+        """Whether a binding took effect after the gate had listed the pods of the node, but was decided before that."""
         listed_at = process.pods_listed_at.get(pod.node, float("inf"))
         return 0.0 < pod.assigned_at < listed_at < pod.bound_at
 
@@ -102,7 +102,7 @@ class Deletes:
         )
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
-        """Return the time since which the nodes were not seen: the last check of them if recent, otherwise infinite."""
+        """Return the time of the gate's last check of the nodes, after which changes are unseen; infinite if not recent."""
         looked_at = process.looked_at.get(pool.name, float("inf"))
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 

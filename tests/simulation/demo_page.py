@@ -37,7 +37,7 @@ _SEED = 2
 _SLICES = 200
 _MINUTE = 60.0
 _STEP_SECONDS = 1.0
-#: Maximum delay in seconds that is caught up; the rest of the time that a slow machine loses is skipped.
+#: Maximum delay in seconds that is caught up; on a slower machine, the rest of the delay is skipped.
 _MOST_BEHIND_SECONDS = 5.0
 
 
@@ -95,7 +95,7 @@ class Demo(Simulation):
             }
         )
         self.cloud.limit_operations(12)
-        # The reservation is only in one zone.
+        # The reservation exists only in the first zone, so creates in the other zone find no capacity.
         self.cloud.world.faults.add(
             Fault(kind=FaultKind.STOCKOUT, capacity="reservation", zone=OTHER_ZONE, after_seconds=15.0)
         )
@@ -106,7 +106,7 @@ class Demo(Simulation):
         """Start the controller and the teams; return the controller's board."""
         self._start_process()
         (process,) = self.processes
-        # Browsers compare the page with the real clock.
+        # Browsers compare times of the page with the real clock, so the board needs it as well.
         process.board.monotonic = time.monotonic
         process.board.about = dataclasses.replace(process.board.about, cluster="demo", identity="demo-page")
         self._show_trouble()
@@ -140,7 +140,7 @@ class Demo(Simulation):
     def _grow(self) -> None:
         """Create workloads until the demo has its number of slices."""
         there = sum(len(each.slots()) for each in self.cluster.workloads.values() if each.alive)
-        # Fill the page fast at the beginning.
+        # Workloads come faster at the beginning, so that the page fills quickly.
         hurry = 0.1 if there < self.slices / 2 else 1.0
         self.stage.agenda.after(hurry * self.rng.uniform(5.0, 25.0), self._grow)
         if there < self.slices:

@@ -1,8 +1,8 @@
 """ReplicaSets, Deployments and StatefulSets of single hosts, and their controllers.
 
-The controllers are never kinder than those of Kubernetes. A ReplicaSet replaces a pod while it terminates, knows a
+The controllers make no case easier than those of Kubernetes. A ReplicaSet replaces a pod that terminates, knows a
 deletion cost only some time after its write, and breaks ties at random. A Deployment has `maxSurge` 1, or 0 with
-`maxUnavailable` 1. A StatefulSet is OrderedReady. Pods have no other workload in the simulation, as foreign pods.
+`maxUnavailable` 1. A StatefulSet is OrderedReady. Their pods have no WorkloadRun, like foreign pods.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ class Controller:
 
     @property
     def active(self) -> list[PodRun]:
-        """Pods that count for the replicas: neither finished nor being deleted."""
+        """Pods that count as replicas: neither finished nor being deleted."""
         return [pod for pod in self.pods if not pod.gone and pod.deadline is None and not pod.finished]
 
     @property
@@ -78,7 +78,7 @@ class Controller:
         return [pod for pod in self.active if pod.node]
 
     def kick(self) -> None:
-        """Let the controller act soon; a ReplicaSet's Deployment acts instead of it."""
+        """Let the controller act soon, or its Deployment instead, if it has one."""
         if self.deployment is not None:
             self.deployment.kick()
         elif not self.sync_due:
@@ -120,7 +120,7 @@ class Controller:
             self.cluster.stage.agenda.after(_REJECTED_AGAIN_SECONDS, self.kick)
 
     def changed(self, pod: PodRun) -> None:
-        """Learn that a pod was bound, has ended or was removed."""
+        """React to a pod that was bound, has ended or was removed."""
         if pod.gone:
             self.pods.pop(pod, None)
         self.kick()
@@ -135,7 +135,7 @@ class StatefulSet(Controller):
 
     @property
     def settled(self) -> bool:
-        """Whether exactly its replicas run, each of the present template."""
+        """Whether exactly its replicas run, all of them from the current template."""
         return len(self.pods) == len(self.ready) == self.replicas and not self.outdated
 
     def update(self) -> None:
@@ -174,7 +174,7 @@ class Deployment:
     namespace: str
     template: Template
     replicas: int
-    #: maxSurge. With 0, maxUnavailable is 1, otherwise 0.
+    #: Value of maxSurge; maxUnavailable is 1 if it is 0, and otherwise 0.
     surge: int
     sets: list[Controller] = field(default_factory=list)
     revision: int = 0
@@ -187,7 +187,7 @@ class Deployment:
 
     @property
     def settled(self) -> bool:
-        """Whether exactly its replicas run, all of the newest template."""
+        """Whether exactly its replicas run, all of them from the newest template."""
         newest = self.sets[-1]
         return len(self.sets) == 1 and len(newest.pods) == len(newest.ready) == newest.replicas == self.replicas
 
@@ -225,7 +225,7 @@ class Deployment:
         for each in self.sets:
             each.sync()
         if before != [each.replicas for each in self.sets]:
-            # Terminating pods do not count, so the next pods are created immediately.
+            # The next step follows soon: terminating pods do not count, so the update does not wait for their end.
             self.kick()
         self.sets = [each for each in self.sets if each is new or each.replicas or each.pods]
 
@@ -236,7 +236,7 @@ class Deployment:
         total = sum(each.replicas for each in self.sets)
         excess = total - least - (new.replicas - len(new.ready))
         for each in old:
-            # Pods that do not run are deleted first.
+            # Replicas that do not run are removed first.
             cut = max(0, min(excess, each.replicas - len(each.ready)))
             each.replicas -= cut
             excess -= cut

@@ -18,12 +18,12 @@ if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
 _CHANCE = 0.25
-#: Probability that JobSets after the storm are refused; otherwise JobSets of the storm.
+#: Probability that the refused JobSets come after the storm, and not during the storm.
 _LATE_CHANCE = 0.4
 _ACCOUNT = "training@project-1.iam.gserviceaccount.com"
 #: State of the service account in the simulated GKE, by kind of refusal.
 _ACCOUNTS = {"service account forbidden": "forbidden", "service account missing": "missing"}
-#: Responses to every create in one zone, by kind of refusal. The texts of the last two were not recorded.
+#: Responses to every create in one zone, by kind of refusal. The last two texts are not recorded from GKE.
 _ANSWERS = {
     "policy of the organisation": says(
         412, f"Constraint constraints/gcp.resourceLocations violated for projects/project-1: {ZONE} is not allowed."
@@ -33,8 +33,8 @@ _ANSWERS = {
 }
 #: Seconds from the first refusal until its cause is corrected: a permission soon, other causes later.
 _LASTING_SECONDS = ((5.0, 40.0), (5.0, 300.0))
-#: Bounds in seconds for the next create: the maximum wait after a missing permission, and the first wait after a create
-#: that GKE calls invalid (no cause lasts until a second refusal), each with a margin for turns.
+#: Maximum time in seconds until the next create: the maximum wait after a missing permission, and the first wait after
+#: a create that GKE calls invalid (no cause lasts until a second refusal), each with a margin for turns.
 _ASKED_AGAIN_SECONDS = 600.0 + 80.0
 _SENT_AGAIN_SECONDS = 900.0 + 80.0
 _SINGLED_CHANCE = 0.3
@@ -54,12 +54,12 @@ _SINGLED_ANSWERS = {
     "singled out: invalid": says(400, "Machine type x is not supported."),
     "singled out: outage": says(503, "The service is currently unavailable."),
 }
-#: Kinds with the longest wait are drawn more often, so that a slice that wrongly waits as well is noticed.
+#: Kinds with the longest wait are drawn more often, so that neighbours that wrongly wait as well are noticed.
 _LONG = ("singled out: permission",) * 3
 
 
 class Environment:
-    """Cause in one run for which GKE refuses creates, for a while."""
+    """Cause for which GKE refuses creates in one run until the cause is corrected."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -119,7 +119,7 @@ class Environment:
 
 
 class Singled:
-    """The JobSet of one run whose creates are all refused, while nothing is wrong with the others, and the fault.
+    """The JobSet of one run whose creates are all refused, with its fault; other JobSets have no such fault.
 
     Its neighbours, including later ones, must be served within their usual bound with any of the faults.
     """
@@ -129,7 +129,7 @@ class Singled:
         self._stage = stage = simulation.stage
         #: Name of the JobSet, empty if the run has no such JobSet; a recreated JobSet has the same fault.
         self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_SINGLED_CHANCE) else ""
-        # With several choices, each is tried in turn, so that the world never becomes quiet.
+        # With several choices of capacity, a stockout makes the slice try all of them in turn, and the run never settles.
         kinds = (*_SINGLED_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
         self._kind = stage.rng.choice(kinds)
         #: Whether a create of the JobSet has been refused.

@@ -1,8 +1,8 @@
 """Checks that no tenant waits without limit, or pays for another: the bounds of the line (docs/reliability.md).
 
-While hostile tenants stay, each honest slice is served within a bound. Its time counts only in the calm, and only while
-running workloads leave room for it. In all runs creates are counted, and pools that hang are reported. All checks use
-the actual world.
+While hostile tenants stay, each honest slice must be served within a bound. Its waiting time counts only in the calm,
+and only while running workloads leave room for it. In all runs the number of creates is limited, and pools that hang
+must be reported. All checks use the actual world.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ TOLD = "11 nothing is silent"
 #: Maximum time in seconds for which the first in the line blocks a resource for the next one: by an attempt, or by a
 #: ready pool that no pod is bound to.
 TURN_SECONDS = 900.0
-#: Maximum back-off of capacity, and the rest of other failures of the storm, in seconds.
+#: Maximum back-off of a capacity in seconds, and of other failures of the storm that may still last.
 BACKOFF_SECONDS = 1800.0
-#: Seconds from the time at which nothing prevents the create until it is sent, as for all slices.
+#: Maximum time in seconds until a create is sent after its last obstacle has gone; the same for all slices.
 _CREATE_SECONDS = 120.0
-#: Seconds for which a slice counts on a pool created for another one and to which its pods are not bound.
+#: Seconds for which a slice may claim a pool that was created for another slice, without pods bound to the pool.
 _CLAIM_SECONDS = 360.0
-#: Interval of calls while others hang: at least one attempt a minute, at any learned bound on GKE's operations.
+#: Maximum interval in seconds between attempts while operations hang, with any learned bound on GKE's operations.
 _ATTEMPT_SECONDS = 60.0
 #: Creates in a burst, in addition to one per slice, and creates per second after it; below, the same for a namespace.
 _BURST, _PER_SECOND = 8, 1 / 60
@@ -52,7 +52,7 @@ POOL_STUCK = "pool_stuck"
 Payer = tuple[str, str, str]
 #: Maximum number of records in one part of the memory, in addition to one for each existing object.
 _MOST_RECORDS = 32
-#: Maximum number of stamps of grants: a workload and its namespace have one each at every resource.
+#: Maximum number of times of grants in the memory: one per resource for a workload and one for its namespace.
 _MOST_STAMPS = 64
 
 
@@ -64,9 +64,9 @@ class Fairness:
         self._stage = simulation.stage
         self._hostile = simulation.hostile
         self._waiting = waiting
-        #: Seconds that slices have waited, and maximum number of waiting units of their namespace in that time.
+        #: By slice: seconds that it has waited, and maximum number of waiting units of its namespace in that time.
         self._waited: dict[tuple[WorkloadRun, int], tuple[float, int]] = {}
-        #: Creates that count against a workload or namespace in one process, and the time of the last one.
+        #: Number of creates that count against a workload or namespace in one process, and time of the last create.
         self._creates: dict[tuple[Process, str], tuple[float, float]] = {}
         self._status_since: dict[str, tuple[PoolStatus, float]] = {}
         self._looked_at = math.inf
@@ -90,12 +90,12 @@ class Fairness:
                 self._stage.violate(COUNTED, f"{process.name} sends {pool['name']}, {count:.0f} of {most} for {key}")
 
     def create_accepted(self, process: Process, pool: dict[str, Any]) -> None:
-        """Reset the count: GKE accepted a create."""
+        """Reset the counts of a create that GKE accepted."""
         for key in _counted_for(pool):
             self._creates.pop((process, key), None)
 
     def create_not_taken(self, process: Process, pool: dict[str, Any]) -> None:
-        """Count one less: GKE had too many operations, which have their own limit."""
+        """Undo the count of a create that GKE rejected for too many operations, which have their own limit."""
         for key in _counted_for(pool):
             count, before = self._creates.get((process, key), (0.0, 0.0))
             self._creates[process, key] = max(0.0, count - 1.0), before
@@ -141,7 +141,7 @@ class Fairness:
         if hostile.resource in ("limit", "stock"):
             return TURN_SECONDS
         if hostile.resource == "operations":
-            # No operation hangs: GKE responds before a turn is over.
+            # No operation hangs, so a turn is over when GKE's operation is done.
             return max(gke.create_seconds + gke.create_jitter_seconds, gke.delete_seconds)
         return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
 
@@ -184,7 +184,7 @@ class Fairness:
         return {pod.namespace for pod in pods if not pod.finished}
 
     def _owner_that_waits(self, pool: Pool) -> set[str]:
-        """Return the namespace of another tenant's slice that waits for its pods and that a pool was created for.
+        """Return the namespace of another tenant, if its slice waits for pods on a pool that was created for the slice.
 
         A tenant whose pods are never bound keeps its pools like a tenant whose pods never end.
         """
@@ -201,7 +201,7 @@ class Fairness:
         }
 
     def payers(self, pool: Pool, stale_seconds: float) -> set[Payer]:
-        """Return the possible users of a pool, for a process that knows the pods of any moment of the last seconds.
+        """Return the possible users of a pool, for a process that may know the pods of any moment in `stale_seconds`.
 
         The users are the workloads of pods on the pool, otherwise workloads that may claim it, otherwise its creator.
         """
@@ -220,7 +220,7 @@ class Fairness:
         return payers | {owner_name(pool)} | ({("", "", "")} if not uid and now - left_at < stale_seconds else set())
 
     def over_limit(self, pool: Pool, pools: list[Pool], stale_seconds: float) -> str:
-        """Return which limit of its user a new pool exceeds, empty if none."""
+        """Return the limit that a new pool of a user exceeds, empty if none."""
         owner = owner_name(pool)
         most_chips, most_pools = self._hostile.most_chips_of(owner[0]), self._simulation.market.max_pools
         if most_chips is None and most_pools is None:
@@ -259,7 +259,7 @@ class Fairness:
         return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
 
     def look_at_hostile(self) -> None:
-        """Check that waiting hostile tenants get a reason, and that processes do not remember too much."""
+        """Check that waiting hostile tenants get a reason, and that the memory of processes is bounded."""
         now, checker = self._stage.agenda.now, self._simulation.checker
         for workload in self._simulation.cluster.workloads.values():
             leader = workload.leader(0)

@@ -1,7 +1,7 @@
 """Replaces the threads of listwatch.py: feeds the list-watches of one controller on virtual time.
 
-The list-watches are the real ones. They get the same input as from their threads: pages of lists, lines of watches,
-ends and failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real
+The list-watches are the real ones. They get the same input as from real threads: pages of lists, lines and ends of
+watches, and failures, each when it arrives. Within one watch nothing is lost and the order is kept, as on a real
 connection; between watches there is no order. Only connections break: in the middle of a line, with an ERROR event,
 with a line that is not JSON, too early, or silently, without any further data.
 """
@@ -46,7 +46,7 @@ class Feed:
             self._stream.close()
 
     def fall_silent(self, seconds: float) -> None:
-        """Let nothing through for some time: the connection remains open, and new ones get no response."""
+        """Deliver nothing for `seconds`: the open connection stays open, and new connections get no response."""
         agenda = self._stage.agenda
         self._silent_until = agenda.now + seconds
         agenda.at(self._silent_until, self._hear_again)
@@ -60,13 +60,13 @@ class Feed:
             self._enter(lambda: stream.break_off(errors.Unavailable("connection reset")))
 
     def hear(self) -> None:
-        """Let everything through again."""
+        """Deliver everything again."""
         self._silent_until = min(self._silent_until, self._stage.agenda.now)
         self._hear_again()
 
     @property
     def silent(self) -> bool:
-        """Whether nothing comes through."""
+        """Whether the feed delivers nothing at present."""
         return self._stage.agenda.now < self._silent_until
 
     def _hear_again(self) -> None:
@@ -107,7 +107,7 @@ class Feed:
         self._stage.agenda.after(on_the_way, reach)
 
     def _answer(self, answer: Page | errors.ClusterError) -> None:
-        """Return a response to the client, or time out if the silence is longer than the client waits."""
+        """Deliver a response to the client, or a time-out if the feed is silent for longer than the client waits."""
         agenda = self._stage.agenda
         patience_ends = agenda.now + self._watch.list_timeouts.read_seconds
 
@@ -193,7 +193,7 @@ class _Stream:
         self._coming: deque[tuple[float, _Arrival]] = deque()
         self._last_arrival = 0.0
         self._heard_at = self._agenda.now
-        #: Whether the server sends more.
+        #: Whether the server still sends items.
         self._open = True
         self._closed = False
         self._stage.store.listen(self._resource, self._tell)
@@ -287,7 +287,7 @@ class _Stream:
             self._feed._failed(error)
 
     def watch_silence(self) -> None:
-        """Let the client give up the connection if it receives nothing for too long."""
+        """Let the client close the connection if it receives nothing for longer than its time-out."""
         heard_at = self._heard_at
 
         def look() -> None:

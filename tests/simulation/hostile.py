@@ -53,7 +53,7 @@ _RESOURCES = {
     "nothing": "never bound",
 }
 _KINDS = ("never fits", "never bound", "changes its request", "fails for itself", "holds chips", "foreign pools hang")
-#: How a pool of the provisioner hangs, in runs that last for longer than it may hang without an alert.
+#: Ways in which a pool of the provisioner hangs, in runs that last until its hanging must be reported.
 _HANGS = (FaultKind.CREATE_NEVER_ENDS, FaultKind.DELETE_NEVER_ENDS, PoolStatus.RECONCILING)
 _HANG_CHANCE = 0.1
 HANGING_SECONDS = 4500.0
@@ -63,17 +63,17 @@ _TWO_HOSTS = Shape(accelerator=_V4, topology="2x2x2", hosts=2, chips=4, parallel
 _ONE_HOST_V5E = Shape(accelerator=_V5E, topology="2x4", hosts=1, chips=8, parallelism=1)
 #: Shapes of honest slices; the hostile tenants have the first one.
 _SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO_HOSTS))
-#: Limit on all chips, in runs with such a limit.
+#: Limit on the chips of all namespaces together, in runs with such a limit.
 _MAX_CHIPS = 32
 _LARGE = Shape(accelerator=_V4, topology="2x4x4", hosts=8, chips=4, parallelism=8)
 _MOST_REPLICAS = 2
 _BURST = 22
-#: If operations are scarce: seconds after which the burst is deleted, and duration of each delete.
+#: Seconds after which the burst is deleted, and duration of each delete, in runs with scarce operations.
 _BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
 #: Seconds after the storm within which all faults are repaired.
 _MENDED_SECONDS = 105.0
-#: Latest arrival of honest JobSets in seconds; in some runs, the pause before each is longer by _LONG_SECONDS: turns
-#: may have grown.
+#: Latest arrival of honest JobSets in seconds. In some runs, the pause before each JobSet is longer by _LONG_SECONDS,
+#: because turns may have grown by then.
 _LATE_SECONDS, _LONG_SECONDS, _LONG_CHANCE = 900.0, 7000.0, 0.25
 _PATCHED_EVERY_SECONDS, _PATCHED_FOR_SECONDS = 5.0, 300.0
 #: Seconds that GKE takes to respond if threads are scarce.
@@ -91,7 +91,7 @@ _OWN_TROUBLES: tuple[Trouble | None, ...] = (
         403,
         f'The user does not have access to service account "{_OWN_ACCOUNT}". Ask for the iam.serviceAccountUser role.',
     ),
-    # GKE accepts the create, and the pool fails.
+    # None: GKE accepts the create, and the pool fails later.
     None,
 )
 _FOREIGN = {"initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}}
@@ -108,10 +108,10 @@ class Hostile:
         self.resource = rng.choice(tuple(_RESOURCES)) if self.present else ""
         self._kinds = {_RESOURCES.get(self.resource, ""), *rng.sample(_KINDS, k=rng.choice((0, 1, 1, 2)))}
         if self.resource == "operations":
-            # If more operations hung than may run at the same time, nothing could ever be done.
+            # Otherwise hanging operations could use up GKE's limit, and no operation would ever run.
             self._kinds.discard("foreign pools hang")
         self.hang = rng.choice(_HANGS) if self.resource == "nothing" and rng.random() < _HANG_CHANCE * 4 else None
-        #: Whether there is no storm: then only the hostile tenants excuse a wait.
+        #: Whether the run has no storm, so that only the hostile tenants may excuse a wait.
         self.quiet = self.present and rng.random() < 0.5
         self.shapes = rng.choice(_SHAPES)
         chips = max(shape.hosts * shape.chips for shape in self.shapes)
@@ -120,7 +120,7 @@ class Hostile:
         if self.resource == "nothing" and not self.limited:
             # Idle pools of pods that are never bound would serve the honest slices, and hide whose failure counts.
             self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
-        #: Chips that may be held permanently; the rest suffices for the largest honest JobSet.
+        #: Chips that hostile tenants may hold permanently; the other chips suffice for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
         self.stock_chips = _MOST_REPLICAS * chips + held if self.resource == "stock" else None
         #: Seconds until GKE reports a stockout.
@@ -144,7 +144,7 @@ class Hostile:
 
     @property
     def hangs_operations(self) -> bool:
-        """Whether GKE reports once that too many operations are running."""
+        """Whether foreign pools hang, so that GKE reports once that too many operations are running."""
         return "foreign pools hang" in self._kinds
 
     @property
@@ -168,7 +168,7 @@ class Hostile:
     # --- during the storm
 
     def begin(self) -> None:
-        """Start the tenants, if this run has hostile ones."""
+        """Start both tenants, if this run has hostile tenants."""
         if not self.present:
             return
         rng, agenda, seconds = self.rng, self.stage.agenda, self.simulation.storm_seconds
@@ -184,7 +184,7 @@ class Hostile:
         self.rivals.begin()
 
     def restock(self) -> None:
-        """Break again the lasting faults, after the repair of all faults."""
+        """Add the lasting faults again after all faults were repaired."""
         faults = self.simulation.cloud.world.faults
         if "fails for itself" in self._kinds and self._own_trouble is None:
             faults.add(_fault_of("own-trouble", FaultKind.CREATE_ERROR, message=_NO_ADDRESSES, after_seconds=5.0))
@@ -193,7 +193,7 @@ class Hostile:
 
     def begin_calm(self) -> None:
         """Start the tenants that need a working GKE, when all faults are repaired."""
-        # Few at the same time make the bound tight.
+        # With few honest JobSets, each of them has a tight bound.
         self._still_to_come = 1 if self.stock_chips else 3
         seconds = WARM_SECONDS if self.rivals.has_buffer else _MENDED_SECONDS + 300.0
         self._stays_until = self.stage.agenda.now + (HANGING_SECONDS if self.hang else seconds)
@@ -216,7 +216,7 @@ class Hostile:
         if self.hangs_operations:
             self._hang_foreign_pools()
         if "burst" in self._kinds:
-            # A shape that no other workload can use.
+            # The burst has a shape of its own, so that no other workload can use its pools.
             shape = _ONE_HOST_V5E if _ONE_HOST in self.shapes else _ONE_HOST
             fate = "complete" if self.resource == "threads" else "forever"
             self.come("burst", shape=shape, replicas=_BURST, fate=fate)
@@ -245,7 +245,7 @@ class Hostile:
             cluster.remove(buffer)
         for pod in self._bare:
             cluster.terminate(pod)
-        # Foreign pools continue to hang.
+        # Faults of foreign pools are kept, so that these pools continue to hang.
         for fault in cloud.world.faults.all():
             if fault.pool is not None and not fault.pool.startswith("gpu-"):
                 cloud.world.faults.remove(fault.fault_id)
@@ -279,7 +279,7 @@ class Hostile:
 
     def _come_honest(self, name: str, *, late: bool = False) -> None:
         self._still_to_come -= late
-        # The JobSet uses its own limit completely.
+        # The honest JobSet uses the limit of its namespace completely.
         replicas = _MOST_REPLICAS if self.limited or self._gangs else 1
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
         replicas, priority = max(replicas, self.rivals.honest_replicas), self.rivals.honest_priority
@@ -324,7 +324,7 @@ class Hostile:
     def _never_fits(self) -> None:
         """Request more than the stock, or the limits, ever leave."""
         if self.resource == "limit":
-            # The limit alone would allow it; next to a slice that never ends, no room is left.
+            # The limit allows the second JobSet only without the first one, which never ends.
             self.come("holder", shape=_ONE_HOST)
             self.stage.agenda.after(120.0, lambda: self.come("never-fits", shape=_LARGE, bindable=False))
             return
@@ -347,7 +347,7 @@ class Hostile:
         self._bare += [pod] if pod is not None else []
 
     def _look_finished(self) -> None:
-        """Let a pod end while its object stays on its node."""
+        """Let pods without a workload end, while their objects stay on their nodes."""
         for pod in self._bare:
             if pod.node:
                 pod.phase = "Succeeded"
@@ -395,7 +395,7 @@ class Hostile:
         self.stage.agenda.after(self.rng.uniform(10.0, 60.0), lambda: self._come_honest("honest-between"))
 
     def _reconcile(self) -> None:
-        """Let GKE repair a pool without end, without a ready node."""
+        """Let GKE repair a pool permanently, without a ready node."""
         for name in {pod.pool for each in self._jobsets(HOSTILE_NAMESPACE) for pod in each.pods.values() if pod.node}:
             self._set_status(name, PoolStatus.RECONCILING, ready=False)
 
@@ -412,9 +412,9 @@ def _fault_of(jobset: str, kind: FaultKind, **options: Any) -> Fault:
 class Neighbour:
     """Pods in another namespace that have the labels of a JobSet of a user; only in runs without hostile tenants.
 
-    Some wait and request other machines than the JobSet; some are bound, to nodes of the provisioner or to others. Some
-    are controlled by a Job with the name of the JobSet's own. No pool may be charged to the JobSet for these pods, and
-    no pool may be taken from it.
+    Some pods wait and request other machines than the JobSet; other pods are bound to nodes of the provisioner or to
+    foreign nodes. Some are controlled by a Job with the name of the JobSet's child Job. No pool may be created for the
+    JobSet because of these pods, and it must not lose a pool to them.
     """
 
     def __init__(self, simulation: Simulation) -> None:
@@ -424,7 +424,7 @@ class Neighbour:
         self._present = self._rng.random() < _NEIGHBOUR_CHANCE
 
     def begin(self) -> None:
-        """Start, if this run has a neighbour."""
+        """Start creating pods, if this run has a neighbour."""
         if self._present:
             self.stage.agenda.after(self._rng.uniform(0.5, 10.0), self._act)
 

@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 _CHANCE = 0.7
 _KINDS = ("forges owners", "squats", "crowd", "distinct", "misfits", "predicted misfits", "flaps")
 _CROWD, _DISTINCT = (18, 40), 10
-#: Resource that only the scheduler knows to be missing, and requests that no machine meets.
+#: Requests for a resource that only the scheduler knows to be missing, and requests that exceed every machine.
 _UNKNOWN, _PREDICTED = {"example.com/fuse": "1"}, {"memory": "4000Gi"}
-#: Seconds for which squatters stay on their nodes, and for which pods that flap exist.
+#: Seconds for which squatting pods stay on their nodes, and seconds between deletes of a pod that is recreated.
 _SQUATS_SECONDS, _FLAPS_SECONDS = (20.0, 400.0), (2.0, 40.0)
-#: Seconds between replacements of pods that fit no host. The scheduler must have refused a pod for a minute.
+#: Seconds between replacements of pods that fit no host. The provisioner counts a pod as refused after a minute.
 _REPLACED_SECONDS = (100.0, 900.0)
 #: Seconds for which the tenant stays in the calm at least: misfits retry after 40 minutes in some runs.
 _STAYS_SECONDS = (300.0, 300.0, 600.0, 600.0, 3600.0)
@@ -56,7 +56,7 @@ class Intruders:
                 self._stage.agenda.after(self._rng.uniform(1.0, 60.0), lambda kind=kind: self._come(kind))
 
     def begin_calm(self) -> None:
-        """Start the other kinds when all faults are repaired."""
+        """Start the kinds of hostile pods that have not begun yet, when all faults are repaired."""
         if not self._kinds:
             return
         self._stays_until = self._stage.agenda.now + self._rng.choice(_STAYS_SECONDS)
@@ -115,7 +115,7 @@ class Intruders:
         return controller
 
     def _flap(self, controller: Controller, interval_seconds: tuple[float, float]) -> None:
-        """Delete a pod of a controller repeatedly, which replaces it."""
+        """Delete pods of a controller repeatedly; the controller replaces them."""
         if self._gone:
             return
         if active := controller.active:
@@ -154,7 +154,7 @@ class Intruders:
             self._stage.agenda.after(self._rng.uniform(*_SQUATS_SECONDS), lambda: self._end(pod))
 
     def _end(self, pod: PodRun) -> None:
-        """Delete a pod, or let it end while its object stays for a while."""
+        """Delete a pod, or let it end and delete its object later."""
         if pod.gone or pod.deadline is not None:
             return
         if pod.node and self._rng.random() < 0.3:
