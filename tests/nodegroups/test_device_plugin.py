@@ -35,7 +35,7 @@ def test_containers_have_the_given_images() -> None:
 
 
 def test_container_without_an_image_is_left_out() -> None:
-    """Only the plugin's container is needed to report chips."""
+    """The container of the plugin suffices to report chips."""
     assert list(containers(manifest("p"))) == ["tpu-device-plugin"]
 
 

@@ -1,4 +1,4 @@
-"""Checks in the actual world that ProvisioningRequests and CapacityBuffers get what their statuses promise.
+"""Checks in the actual world that the statuses of ProvisioningRequests and CapacityBuffers are true.
 
 A request is called provisioned when each of its slices has its own pool that pods can be bound to. Then no other pool
 is created for the request, or for the pods that use it while it exists. The request ends when these pods run or do not

@@ -213,7 +213,7 @@ class Chaos:
             self.simulation.cloud.world.preempt(name, hosts=hosts)
 
     def _preempt_what_is_looked_at(self) -> None:
-        """Preempt the nodes of a pool whose delete a process has decided, while it pauses after the checks of the gate."""
+        """Preempt the nodes of a pool that a process is deleting, while it pauses after the checks of the gate."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
         named = {str(name) for each in self.simulation.processes for name in each.loop.memory.deletes}
         going = sorted(running & named)

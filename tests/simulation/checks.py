@@ -300,8 +300,8 @@ class Checker:
                 or other.name in self.deleted_by_hand
             ):
                 continue
-            # A pool that is being deleted does not count, because a delete cannot be cancelled if the JobSet is resumed. A
-            # delete that has just failed may have failed after the decision to create the new pool.
+            # A pool in deletion does not count, because a delete cannot be cancelled if its JobSet is resumed. The
+            # same applies to a pool whose delete failed after the decision to create the new pool.
             going = process.loop.memory.deletes.get(PoolName(other.name))
             if going is not None and (
                 going.state in (CallState.UNDER_WAY, CallState.ACCEPTED)

@@ -37,8 +37,8 @@ CLUSTER = ClusterName("project-1", "us-central2", "test")
 ZONE = "us-central2-b"
 CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
 #: Seconds from a node's registration until its chips are reported by the device plugin's pod. The minimum must not be
-#: below 12 s, the validity of the gate's last check (2 s) and the time-out of the delete (10 s): nothing else keeps pods
-#: off a node that registers while a delete is in progress.
+#: below 12 s, the validity of the gate's last check (2 s) and the time-out of the delete (10 s), because nothing else
+#: keeps pods off a node that registers while a delete is in progress.
 _DEVICES_SECONDS = (13.0, 25.0)
 #: Seconds after the start of a run until the foreign pools exist.
 _OTHERS_READY_SECONDS = 5.0
@@ -147,9 +147,9 @@ class Cloud:
                 if node.chips < chips:
                     node.chips = chips
                     self.set_status(node.name, allocatable={"google.com/tpu": str(chips)})
-                # A pool whose delete failed half-way has lost nodes permanently. They are repaired, because a leader on one
-                # of its other nodes would make the provisioner wait nearly as long as the world may take to settle. The
-                # end of another fault may have reset the status of the pool.
+                # Nodes that a failed delete removed are repaired here: a leader on another node of the pool would make
+                # the provisioner wait nearly as long as the world may take to settle. The end of another fault may
+                # have reset the status of the pool.
                 kept = pool.status in (PoolStatus.RUNNING, PoolStatus.RUNNING_WITH_ERROR)
                 given_up = node.state is NodeState.REMOVED and kept
                 if node.state is NodeState.NEVER or given_up:

@@ -57,8 +57,8 @@ class Deletes:
         unseen = self._unseen_since(process, pool)
         opened = self._checker.opened_by_hand.get(pool.name, float("-inf")) > unseen
         for pod in self._simulation.cluster.pods_on_pool(pool.name):
-            # The process cannot see pods on a node that a user uncordons, or that returns, between the gate's last check
-            # and GKE's response.
+            # The process cannot see pods on a node that a user uncordons, or that returns, between the last check of
+            # the gate and GKE's response.
             came_back = pod.bound_at < self._simulation.cluster.registered_at.get(pod.node, 0.0) > unseen
             bound_behind = self._bound_behind(process, pod) and not _is_expected(process, pod)
             excused = opened or came_back or bound_behind or self._waits_for_lost_nodes(pod, pool)
@@ -102,7 +102,7 @@ class Deletes:
         )
 
     def _unseen_since(self, process: Process, pool: Pool) -> float:
-        """Return the time of the gate's last check of the nodes, after which changes are unseen; infinite if not recent."""
+        """Return the time of the last check of the nodes, after which changes are unseen; infinite if not recent."""
         looked_at = process.looked_at.get(pool.name, float("inf"))
         return looked_at if self._stage.agenda.now - looked_at < LOOK_TO_EFFECT_SECONDS else float("inf")
 

@@ -225,7 +225,7 @@ class Deployment:
         for each in self.sets:
             each.sync()
         if before != [each.replicas for each in self.sets]:
-            # The next step follows soon: terminating pods do not count, so the update does not wait for their end.
+            # The next step follows soon: terminating pods do not count, so the update need not wait for their end.
             self.kick()
         self.sets = [each for each in self.sets if each is new or each.replicas or each.pods]
 

@@ -129,7 +129,7 @@ class Singled:
         self._stage = stage = simulation.stage
         #: Name of the JobSet, empty if the run has no such JobSet; a recreated JobSet has the same fault.
         self.name = f"train-{stage.rng.randint(1, 3)}" if stage.chance(_SINGLED_CHANCE) else ""
-        # With several choices of capacity, a stockout makes the slice try all of them in turn, and the run never settles.
+        # With several choices of capacity, the slice would try all of them in turn, and the run would never settle.
         kinds = (*_SINGLED_ANSWERS, *_LONG, *(() if simulation.market.choices else (_STOCKOUT,)))
         self._kind = stage.rng.choice(kinds)
         #: Whether a create of the JobSet has been refused.

@@ -52,7 +52,7 @@ POOL_STUCK = "pool_stuck"
 Payer = tuple[str, str, str]
 #: Maximum number of records in one part of the memory, in addition to one for each existing object.
 _MOST_RECORDS = 32
-#: Maximum number of times of grants in the memory: one per resource for a workload and one for its namespace.
+#: Maximum number of remembered times of grants: a workload and its namespace have a time at every resource.
 _MOST_STAMPS = 64
 
 
@@ -64,7 +64,7 @@ class Fairness:
         self._stage = simulation.stage
         self._hostile = simulation.hostile
         self._waiting = waiting
-        #: By slice: seconds that it has waited, and maximum number of waiting units of its namespace in that time.
+        #: Waiting time of each slice in seconds, and maximum number of waiting units of its namespace in that time.
         self._waited: dict[tuple[WorkloadRun, int], tuple[float, int]] = {}
         #: Number of creates that count against a workload or namespace in one process, and time of the last create.
         self._creates: dict[tuple[Process, str], tuple[float, float]] = {}
@@ -125,7 +125,7 @@ class Fairness:
         seconds, units = self._waited[workload, job]
         checker, limited = self._simulation.checker, self._hostile.limited
         refused = limited and constants.LIMIT_REACHED in checker.told(workload, job)
-        # Number of namespaces that wait for the resource.
+        # A resource other than the limit of a namespace is shared by two namespaces, which take turns.
         namespaces, turn_seconds = (1, TURN_SECONDS) if refused else (2, self._turn_seconds())
         bound = namespaces * units * turn_seconds + _CREATE_SECONDS + _ATTEMPT_SECONDS * self._hostile.hangs_operations
         bound += _CLAIM_SECONDS * self._hostile.sits_on_pools
@@ -146,7 +146,7 @@ class Fairness:
         return SLOW_CALL_SECONDS if hostile.resource == "threads" else 0.0
 
     def _waits(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a slice does not run, and the scheduler reports it."""
+        """Whether the scheduler reports a pod of a slice as unschedulable."""
         pods = [pod for (owner, _), pod in workload.pods.items() if owner == job and pod.deadline is None]
         return any(not pod.node and pod.waiting_since is not None for pod in pods)
 

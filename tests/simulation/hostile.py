@@ -91,7 +91,7 @@ _OWN_TROUBLES: tuple[Trouble | None, ...] = (
         403,
         f'The user does not have access to service account "{_OWN_ACCOUNT}". Ask for the iam.serviceAccountUser role.',
     ),
-    # None: GKE accepts the create, and the pool fails later.
+    # With None, GKE accepts the create, and the pool fails later.
     None,
 )
 _FOREIGN = {"initialNodeCount": 1, "locations": [ZONE], "config": {"machineType": "e2-medium"}}
@@ -118,7 +118,7 @@ class Hostile:
         self._limits = {NAMESPACE: _MOST_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
         self.limited = self.resource == "chips of a namespace" or (self.resource == "nothing" and rng.random() < 0.5)
         if self.resource == "nothing" and not self.limited:
-            # Idle pools of pods that are never bound would serve the honest slices, and hide whose failure counts.
+            # Idle pools of pods that are never bound would serve honest slices, and hide effects of the other failures.
             self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
         #: Chips that hostile tenants may hold permanently; the other chips suffice for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
@@ -334,7 +334,7 @@ class Hostile:
             self.come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
 
     def _hold_chips(self) -> None:
-        """Stay on any existing pools, within limits or not."""
+        """Run a JobSet that never ends, and in some runs a bare pod on any free host, which no limit covers."""
         self.come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
         if _ONE_HOST in self.shapes:
             self._hold_one_host()

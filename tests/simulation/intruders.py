@@ -48,7 +48,7 @@ class Intruders:
         return self._stage.agenda.now >= self._stays_until
 
     def begin(self) -> None:
-        """Start during the storm."""
+        """Start the kinds of hostile pods that may come during the storm."""
         if not self._stage.stormy or not self._kinds:
             return
         for kind in self._kinds:
@@ -56,7 +56,7 @@ class Intruders:
                 self._stage.agenda.after(self._rng.uniform(1.0, 60.0), lambda kind=kind: self._come(kind))
 
     def begin_calm(self) -> None:
-        """Start the kinds of hostile pods that have not begun yet, when all faults are repaired."""
+        """Start all kinds of hostile pods, when all faults are repaired."""
         if not self._kinds:
             return
         self._stays_until = self._stage.agenda.now + self._rng.choice(_STAYS_SECONDS)
@@ -154,7 +154,7 @@ class Intruders:
             self._stage.agenda.after(self._rng.uniform(*_SQUATS_SECONDS), lambda: self._end(pod))
 
     def _end(self, pod: PodRun) -> None:
-        """Delete a pod, or let it end and delete its object later."""
+        """Delete a pod, or let it succeed."""
         if pod.gone or pod.deadline is not None:
             return
         if pod.node and self._rng.random() < 0.3:

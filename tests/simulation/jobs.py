@@ -2,8 +2,8 @@
 
 All pods are created at the same time; each ends and is replaced independently.
 
-In some Jobs a pod is replaced while it is still terminating, in others when it is deleted. Placement is exclusive as
-for all other workloads here, although Kubernetes does not enforce it for Jobs: each selects nodes of its own pools, or
+Some Jobs replace a pod while it is still terminating, other Jobs only when it is deleted. Placement is exclusive as for
+all other workloads here, although Kubernetes does not enforce it for Jobs: a Job selects nodes of its own pools, or
 leaves placement to the policy.
 """
 
@@ -61,12 +61,12 @@ class JobRun(WorkloadRun):
         return self.exclusive
 
     def leader(self, job: int) -> PodRun | None:
-        """Return the leader pod: the first remaining one, None if none remains."""
+        """Return the leader: the pod with the lowest index that is not being deleted, None if there is no such pod."""
         left = {index: pod for (_, index), pod in self.pods.items() if pod.deadline is None}
         return left[min(left)] if left else None
 
     def pods_due(self, job: int) -> int:
-        """Return the number of pods while it runs: fewer towards its end."""
+        """Return the number of pods that a running Job should have, which falls when few completions are left."""
         return min(self.shape.parallelism, self.completions - len(self.ended))
 
     def group_name(self, job: int) -> str:

@@ -28,14 +28,14 @@ _SEES_AFTER_SECONDS = (0.05, 3.0)
 _ASKS_AGAIN_SECONDS = (5.0, 60.0)
 _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
-#: Share of served requests of which another pod takes a node first.
+#: Share of served requests of which a foreign pod takes a node before the pods of the JobSet come.
 _TAKEN = 0.2
 #: Number of failures after which Kueue gives up a workload; in other runs it tries practically without limit.
 _MOST_FAILURES = (3, 100)
 
 
 class Kueue(Team[QueuedRun]):
-    """The queue, its controller, and the users whose JobSets wait there."""
+    """The queue, its controller, and the users whose JobSets wait in the queue."""
 
     run_type = QueuedRun
     title, presence, creates = "kueue", 1.0, 0.3
@@ -44,7 +44,7 @@ class Kueue(Team[QueuedRun]):
 
     def __init__(self, simulation: Simulation) -> None:
         super().__init__(simulation)
-        # Workloads that take turns end at some time here, so scarcity does not matter.
+        # Unlike in other teams, scarce capacity does not matter, because workloads that take turns end at some time.
         self.present = REQUEST in simulation.asks and not simulation.hostile.present
 
     def begin(self) -> None:
@@ -64,7 +64,7 @@ class Kueue(Team[QueuedRun]):
         rng, market = self._rng, self.simulation.market
         shape, replicas = rng.choice(self._shapes), rng.choice((1, 1, 2, 3))
         if rng.random() < _IMPOSSIBLE:
-            # A topology that does not exist, or pods that do not fill whole slices.
+            # The request is impossible: its topology does not exist, or its pods do not fill whole slices.
             if shape.hosts == 1 or rng.random() < 0.5:
                 shape = replace(shape, topology="3x3x3", feasible=False)
             else:
@@ -96,7 +96,7 @@ class Kueue(Team[QueuedRun]):
             case "preempt" if run.active and not run.terminal:
                 self._preempt(run)
             case "touch" if run.request is not None and not run.request.gone:
-                # The version changes, so that a status that follows from the last one conflicts.
+                # The write changes the version, so that a status write with the last version gets a conflict.
                 self.simulation.cluster.write(run.request)
             case "activate" if not run.active and not run.terminal:
                 run.active, run.failures = True, 0
@@ -127,7 +127,7 @@ class Kueue(Team[QueuedRun]):
         self.stage.agenda.after(self._rng.uniform(5.0, 200.0), lambda: refused.discard(TEMPLATES))
 
     def _silence_templates(self) -> None:
-        """Delay events of PodTemplates, so that they arrive after those of requests."""
+        """Delay events of PodTemplates, so that they arrive after the events of requests."""
         for process in self.simulation.processes:
             for feed in process.feeds:
                 if feed.resource == TEMPLATES:
@@ -213,7 +213,7 @@ class Kueue(Team[QueuedRun]):
             self.simulation.cluster.suspend(run, suspended=False)
 
     def _take(self, pool: str) -> None:
-        """Bind a foreign pod to a pool before the pods that it is kept for."""
+        """Bind a foreign pod to a pool before the pods for which the pool is kept."""
         cluster = self.simulation.cluster
         nodes = [each.name for each in cluster.nodes.values() if each.pool_name == pool]
         if nodes:

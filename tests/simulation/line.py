@@ -45,14 +45,14 @@ class Line:
                 self._stage.violate(FIRST, f"{text} {workload.priority} waits for {chips} of {most} chips")
 
     def given(self, process: Process, pool: Pool, mark: tuple[str, str]) -> None:
-        """Check that a free pool is not given to a slice while a slice of higher priority waits for such a pool."""
+        """Check that no slice gets a free pool while a slice of higher priority waits for such a pool."""
         market, hostile = self._simulation.market, self._simulation.hostile
         asked = self._simulation.admission.granted.get(mark, {})
         if not asked or market.same_zone or market.max_pools is not None or hostile.limited:
             return
         owner = owner_of(pool.body["config"]["labels"])[0]
         if any(workload.uid == owner or pool.name in workload.pools for workload in asked):
-            # A slice keeps its pool over a restart.
+            # The slice restarts, and keeps the pool that it had.
             return
         priority = max(workload.priority for workload in asked)
         for workload, job in self._checker.waiting.waiting():
@@ -84,7 +84,7 @@ class Line:
         return self._stage.agenda.now - max(since, self._simulation.disturbed_at)
 
     def _waits_for_long(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a slice has waited for longer than a cache may lag, only because of the limit."""
+        """Whether only the limit has made a slice wait for longer than a cache may lag."""
         waiting = self._checker.waiting
         return (
             self._seconds(workload, job) > self._checker.stale_seconds()

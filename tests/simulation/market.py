@@ -31,9 +31,9 @@ _CHOICES = (
     ("spot", "flex-start"),
     ("on-demand", "flex-start"),
 )
-#: Maximum number of chips that one JobSet requests in these runs: three slices of sixteen.
+#: Maximum number of chips that one JobSet requests in runs with scarce capacity: three slices of 16 chips.
 MOST_CHIPS_OF_A_JOBSET = 48
-#: Probability, in runs with buffers, that a limit makes buffers give way.
+#: Probability that a run with buffers has a limit on chips, at which pools of buffers are deleted for workloads.
 _LIMIT_ON_BUFFERS = 0.5
 
 
@@ -57,7 +57,7 @@ class Market:
         self.barren: tuple[tuple[str, str], ...] = ()
         #: Ids of the faults for creates that will find no capacity, by name of the pool.
         self._shortages: dict[str, str] = {}
-        # A random source of its own, so that other runs do not change.
+        # Later choices have their own random source, so that other runs do not change.
         own = random.Random(f"market {stage.seed}")
         #: Whether only flex-start is available.
         self.flex_start_alone = "flex-start" in self.choices and own.random() < 0.5
@@ -67,17 +67,17 @@ class Market:
         if BUFFER in simulation.asks and own.random() < _LIMIT_ON_BUFFERS:
             self.stock_chips, self.max_chips = None, MOST_CHIPS_OF_A_JOBSET
         if simulation.hostile.present:
-            # Only the available capacity decides which tenant has to wait.
+            # With one choice in one zone, only the available capacity decides which tenant has to wait.
             self.choices, self.zones, self.same_zone, self.flex_start_alone = (), (ZONE,), False, False
             self.stock_chips, self.max_chips = simulation.hostile.stock_chips, simulation.hostile.max_chips
             self.max_pools, self.gangs = None, False
         if simulation.pods.present:
-            # Deployments never end, so no other workload may wait for their capacity.
+            # Deployments never end, so the other workloads must not depend on their capacity.
             self.stock_chips, self.max_chips, self.max_pools, self.gangs = None, None, None, False
 
     @property
     def scarce(self) -> bool:
-        """Whether JobSets may have to wait until others end."""
+        """Whether JobSets may have to wait until other JobSets end."""
         return self.stock_chips is not None or self.max_chips is not None
 
     @property
@@ -107,7 +107,7 @@ class Market:
             self.barren = tuple(offer for offer in offers if offer[1] != "flex-start")
             self.restock()
             return
-        # Flex-start is no alternative: its pool is created immediately, and waits for capacity after that.
+        # The remaining choice is not flex-start, because a flex-start pool is created immediately and then waits.
         good = [offer for offer in offers if offer[1] in ("on-demand", "spot")]
         kept = self.stage.rng.choice(good)
         others = [offer for offer in offers if offer != kept and offer[1] != "flex-start"]
@@ -122,7 +122,7 @@ class Market:
             self.simulation.cloud.world.faults.add(Fault(kind=FaultKind.STOCKOUT, zone=zone, capacity=capacity))
 
     def answer(self, body: dict[str, Any]) -> Trouble | None:
-        """Return the rejection of a create for a full reservation, None for others; the texts vary by pool."""
+        """Return GKE's rejection of a create for a full reservation, None for other creates; the texts vary by pool."""
         pool = body["nodePool"]
         reserved = bool(pool["config"].get("reservationAffinity", {}).get("values"))
         if not (self._full_code and reserved and (pool["locations"][0], "reservation") in self.barren):
@@ -142,7 +142,7 @@ class Market:
         # A pool for which GKE found no capacity has no chips.
         used = sum(chips_in(each) for each in same if zone in each.plan.zones and each.status is not PoolStatus.ERROR)
         world, name = self.simulation.cloud.world, body["nodePool"]["name"]
-        # An earlier create that GKE rejected, because of too many operations, has left its stockout unused.
+        # Remove the unused fault of an earlier create of this name that GKE rejected for too many operations.
         world.faults.remove(self._shortages.pop(name, ""))
         if used + chips > stock:
             self.stage.fault("stock too small", "%s has %d of %d chips in use", f"{zone} {generation}", used, stock)

@@ -1,4 +1,4 @@
-"""Hostile tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
+"""Tenants whose pods fit no host, in some runs with hostile tenants, and the invariant on their pools.
 
 No pool is created for pods that no host fits by a rule that the provisioner knows. For other pods, each ready pool is
 deleted within 120 s, and a workload gets at most 6 pools. No run lasts for a day. The random source is separate.
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 FIT = "8 no pool is bought, or kept for two minutes, for pods that fit no host"
 _CHANCE = 1.0
-#: Resources for which a tenant that holds a pool for some minutes delays no honest tenant.
+#: Contended resources of runs in which a tenant that holds a pool for some minutes delays no honest tenant.
 _RESOURCES = ("nothing", "chips of a namespace")
 #: Requests that exceed every machine, so that no pool is created.
 _PREDICTED = (
@@ -30,7 +30,7 @@ _PREDICTED = (
 )
 #: Resource that only the scheduler knows to be missing.
 _UNKNOWN = {"example.com/fuse": "1"}
-#: Maximum number of seconds between the readiness of a pool and its delete, and maximum number of pools of a workload.
+#: Maximum time in seconds from the readiness of a pool to its delete, and maximum number of pools of a workload.
 _KEPT_SECONDS, _MOST_POOLS = 120.0, 6
 
 

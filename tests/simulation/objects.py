@@ -25,7 +25,7 @@ HOSTILE_NAMESPACE = "mallory"
 SECOND_NAMESPACE = "lab"
 #: Namespace of pods without a workload.
 OTHER_NAMESPACE = "other"
-#: Label of nodes that names the slice; the simulation has its own copy.
+#: Label of nodes that names the slice; a copy, so that a wrong constant of the product is found.
 SLICE = "tpu-provisioner/slice"
 
 
@@ -39,7 +39,7 @@ class Shape:
     chips: int
     parallelism: int
     spot: bool = False
-    #: Whether its pods run on spot nodes as well as on others.
+    #: Whether its pods may run on spot nodes and on other nodes.
     tolerant: bool = False
     feasible: bool = True
 
@@ -59,7 +59,7 @@ class Claim:
 
     workload: WorkloadRun
     job: int
-    #: Whether the pod is controlled, in its own namespace, by an object with the name of the workload's own.
+    #: Whether an object in the pod's own namespace controls the pod and has the name of the workload's child object.
     controlled: bool
 
 
@@ -70,7 +70,7 @@ class PodRun:
     name: str
     namespace: str = NAMESPACE
     uid: str
-    #: None for a pod without a workload.
+    #: Workload of the pod; None for a pod without a workload.
     workload: WorkloadRun | None
     claim: Claim | None = None
     job: int = 0
@@ -109,10 +109,10 @@ class PodRun:
     #: Requests of a pod without a workload in addition to chips, and whether the scheduler can bind it.
     requests: dict[str, str] = field(default_factory=dict)
     bindable: bool = True
-    #: Deletion cost that a process has written, empty if none has, and the time of the write.
+    #: Deletion cost that a process has written (empty if none), and the time of the write.
     cost: str = ""
     cost_at: float = 0.0
-    #: Whether a finalizer keeps the object (`held`), and whether the object is removed without it (`due`).
+    #: Whether a finalizer keeps the object (`held`), and whether the object is removed with the finalizer (`due`).
     held: bool = False
     due: bool = False
     gone: bool = False
@@ -136,14 +136,14 @@ class PodRun:
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class WorkloadRun(abc.ABC):
-    """Actual state of one workload: a new one of the same name is another WorkloadRun."""
+    """Actual state of one workload; a recreated workload of the same name is another WorkloadRun."""
 
     of: ClassVar[Kind]
     name: str
     uid: str
     shape: Shape
     replicas: int
-    #: "complete", "fail" or "forever".
+    #: How the workload ends: "complete", "fail" or "forever" (never).
     fate: str
     created: float
     #: Whether its pods have a label with its UID.
@@ -157,7 +157,7 @@ class WorkloadRun(abc.ABC):
     bindable: bool = True
     #: Requests of its pods in addition to chips.
     requests: dict[str, str] = field(default_factory=dict)
-    #: Whether the workload requests that its slices start together, and whether they do, which needs marked pods.
+    #: Whether the workload requests that its slices start together (`together`), and whether they do so (`gang`).
     together: bool = False
     gang: bool = False
     #: Whether its pods keep other slices off their pools, in addition to the placement policy.
@@ -353,7 +353,7 @@ class JobSetRun(WorkloadRun):
             constants.JOB_NAME: self.group_name(job),
             constants.COMPLETION_INDEX: str(index),
             constants.RESTART_ATTEMPT: str(self.attempt),
-            # UID of the Job, which changes with each restart.
+            # The label has the UID of the child Job, which changes with each restart.
             constants.CONTROLLER_UID: f"job-{self.uid}-{job}-{self.attempt}",
         }
         marks: JsonObject = {"labels": labels | ({constants.JOBSET_UID: self.uid} if self.labels_uid else {})}

@@ -32,7 +32,7 @@ INFEASIBLE = (
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
 _MOST_JOBSETS = 7
 _LATECOMERS = 2
-#: Seconds after the storm: soon, or when JobSets that are still refused have a long back-off.
+#: Seconds after the storm until JobSets come: soon, or when refused JobSets have a long back-off.
 _LATE_SECONDS = (5.0, 280.0)
 
 
@@ -43,9 +43,9 @@ class People:
         self.simulation = simulation
         self.stage = simulation.stage
         rng = self.stage.rng
-        #: Shapes of this run's JobSets: with fewer shapes, JobSets take each other's pools more often.
+        #: Shapes of this run's JobSets. With fewer shapes, JobSets use each other's pools more often.
         shapes = rng.choices(FEASIBLE, k=rng.choice((1, 1, 2, 3)))
-        # Selectors that pin the capacity leave only one choice, which may be out of stock permanently.
+        # With several choices, no shape pins the capacity: the only choice left could be out of stock permanently.
         pins = not simulation.market.choices
         tolerant = simulation.market.spot_listed
 
@@ -60,14 +60,14 @@ class People:
         #: Further shapes, including some of the same machine types.
         self.late_shapes = (*self.shapes, *as_here(feasible))
         if simulation.environment.late:
-            # JobSets next to refused ones make the same requests.
+            # Late JobSets have one shape, so that JobSets next to the refused JobSet request the same as it does.
             self.late_shapes = (simulation.environment.rng.choice(self.late_shapes),)
         self._names = 0
         #: Number of JobSets that come after the storm and have not come yet.
         self.still_to_come = 0
 
     def begin(self) -> None:
-        """Start."""
+        """Start creating and changing JobSets."""
         rng, agenda = self.stage.rng, self.stage.agenda
         for _ in range(rng.randint(1, 5)):
             agenda.after(rng.choice((1.0, 1.0, rng.uniform(0.0, 30.0))), self.create)
@@ -129,7 +129,7 @@ class People:
         )
 
     def act(self) -> None:
-        """Change a JobSet, and come back later."""
+        """Change a JobSet, and schedule the next change."""
         if not self.stage.stormy:
             return
         rng, cluster = self.stage.rng, self.simulation.cluster

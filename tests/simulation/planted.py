@@ -64,7 +64,7 @@ def _of_labels_only(original: Any) -> Any:
 
 
 def _without_empty_pools(original: Any) -> Any:
-    """Considers only pools that have nodes."""
+    """Deletes only pools that have nodes."""
 
     def find(round_: Any, *rest: Any) -> Any:
         return original(replace(round_, supply={n: each for n, each in round_.supply.items() if each.nodes}), *rest)
@@ -173,7 +173,7 @@ def _best_choice_alone(original: Any) -> Any:
 
 
 def _counting_what_is_up(original: Any) -> Any:
-    """Counts the pools of one decision towards the limits, and ignores them in later decisions until they are up."""
+    """Counts new pools towards the limits only in the decision that creates them, and later only if they are up."""
     counted = original.__func__ if hasattr(original, "__func__") else original
 
     def of(cls: Any, round_: Any, *rest: Any) -> Any:
@@ -390,7 +390,7 @@ def _not_handed_on(_original: Any) -> Any:
 
 
 BUGS: tuple[Bug, ...] = (
-    # The following two take longest to be found: first, so that all processes end at the same time.
+    # The first two bugs take longest to be found; if they begin first, all processes end at about the same time.
     Bug(
         name="creators-pay",
         at=(usage, "charge_of"),

@@ -23,7 +23,7 @@ from tests.simulation.shared import RUNS
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
-#: First seed of a run with the team, and the distance of the next one.
+#: First seed of a run with the team, and the distance to the next such seed.
 FIRST_SEED, EVERY = 1002, 3
 _OWN_NAMESPACE = "apps"
 _SHAPES = (
@@ -31,11 +31,11 @@ _SHAPES = (
     Shape(accelerator="tpu-v5-lite-podslice", topology="2x4", hosts=1, chips=8, parallelism=1),
     Shape(accelerator="tpu-v6e-slice", topology="1x1", hosts=1, chips=1, parallelism=1),
 )
-#: Replicas that the autoscaler chooses; in one step of the calm, a burst of more than a pool has nodes.
+#: Numbers of replicas that the autoscaler chooses, and in the step `burst`: more than the nodes of one pool.
 _REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
 #: Seconds after which a step of the calm must have settled, and for which its result stays before the next step.
 _STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
-#: Seconds that a step takes if the pods are not served, or for which intruders stay at least.
+#: Duration in seconds of a step if the pods are not served, and minimum stay of intruders.
 _UNSERVED_SECONDS = 60.0
 _STEPS = ("scale", "update", "scale in", "lose a node", "update", "burst", "scale in")
 
@@ -56,7 +56,7 @@ class PodTeam:
         self.serve_pods = rng.choice(("all", "all", "all", "annotated", "none")) if self.present else "none"
         self.namespace = rng.choice((_OWN_NAMESPACE, _OWN_NAMESPACE, NAMESPACE))
         self._shape = rng.choice(_SHAPES)
-        #: Limits on chips by namespace. That of the team suffices for all its replicas, and hosts of updates.
+        #: Limits on chips by namespace. The limit of the team suffices for all its replicas and for rolling updates.
         self._limits = {HOSTILE_NAMESPACE: 8 * self._shape.chips} if rng.random() < 0.6 else {}
         if self._limits and self.namespace == _OWN_NAMESPACE:
             self._limits[self.namespace] = 64 * self._shape.chips
@@ -66,7 +66,7 @@ class PodTeam:
         self._surge = rng.choice((0, 1))
         self.intruders = Intruders(simulation, self)
         self._steps = [*rng.sample(_STEPS, k=4), rng.choice(("scale", "scale to 0"))]
-        #: Time since which the present step has lasted, and time at which its result has stayed long enough.
+        #: Time at which the present step began, and time at which the next step may begin.
         self._step_since, self._next_at = 0.0, 0.0
         self.done = not self.present
 
@@ -81,7 +81,7 @@ class PodTeam:
 
     @property
     def shape(self) -> Shape:
-        """Shape of all pods of the team and of the intruders: with the tolerations of all pods of the run."""
+        """Shape of all pods of the team and of the intruders, with the tolerations of the run."""
         return replace(self._shape, tolerant=self._simulation.market.spot_listed)
 
     @property
@@ -235,7 +235,7 @@ class PodTeam:
             self._lose_a_node()
 
     def _scale_in(self, deployment: Deployment) -> None:
-        """Scale in, and check which pods the ReplicaSet deletes if it knows the costs of all."""
+        """Scale in, and check which pods the ReplicaSet deletes if it knows the deletion costs of all its pods."""
         self._scale(deployment, self.rng.randint(0, deployment.replicas))
         controller, agenda = deployment.sets[-1], self._stage.agenda
         before = controller.active
@@ -252,7 +252,7 @@ class PodTeam:
         agenda.after(5.0, judge)
 
     def unsettled(self) -> Iterator[str]:
-        """Yield the workloads of which a pod does not run, or that have too many."""
+        """Yield the workloads that have pods that do not run, or too many pods."""
         if not self.present or not self.serves:
             return
         for each in (*self.deployments, *self.sets):

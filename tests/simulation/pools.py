@@ -84,12 +84,12 @@ def chips_asked(body: dict[str, Any]) -> int:
 
 
 def same_kind(one: Pool, other: Pool) -> bool:
-    """Whether two pools are equal for all pods."""
+    """Whether two pools are interchangeable for all pods."""
     return (
         one.plan.machine.name == other.plan.machine.name
         and one.plan.topology == other.plan.topology
         and hosts(one) == hosts(other)
         and one.body["config"].get("spot") == other.body["config"].get("spot")
-        # A recreated workload may select a label that the pool of its predecessor does not have.
+        # The label must agree, because a recreated workload may select a label that the earlier pool does not have.
         and separate_label(one) == separate_label(other)
     )

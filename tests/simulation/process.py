@@ -1,7 +1,7 @@
 """One process of the provisioner: its real parts, driven by the agenda instead of threads.
 
-Rounds, calls and lease renewals are entries: each runs to its end. When one waits for a response, the other entries,
-other processes and the world continue, nested in it. A crash ends all entries of a process wherever they are.
+Rounds, calls and lease renewals are entries: each runs to its end. While an entry waits for a response, the other
+entries, other processes and the world continue, nested in it. A crash ends all entries of a process wherever they are.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ if TYPE_CHECKING:
 
 T = TypeVar("T")
 _DRAIN_SECONDS = 22.0
-#: A clock that was set is followed at the beginning of the next round.
+#: Maximum time in seconds until the next round, at whose beginning the process follows a clock that was set.
 _CLOCK_SEEN_SECONDS = 60.0
 #: Objects per page: few enough to split a list into many pages, or the usual number.
 _PAGE_SIZES = (2, 7, PAGE_SIZE)
@@ -59,7 +59,7 @@ class LostError(Exception):
 
 
 class _Actor(Actor):
-    """The real actor, except that a plan may be lost before its calls."""
+    """The real actor, except that a run may lose a plan before its calls."""
 
     process: Process
 
@@ -143,7 +143,7 @@ class Process:
                 clock=self._monotonic, rng=self.stage.rng, page_size=self.stage.rng.choice(_PAGE_SIZES)
             ),
         )
-        # Creation is never paused here. MachineConfigs and ResourceSlices are empty, and only watched if refused.
+        # No run pauses creation. MachineConfigs and ResourceSlices are empty, so only their refusal is simulated.
         watches = replace(watches, pause=None)
         if not simulation.chaos.refuses_sources:
             watches = replace(watches, machine_configs=None, devices=None)
@@ -193,7 +193,7 @@ class Process:
 
     @property
     def clock_ahead_seconds(self) -> float:
-        """Maximum number of seconds by which its decisions may have been ahead of the time."""
+        """Maximum number of seconds by which the clock of its recent decisions may have been ahead."""
         set_at, before = self.skewed_before
         recent = before if self.stage.agenda.now - set_at < _CLOCK_SEEN_SECONDS else 0.0
         return max(0.0, self.skew_seconds, recent)
@@ -222,7 +222,7 @@ class Process:
             self.die()
 
     def travel(self, extra_seconds: float, *, may_pause: bool = True, delicate: bool = False) -> None:
-        """Wait for a response from outside; anything may happen until then, including the end of the process."""
+        """Wait for a response; in the meantime the world goes on, and the process may be paused or end."""
         agenda = self.stage.agenda
         agenda.wait(self.calls.latency_seconds() + extra_seconds)
         if may_pause and not self.dead:
@@ -258,7 +258,7 @@ class Process:
         try:
             pause = self.loop.round()
         except LostError:
-            # The loop catches exceptions at the same place.
+            # The real loop also catches exceptions here, and pauses.
             pause = 1.0
         except Exception as error:  # noqa: BLE001 - whatever it is, it is a finding
             self.stage.violate("0 no round crashes", f"{type(error).__name__}: {error}")
@@ -323,7 +323,7 @@ class Process:
 
 
 class _Executor:
-    """Runs calls soon, at random times, in their order, at most as many at a time as there are threads."""
+    """Starts calls in their order, after random times; at most `threads` calls run at the same time."""
 
     def __init__(self, process: Process, threads: float) -> None:
         self._process = process
@@ -368,7 +368,7 @@ class _Recorder:
 
 
 class KubeView(Api):
-    """API server as one process reaches it, without watches, for which the feeds stand in."""
+    """API server as one process reaches it, without watches, which the feeds replace."""
 
     def __init__(self, process: Process) -> None:
         self._process = process
@@ -420,7 +420,7 @@ class KubeView(Api):
         return self._travel("GET", path, read)
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Fail: list-watches have no threads here, but feeds."""
+        """Fail, because feeds replace the threads of list-watches, and nothing else opens a watch."""
         raise AssertionError(f"nobody here watches {path}")
 
     def _travel(self, method: str, path: str, effect: Callable[[], T]) -> T:

@@ -25,12 +25,12 @@ from tests.support.simulations.stage import Agenda
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class RayRun(WorkloadRun):
-    """A RayCluster: its replicas run until a user ends them, and have any numbers that were free."""
+    """A RayCluster, whose replicas run until a user ends them, and get any free numbers."""
 
     of = RAY_CLUSTER
     fate: str = "forever"
     labels_uid: bool = True
-    #: Names of the replicas that exist and are kept, by number.
+    #: Names of the existing replicas that are not being removed, by number.
     replica_names: dict[int, str] = field(default_factory=dict)
 
     def slots(self) -> Sequence[int]:
@@ -40,7 +40,7 @@ class RayRun(WorkloadRun):
         return sorted((*self.replica_names, *islice(free, missing)))
 
     def group_name(self, job: int) -> str:
-        """Return the name of a replica by its number, like a child Job of a JobSet of the same name."""
+        """Return the name of the replica with a number; a JobSet of the same name has a child Job of this name."""
         return f"{self.name}-workers-{job}"
 
     def exclusive_key(self, pod: PodRun) -> object:
@@ -81,7 +81,7 @@ class RayController(ScalingController):
     # --- the controller
 
     def sync(self, run: RayRun) -> None:
-        """Remove replicas that are incomplete or too many, and create those that are missing."""
+        """Remove incomplete and surplus replicas, and create missing replicas."""
         if not run.alive:
             run.replica_names.clear()
             for pod in list(run.pods.values()):
@@ -124,7 +124,7 @@ class RayTeam(Team[RayRun]):
     def _make(self, name: str) -> RayRun:
         rng = self._rng
         shape = rng.choice(self._shapes)
-        # Several single hosts are a pool of this many nodes.
+        # Only multi-host slices can be infeasible this way: several single hosts would be a pool of that many nodes.
         if shape.hosts > 1 and rng.random() < 0.1:
             shape = replace(shape, parallelism=shape.hosts + 1, feasible=False)
         namespace = self.simulation.admission.namespace()
@@ -146,7 +146,7 @@ class RayTeam(Team[RayRun]):
                 if self._rng.random() < 0.5:
                     self._delete(run)
                 else:
-                    # The remaining replica may have any number.
+                    # Any replica may remain, so the remaining one may have any number.
                     self.simulation.cluster.rays.scale(run, min(run.replicas, 1))
 
     def _change(self, run: RayRun) -> None:

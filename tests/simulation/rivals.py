@@ -1,4 +1,4 @@
-"""Further hostile and honest tenants, in addition to those of `hostile`: they test assignment and the line.
+"""Further hostile and honest tenants in addition to the tenants of `hostile`, which test assignment and the line.
 
 A workload whose slices start together needs two accelerators, one of which is never in stock. Many slices wait for one
 stock, and each ends soon. A JobSet selects the marks of another tenant. A buffer fills the limit while another tenant
@@ -22,7 +22,7 @@ _BARREN = Shape(accelerator="tpu-v6e-slice", topology="4x4", hosts=4, chips=4, p
 _BARREN_GENERATION = "ct6e"
 _TWO_ACCELERATORS, _HERD, _FORGES, _WARM, _RESTARTS = "two accelerators", "herd", "forges marks", "warm", "restarts"
 _HERD_SLICES = 12
-#: Seconds that runs with a buffer last: warm pools are replaced at most once an hour.
+#: Seconds that tenants stay in runs with a buffer: longer than an hour, in which a warm pool is replaced at most once.
 WARM_SECONDS = 4500.0
 _RESTART_EVERY_SECONDS = (40.0, 150.0)
 _MOST_RESTARTS = 3
@@ -38,7 +38,7 @@ class Rivals:
             _TWO_ACCELERATORS: 0.4 * (hostile.resource == "stock"),
             _HERD: 0.5 * (hostile.resource in ("stock", "limit")),
             _FORGES: 0.3,
-            # A unit that can never be served would keep the buffer empty.
+            # With scarce capacity, a unit that can never be served would keep the buffer empty.
             _WARM: 0.6 * (hostile.resource == "nothing" and not hostile.limited and hostile.hang is None),
             _RESTARTS: 0.4,
         }
@@ -63,7 +63,7 @@ class Rivals:
 
     @property
     def barren(self) -> str:
-        """Generation that is never in stock; empty if all may be."""
+        """Generation that is never in stock; empty if every generation may be in stock."""
         return _BARREN_GENERATION if {_WARM, _TWO_ACCELERATORS} & self.kinds else ""
 
     def begin(self) -> None:
@@ -79,7 +79,7 @@ class Rivals:
             agenda.after(rng.uniform(60.0, 200.0), lambda: self._hostile.come("barren", shape=_BARREN))
 
     def begin_calm(self) -> None:
-        """Start the tenants that come when everything is repaired."""
+        """Start the tenants that come when all faults are repaired."""
         if _HERD in self.kinds:
             self._hostile.come("herd", replicas=_HERD_SLICES, fate="complete", gang=False)
         if _RESTARTS in self.kinds:
@@ -92,7 +92,7 @@ class Rivals:
             hostile.come(f"greedy-{number}", replicas=2, **options)
 
     def _forge(self) -> None:
-        """Create a JobSet that selects the marks of an honest one."""
+        """Create a JobSet that selects the marks of an honest workload."""
         workloads = self._hostile.simulation.cluster.workloads.values()
         victim = next((each for each in workloads if each.namespace == NAMESPACE and each.kind.has_pods), None)
         if victim is not None:

@@ -51,16 +51,16 @@ _CRASHES = frozenset(
         "watch.listener_failed",
     }
 )
-#: Bound: seconds after the last fault within which the world settles.
+#: Maximum time in seconds from the last fault until the world has settled.
 SETTLED_WITHIN_SECONDS = 1800.0
-#: The bound if JobSets have to wait for each other, each with its turns and back-offs.
+#: Maximum time in seconds instead, if JobSets have to wait for each other, with turns and back-offs.
 SCARCE_SETTLED_WITHIN_SECONDS = 10_800.0
-#: Seconds for which the settled world must not change, without any call that changes something.
+#: Seconds for which the settled world must not change, and no process may send a call that changes something.
 QUIET_SECONDS = 130.0
 _STEP_SECONDS = 5.0
 #: Seconds for which the pools of a request are kept for its pods.
 BOOKING_SECONDS = (90.0, 600.0)
-#: Seconds after which hostile tenants leave, even if some JobSet is not served: then there was no room.
+#: Seconds after which hostile tenants leave, even if a JobSet is not served because the capacity did not suffice.
 _HOSTILE_SECONDS = 8 * 3600.0
 #: A run that computes for longer is considered an endless loop; runs in which slices starve for hours take longest.
 _CPU_SECONDS = 150.0
@@ -71,7 +71,7 @@ class Simulation:
     """All parts of one run."""
 
     def __init__(self, seed: int, *, recording: bool = False, storm: Collection[str] = ()) -> None:
-        #: Kinds of faults that happen; if empty, the seed draws them.
+        #: Kinds of faults that may happen; empty if the seed draws them.
         self.storm = storm
         self.stage = stage = Stage(seed, recording=recording)
         rng = stage.rng
@@ -85,7 +85,7 @@ class Simulation:
         if self.hostile.rivals.has_buffer:
             self.asks = (BUFFER,)
         self.market = Market(self)
-        # If capacity is scarce, kept pools could block other workloads without end.
+        # With scarce capacity, kept pools could block other workloads permanently.
         self.keeps_suspended = seed % 5 == 3 and not self.market.scarce and not self.hostile.present
         self._settings = Settings(
             keep_suspended=self.keeps_suspended,
@@ -116,7 +116,7 @@ class Simulation:
                 delete_while_creating=rng.random() < 0.5,
                 repair_seconds=rng.choice((5.0, 40.0)),
                 release_channel=(None, "REGULAR")[stage.seed % 2],
-                # The controller orders nodes by name; with other names, other seeds would show each bug.
+                # The controller orders nodes by name: with other names, each planted bug would be found by other seeds.
                 pool_in_node_names=True,
             ),
             quota=rng.choice((None, None, 1, 3, 5)),
@@ -140,7 +140,7 @@ class Simulation:
         self.checker = Checker(self)
         self.processes: list[Process] = []
         self._started = 0
-        #: Time of the last start of a process: its list-watches have not listed then, so no state counts as lasting.
+        #: Time of the last start of a process, whose caches are empty then: durations of states count from this time.
         self.disturbed_at = 0.0
 
     def run(self) -> dict[str, float]:
@@ -149,7 +149,7 @@ class Simulation:
         Raises Violated.
         """
         agenda, stage = self.stage.agenda, self.stage
-        # Workloads that start together release incomplete pools, and try again after a back-off.
+        # Slices that start together release incomplete sets of pools, and try again later, so they need the larger bound.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):
@@ -222,7 +222,7 @@ class Simulation:
     @property
     def kinds(self) -> Mapping[WorkloadKind, Kind]:
         """Kinds of workloads that the controllers serve in this run."""
-        # Other kinds are not served, so that a new kind changes no history.
+        # Kinds without a team are not served, so that a new kind does not change the histories of other runs.
         there = {
             JOBSET.kind: True,
             LEADER_WORKER_SET.kind: self.team.present,
@@ -234,7 +234,7 @@ class Simulation:
         return {kind: each for kind, each in KINDS.items() if there.get(kind)}
 
     def _restock(self) -> None:
-        """Add the lasting faults again."""
+        """Add the lasting faults again after a repair of all faults."""
         self.market.restock()
         self.hostile.restock()
         self.singled.begin()

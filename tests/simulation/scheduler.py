@@ -30,7 +30,7 @@ def fits(pod: PodRun, node: Node, there: Iterable[PodRun]) -> bool:
 
 
 def is_taken(pool: str, pod: PodRun, pods: Iterable[PodRun]) -> bool:
-    """Return whether exclusive placement, of a pod or of those on a pool, keeps the pod off."""
+    """Return whether exclusive placement, of a pod or of the pods on a pool, keeps the pod off the pool."""
     if pod.workload is None:
         return False
     return any(

@@ -1,4 +1,4 @@
-"""LeaderWorkerSets: their objects, their controller with the ones behind it, and a team that serves with them.
+"""LeaderWorkerSets: their objects, their controllers, and a team that serves with them.
 
 All leaders are created at the same time. The workers of a group follow on the leader's pool when the leader is bound,
 or without exclusive placement as soon as it exists. Successive pods of one index have one name, so that a successor
@@ -59,7 +59,7 @@ class SetRun(WorkloadRun):
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return a key that is equal for pods that may share a pool: a name, which another set may have as well."""
+        """Return a key that is equal for pods that may share a pool. A recreated set of one name has equal keys."""
         return self.kind, self.namespace, self.group_name(pod.job)
 
     def raw(self, agenda: Agenda) -> JsonObject:
@@ -206,7 +206,7 @@ class SetController(ScalingController):
                 self.cluster.terminate(pod)
 
     def _roll(self, run: SetRun) -> None:
-        """Replace the next group of an update, if all others run."""
+        """Replace the next group of an update, if all other groups run."""
         if not run.updating:
             return
         run.outdated &= set(run.slots())
@@ -288,7 +288,7 @@ class ServingTeam(Team[SetRun]):
             uid=self.stage.store.new_uid("set"),
             shape=shape,
             replicas=rng.choice((1, 1, 2, 3)),
-            # If the limit on pools does not allow one more group, an update would never end.
+            # With a limit on pools, there may be no room for one more group, and an update would never end.
             surge=rng.choice((0, 0, 1)) if self.simulation.market.max_pools is None else 0,
             created=self.stage.agenda.now,
         )

@@ -1,4 +1,4 @@
-"""Checks pods without a workload of another kind, and the pools of single hosts that they share.
+"""Checks pods of kind POD, which have no other workload, and the pools of single hosts that they share.
 
 The pods of one namespace, accelerator and topology are a class. A pool is created for a class only if the nodes of its
 other pools do not suffice for the pods that existed within the time that a cache may lag. So a rolling update buys at
@@ -40,11 +40,11 @@ COSTS = "27 a Deployment that scales in empties one pool before the next"
 
 #: Maximum number of nodes of a shared pool, and maximum number of pools of a workload that fits no host.
 MOST_NODES, MOST_REFUSED = 16, 6
-#: Requests that the provisioner compares with the machine itself, so that it creates no pool.
+#: Resources whose requests the provisioner compares with the machine, so that it creates no pool for too much of them.
 _KNOWN = frozenset({"cpu", "memory"})
-#: Maximum lag of a cache in seconds in the calm, and time in seconds after the storm until then.
+#: Maximum lag of a cache in seconds in the calm, and time in seconds after the storm until that lag applies.
 _CALM_LAG_SECONDS, _SETTLES_SECONDS = 45.0, 150.0
-#: Time in seconds for which a pod waits for others of its burst at most, and number of pods of a burst at least.
+#: Maximum time in seconds for which a pod waits for other pods of its burst, and minimum number of pods of a burst.
 _BURST_SECONDS, _BURST = 15.0, 12
 #: Time in seconds for which a ready pool may have no pods: the longest claim of pods that are not bound, the settling
 #: time before a delete, and a margin for turns of pools.
@@ -64,14 +64,14 @@ class Shared:
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage
         self._cluster, self._checker = simulation.cluster, checker
-        #: Pods of kind POD that SERVE_PODS selects, ever created: classes by UID of the workload and key of the group.
+        #: Classes of all pods of kind POD ever created that SERVE_PODS selects, by workload UID and group key.
         self._classes: dict[tuple[str, str], _Class] = {}
         #: Number of pods of each class that want a node, at each change, oldest first.
         self._wanted: defaultdict[_Class, deque[tuple[float, int]]] = defaultdict(deque)
         self._counted: dict[PodRun, _Class] = {}
         #: Time at which a pod that existed for too long after its grace period was removed, by pool.
         self._lingered_at: dict[str, float] = {}
-        #: Pools that no pod has used, and their maximum number, by UID of the workload, for pods that fit no host.
+        #: Unused pools of workloads whose pods fit no host, and their maximum number, by UID of the workload.
         self._refused: defaultdict[str, set[str]] = defaultdict(set)
         self._most_refused: dict[str, int] = {}
         #: Time since which each ready pool has had no pods.
@@ -148,9 +148,9 @@ class Shared:
                 self._stage.violate(REFUSED, f"{made}, the pool number {len(self._refused[owner[0]])} for {owner[0]}")
         recent, wanted = self._recent_pools(class_), self._most_wanted(class_)
         there, taken = self._seats(process, class_, pool)
-        # During the storm, events may be late, so the pods of a burst appear one after the other.
+        # The check does not apply to the storm, in which late events may show the pods of a burst one after the other.
         judged = not self._stage.stormy and class_[0] == self._simulation.pods.namespace
-        # Each pod of another class that takes a node makes one pod of the burst wait again.
+        # One more pool is allowed for each node that another class took, because a pod of the burst waits again then.
         if judged and len(recent) > _pools_of_burst(wanted) + taken:
             self._stage.violate(FEW, f"{made}, number {len(recent)} of the pools of a burst: {sorted(recent)}")
         if sum(there.values()) + hosts(pool) > wanted:
@@ -201,7 +201,7 @@ class Shared:
         return self._classes.get(owner_of(labels)) == class_ and workload_name(pool)[0] == WorkloadKind.POD
 
     def _blocks(self, process: Process, pod: PodRun, class_: _Class) -> bool:
-        """Whether a pod takes a node from its class, also by a clock that is wrong."""
+        """Whether a pod takes a node away from a class, possibly only by the wrong clock of the process."""
         wrong = bool(process.skew_seconds) or process.skewed_before[0] > 0.0
         past = pod.deadline is not None and (pod.deadline + LEAVES_SECONDS <= self._stage.agenda.now or wrong)
         return not pod.finished and (self.class_of(pod) != class_ or past)
@@ -279,7 +279,7 @@ class Shared:
         pod.cost, pod.cost_at = cost, self._stage.agenda.now
 
     def judge_scale_in(self, before: list[PodRun], left: list[PodRun]) -> None:
-        """Check that a ReplicaSet which has deleted some of its pods has left at most one pool in part."""
+        """Check that a ReplicaSet that scaled in has emptied at most one pool only in part."""
         kept = Counter(pod.pool for pod in left)
         cut = Counter(pod.pool for pod in before) - kept
         parts = sorted(name for name in cut if kept[name])
@@ -289,5 +289,5 @@ class Shared:
 
 
 def _pools_of_burst(pods: int) -> float:
-    """Return the maximum number of pools that pods get within seconds: full ones, and three for late or other pods."""
+    """Return the maximum number of pools for a burst of pods: full pools, and three pools for late or other pods."""
     return -(-pods // MOST_NODES) + 3 if pods >= _BURST else math.inf

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
     from tests.simulation.run import Simulation
 
-#: Number of decisions of which one is checked: building a view takes as long as a decision.
+#: One in this number of decisions is checked, because building a view takes as long as a decision.
 _EVERY = 30
 
 
@@ -45,7 +45,7 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
     for pool in view.pools:
         if last[pool.name].state is not pool.state or last[pool.name].until is not None:
             yield f"pool {pool.name} is {pool.state}, the timeline says {last[pool.name]}"
-    # Names that users may type: ids of shown slices, and names of pools that Events report before they exist.
+    # Users may ask for ids of shown slices, and for names of pools that Events report before the pools exist.
     names = [*(each.id for each in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
     explained = {name: explain(view, view.at, tracks, (), name) for name in names}
     for name, found in explained.items():
@@ -66,13 +66,13 @@ def false_of_world(simulation: Simulation) -> Iterator[str]:
             continue
         shown = {each.name: each.state for each in view.pools}
         there = {each.name for each in simulation.cloud.pools.values() if is_ours(each)}
-        # A create with an unknown outcome counts as a pool; some requests never get a response.
+        # Pools being created are left out: the page shows a create with an unknown outcome, which may not exist.
         sent = {name for name in published.plan.memory.creates if shown.get(name) is State.CREATING}
         if shown.keys() - sent != there - sent:
             yield f"{process.name} shows pools {sorted(shown)}, there are {sorted(there)}"
-        # Pods that a multi-host Job has left behind are slices of their own.
+        # A pool may also be SPLIT: each pod that a deleted multi-host Job has left behind is a slice.
         alone = (State.SPLIT,) if simulation.pods.serves else ()
-        # A process does not watch pods that SERVE_PODS excludes. Live checks before each delete find them.
+        # Pods that SERVE_PODS excludes are left out: a process does not watch them, and sees them only before deletes.
         seen = (pod for pod in simulation.cluster.pods if not (simulation.pods.present and _is_unseen(simulation, pod)))
         busy = {pod.pool for pod in seen if pod.node and not pod.finished}
         for pool in simulation.cloud.pools.values():

@@ -1,8 +1,8 @@
 """Checks creates of capacity that was out of stock, and the number of warm pools that are replaced.
 
 After a failure one create tries the capacity again, and each pool that comes up doubles the number of creates. A
-capacity is a zone, a machine type, a shape and the capacity type. Only creates count of a process that saw the failure,
-sent after the time that a cache may lag.
+capacity is a zone, a machine type, a shape and the capacity type. A create counts only if its process saw the failure,
+and sent the create after the time that a cache may lag.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
 #: Number of pools after which the creates of a capacity are no longer limited.
 _MOST_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
-#: Number of warm pools that may be deleted without a cause: before a response, and by two leaders.
+#: Number of warm pools that may be deleted without a cause: before a response, or by a second leader.
 _BY_CHANCE = 2
 
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
@@ -94,7 +94,7 @@ class Stock:
         if failed is None or failed.up >= _MOST_DOUBLINGS or process.started_at > failed.at:
             return
         if self._stage.agenda.now - failed.at > _HOUR_SECONDS:
-            # A failure is forgotten after an hour.
+            # A failure has no effect on creates after an hour.
             return
         known_at = failed.at + checker.stale_seconds()
         in_flight = [
@@ -113,12 +113,12 @@ class Stock:
     # --- warm pools
 
     def is_warm(self, pool: Pool) -> bool:
-        """Whether buffers want a pool without pods, because they have at most as many as they request."""
+        """Whether a pool is unused and buffers want it, because they have at most as many pools as they request."""
         asked = self._simulation.checker.asked
         return any(pool.name in asked.idle(run, _UP) and asked.missing(run, _UP) >= 0 for run in asked.buffers())
 
     def gave_way(self, process: Process, pool: Pool) -> None:
-        """Check a delete of a warm pool that GKE accepted: whether buffers give way too often."""
+        """Check after an accepted delete of a warm pool that warm pools are not deleted too often."""
         now = self._stage.agenda.now
         if not self._gave_way:
             self._first_at = now
@@ -135,7 +135,7 @@ class Stock:
 
 
 def _capacity(body: JsonObject) -> _Capacity:
-    """Return the capacity that a create asks for."""
+    """Return the capacity that a create requests."""
     config = body["config"]
     nodes = body.get("initialNodeCount", 0) or body.get("autoscaling", {}).get("maxNodeCount", 0)
     return body["locations"][0], config["machineType"], int(nodes), _terms(config)

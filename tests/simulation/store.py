@@ -121,7 +121,7 @@ class Store:
     # --- history
 
     def listen(self, resource: str, listener: Listener) -> None:
-        """Call a listener at every write to a resource."""
+        """Call a listener at every write of an object of a resource."""
         self._listeners.setdefault(resource, []).append(listener)
 
     def unlisten(self, resource: str, listener: Listener) -> None:
@@ -156,7 +156,7 @@ class Store:
 
 
 def selector(collection: str, query: Mapping[str, str]) -> Callable[[str, JsonObject], bool]:
-    """Return a predicate: whether an object, by path and content, is in a collection and matches the selectors."""
+    """Return a predicate on path and content: whether an object is in a collection and matches the selectors."""
     root, selects = collection.rpartition("/")[0], selected(query)
     return lambda path, raw: path.startswith(root) and selects(raw)
 

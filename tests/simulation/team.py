@@ -1,6 +1,6 @@
 """Teams of users that create workloads of one kind other than JobSets, in some runs, during the storm.
 
-Each team has its own random source, and without it no controller watches the kind, so that other runs do not change.
+Each team has its own random source, and runs without the team do not watch its kind, so that they do not change.
 """
 
 from __future__ import annotations
@@ -29,19 +29,19 @@ class Team(ABC, Generic[_R]):
     run_type: type[_R]
     #: Name of the team, and seed of its random source.
     title: ClassVar[str]
-    #: Share of runs that have the team, and share of its actions that are creates, regardless of existing workloads.
+    #: Share of runs that have the team, and minimum share of creates among the actions of the team.
     presence: ClassVar[float]
     creates: ClassVar[float]
     #: Prefixes of its workloads' names. A JobSet and another kind may have the same name.
     names: ClassVar[tuple[str, ...]]
-    #: The kind that is installed late in some runs.
+    #: Kind whose CRD is installed late in some runs; None if it never is.
     late_kind: ClassVar[WorkloadKind | None] = None
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation
         self.stage = simulation.stage
         self._rng = random.Random(f"{self.title} {simulation.stage.seed}")
-        # Workloads that run without end would block workloads that take turns at scarce capacity.
+        # No team comes if other workloads take turns at scarce capacity, which workloads without an end would block.
         others_wait = simulation.market.scarce or simulation.market.gangs or simulation.hostile.present
         self.present = self._rng.random() < self.presence and not others_wait
         self._names = 0

@@ -14,12 +14,12 @@ from tests.simulation import demo_page
 from tests.simulation.demo_page import Demo
 from tests.simulation.run import told_to
 
-#: Simulated minutes take seconds of real time.
+#: The tests simulate many minutes, which takes several seconds.
 pytestmark = pytest.mark.timeout(120)
 
 
 def test_teams_are_served_despite_everyday_faults() -> None:
-    """Each team has a running workload after a while, each kind of trouble is shown, and no fault stops the rest."""
+    """Each team has a running workload in the end, the page shows each kind of trouble, and no fault stops a team."""
     demo = Demo(slices=24)
     board = demo.begin()
     with told_to(demo.stage):

@@ -13,11 +13,11 @@ class TestSimulation(SimulationContract):
     module = "tests.simulation"
     name = "slices"
     bugs = len(BUGS)
-    #: Maximum number of seeds per bug: its first seed finds it, or, if a change has moved it, about a hundred seeds do.
+    #: Maximum number of seeds per bug: the noted seed finds it, or, after changes of the code, one of the next hundred.
     seeds_for_a_bug = 400
 
     def test_no_run_with_deployments_and_hostile_pods_breaks_an_invariant(self) -> None:
-        """Every third run from this seed on has a team of Deployments; the recorded histories have none."""
+        """Every third run from FIRST_SEED on has a team of Deployments, which the recorded histories do not have."""
         done = self._simulate("--seeds", "60", "--first", str(FIRST_SEED))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
         assert "hostile pods" in done.stdout

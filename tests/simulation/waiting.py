@@ -1,4 +1,4 @@
-"""Checks the waits of slices after the storm: a create within minutes, and not one pool after the other.
+"""Checks the waits of slices after the storm: a create is sent within minutes, and few of its pools are deleted.
 
 The bounds on a settled world allow for every back-off that the storm has left. These bounds are tighter. They apply to
 slices without any failure, neither of their own creates nor of the same capacity, and to slices that GKE refused for a
@@ -18,7 +18,7 @@ from tests.simulation.pools import fits, hosts, is_ours, owner_of
 if TYPE_CHECKING:
     from tests.simulation.run import Simulation
 
-#: Seconds from the time at which no pool is on its way to an unschedulable leader until the create is sent.
+#: Maximum time in seconds for which an unschedulable leader has no pool on its way and no create is sent.
 CREATE_WITHIN_SECONDS = 120.0
 #: Maximum number of pools that are deleted while the slice that they were created for waits for a pool.
 _MOST_TAKEN_AWAY = 4
@@ -30,7 +30,7 @@ _Kind = tuple[str, str | None, int]
 
 
 class Waiting:
-    """Slices that wait, the times since which they wait, and failures that may excuse it."""
+    """Slices that wait, the times since which they wait, and failures that may excuse the wait."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation = simulation
@@ -57,11 +57,11 @@ class Waiting:
             self._failed_kinds |= {_kind_of(shape) for each in known for shape in each.shapes}
 
     def refused_for_a_while(self, body: dict[str, Any]) -> None:
-        """Record a create that is refused for a reason that is corrected later: then the create is due again."""
+        """Record a create that is refused for a reason that is corrected later, after which the create is due again."""
         self._refused.add(_owner(body))
 
     def look_at_pools(self) -> None:
-        """Record pools that have failed; called at each plan, and there are plans as long as such a pool exists."""
+        """Record failed pools. Called at each plan, which suffices: processes plan as long as such a pool exists."""
         for pool in self._simulation.cloud.pools.values():
             if not is_ours(pool) or self._simulation.hostile.is_private(pool):
                 continue
@@ -70,7 +70,7 @@ class Waiting:
                 self._failed_kinds.add((plan.machine.accelerator, plan.topology, hosts(pool)))
 
     def taken_away(self, pool: Pool) -> str:
-        """Record a delete; return why it is wrong, empty if it is not."""
+        """Record a delete; return the reason why it is wrong, empty if none."""
         owner = owner_of(pool.body["config"]["labels"])
         for workload, job in self.waiting():
             if _key(workload, job) == owner and not self._simulation.stage.stormy:

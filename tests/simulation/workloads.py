@@ -4,9 +4,9 @@ LeaderWorkerSets have their own controller in `sets`, plain Jobs in `jobs`, RayC
 StatefulSets in `deployments`.
 
 The actors are small and act a random time after a change. Placement is exclusive: a node pool has pods of one slice
-only, and followers come after their leader is bound, on its pool. Some workloads leave placement to the policy and have
-all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies and gang
-admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first, which is not
+only, and followers are created for the pool of their bound leader. Some workloads leave placement to the policy and
+have all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies and
+gang admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first, which is not
 visible, and binds later, even if the node has changed in between.
 """
 
@@ -61,7 +61,7 @@ class Cluster:
         #: UID of the workload whose pod was last bound to each pool or left it, and the time.
         self.left_by: dict[str, tuple[str, float]] = {}
         self.registered_at: dict[str, float] = {}
-        #: Time at which a node returned under its name.
+        #: Time at which each node last returned under its name.
         self.recreated_at: dict[str, float] = {}
         #: Time at which a node of each pool was last lost or not ready.
         self.pool_broke_at: dict[str, float] = {}
@@ -151,7 +151,7 @@ class Cluster:
         self.kick(workload)
 
     def restart(self, workload: JobSetRun, why: str) -> None:
-        """Recreate all pods after the failure of one, or end the workload."""
+        """Recreate all pods after the failure of a pod, or end the workload."""
         if not workload.alive or workload.restarting:
             return
         workload.touch(self.stage.agenda.now)
@@ -275,12 +275,12 @@ class Cluster:
     ) -> PodRun | None:
         """Create a pod without a workload that requests chips; return None if it is rejected.
 
-        It is bound to `node` at its creation if that node has room, or does not belong to a known pool.
+        The pod is bound to `node` at its creation if that node has room, or does not belong to a known pool.
         """
         self._numbers += 1
         name = f"bare-{self._numbers:x}"
         if claim is not None and isinstance(claim.workload, SetRun):
-            # The name of a pod also identifies its group.
+            # Pods of a LeaderWorkerSet also identify their group by their name, so the forged pod gets such a name.
             name = claim.workload.pod_name(claim.job, 0)
             if self.stage.store.find(object_path("pods", name, namespace=namespace)) is not None:
                 return None
@@ -348,7 +348,7 @@ class Cluster:
             pod for pod in self.pods if not pod.node and not pod.assigned and pod.deadline is None and not pod.finished
         ]
         self.stage.rng.shuffle(waiting)
-        # Pods of one controller are alike, so after the first that fits no node, the others fit none.
+        # Pods of one controller are alike: if one pod fits no node, the scheduler need not try the others.
         unfit: set[Controller] = set()
         for pod in waiting:
             node = self._place(pod) if pod.owner not in unfit else None
@@ -367,7 +367,7 @@ class Cluster:
                 self._refuse(pod, pod.requests)
 
     def _refuse(self, pod: PodRun, requests: Mapping[str, str]) -> None:
-        """Write the scheduler's message, which has the number of nodes; other pods keep their first message."""
+        """Write the scheduler's message for a pod whose requests no node meets; other pods keep their first message."""
         message = f"0/{len(self.nodes)} nodes are available: {len(self.nodes)} Insufficient {', '.join(requests)}."
         if message != pod.message:
             pod.message = message
@@ -409,7 +409,7 @@ class Cluster:
     def _assign(self, pod: PodRun, node: Node) -> None:
         """Decide on a node.
 
-        The decision is not visible, and neither a cordon nor the end of the node stops the binding.
+        The decision is not visible in the API, and neither a cordon nor the end of the node stops the binding.
         """
         pod.assigned, pod.pool, pod.assigned_at = node.name, node.pool_name, self.stage.agenda.now
         self.on_node.setdefault(node.name, {})[pod] = None
@@ -505,7 +505,7 @@ class Cluster:
             return
         grace = rng.choice(_GRACES_SECONDS)
         pod.deadline = math.floor(now + grace)
-        # A process that ignores the signal is killed at the end of its grace period, and its pod is removed after that.
+        # A container that ignores SIGTERM is killed at the end of the grace period, after which its pod is removed.
         grace += LATE_SECONDS if pod.owner is not None else 0.0
         self._use(pod)
         self._changed(pod)
@@ -518,7 +518,7 @@ class Cluster:
             )
 
     def release(self, pod: PodRun) -> None:
-        """Remove the finalizer of a pod, which is deleted now if it was due."""
+        """Remove the finalizer of a pod, and the pod itself if it was only kept by the finalizer."""
         pod.held = False
         if pod.due:
             self._remove(pod)

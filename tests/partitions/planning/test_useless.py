@@ -228,7 +228,7 @@ def test_pod_gets_an_event_if_writes_of_the_ledger_are_rejected() -> None:
 def test_pod_without_a_node_releases_ipus_that_block_its_namespace_limit(
     namespace: str, size: int, want: set[str]
 ) -> None:
-    """The other server, which the waiting pod can use, has free IPUs, but the pod without a node uses up the limit."""
+    """The server of the waiting pod has free IPUs, but the pod without a node uses up the limit of the namespace."""
     pod = make_pod("stuck", size=32, age_seconds=99, gated=False, told_server=SERVER.address)
     other = make_pod("next", namespace=namespace, size=size, servers=frozenset({OTHER.address}))
     settings = PartitionSettings(servers=(), unscheduled_seconds=60, namespace_limits=(("*", 32),))
