@@ -51,7 +51,7 @@ class AskRun(WorkloadRun):
 
     @property
     def separate(self) -> bool:
-        """Whether its pools are only for pods that select its name; never, because pods of any workload may run there."""
+        """Whether its pools are only for pods that select its name; never, as pods of any workload may run there."""
         return False
 
     def is_true(self, *conditions: str) -> bool:

@@ -35,7 +35,7 @@ _SHAPES = (
 _REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
 #: Seconds after which a step of the calm must have settled, and for which its result stays before the next step.
 _STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
-#: Duration in seconds of a step if the pods are not served, and minimum stay of intruders.
+#: Duration in seconds of a step if the pods are not served.
 _UNSERVED_SECONDS = 60.0
 _STEPS = ("scale", "update", "scale in", "lose a node", "update", "burst", "scale in")
 

@@ -149,7 +149,7 @@ class Simulation:
         Raises Violated.
         """
         agenda, stage = self.stage.agenda, self.stage
-        # Slices that start together release incomplete sets of pools, and try again later, so they need the larger bound.
+        # Slices that start together release incomplete sets of pools and try again later: they need the larger bound.
         takes_turns = self.market.scarce or (self.market.gangs and bool(self.market.choices))
         bound_seconds = SCARCE_SETTLED_WITHIN_SECONDS if takes_turns else SETTLED_WITHIN_SECONDS
         for _ in range(self._wanted_processes):

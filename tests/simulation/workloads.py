@@ -6,8 +6,8 @@ StatefulSets in `deployments`.
 The actors are small and act a random time after a change. Placement is exclusive: a node pool has pods of one slice
 only, and followers are created for the pool of their bound leader. Some workloads leave placement to the policy and
 have all pods at the same time. The scheduler chooses any pool that fits, at random. Preemption, success policies and
-gang admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first, which is not
-visible, and binds later, even if the node has changed in between.
+gang admission are not simulated. In some runs the scheduler binds immediately. In other runs it decides first, which
+is not visible, and binds later, even if the node has changed in between.
 """
 
 from __future__ import annotations

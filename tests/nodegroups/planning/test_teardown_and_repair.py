@@ -252,7 +252,7 @@ def test_machine_that_was_restarted_after_the_list_keeps_its_pods(*, deleted: bo
 
 
 def test_outages_before_and_after_an_unsynced_cache_are_not_added(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The machine may have been ready while the nodes could not be listed, so its outage is counted anew."""
+    """The machine may have been ready while the nodes could not be listed, so the time of its outage begins again."""
     world = ready_world()
     name = world.machines("train")[0].name
     world.kube.change_node(name, ready=False)

@@ -110,7 +110,7 @@ def test_name_of_a_groups_child_cannot_be_used_by_another_namespace() -> None:
 
 
 def test_managed_instance_group_of_another_namespace_does_not_hold_a_template() -> None:
-    """The other group's spec refers to the template, but the other group has no machine."""
+    """The spec of the foreign group refers to the template, but the foreign group has no machine."""
     world = ready_world(topology="2x4")
     url = world.kube.all(Kind.INSTANCE_TEMPLATE)[0].status.url
     spec = ManagedInstanceGroupSpec(project="project-9", location=ZONE, instance_template=url, target_size=1)
