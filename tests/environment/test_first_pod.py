@@ -109,11 +109,11 @@ def test_workload_whose_first_pod_has_a_problem_gets_one_warning(raw: dict[str, 
         {},
     ],
 )
-def test_workload_that_is_right_or_not_concerned_gets_no_warning(raw: dict[str, Any]):
+def test_correct_or_unserved_workload_gets_no_warning(raw: dict[str, Any]):
     assert problems_of_first_pod(raw, ALL, "ml") == ()
 
 
-def test_workload_gets_warnings_only_if_the_setting_or_its_label_asks():
+def test_workload_gets_warnings_only_if_the_setting_or_its_label_requests_variables():
     wrong = stateful_set(pod_template(), serviceName="")
     assert problems_of_first_pod(wrong, WebhookSettings(), "ml") == ()
     assert problems_of_first_pod(wrong, WebhookSettings(injection="off"), "ml") == ()

@@ -103,7 +103,7 @@ def test_any_workload_gets_warnings_without_an_exception(data: st.DataObject) ->
     assert all(isinstance(each, str) for each in problems_of_first_pod(raw, some_settings(data), "ml"))
 
 
-def test_real_reviews_are_patched() -> None:
+def test_at_least_12_recorded_reviews_get_a_patch() -> None:
     """The tests above need cases with patches; otherwise they would test nothing."""
     patched = [case for case in _CASES if "patch" in case["answer"]["response"]]
     assert len(patched) >= 12

@@ -289,7 +289,7 @@ def test_pod_with_more_than_64_containers_with_chips_is_malformed():
 
 
 @pytest.mark.parametrize("absent", [{}, {"env": None}, {"env": []}, {"env": "x"}], ids=str)
-def test_a_missing_list_of_variables_is_created(absent: dict[str, Any]):
+def test_missing_list_of_variables_is_created(absent: dict[str, Any]):
     owner = stateful_set()
     pod = pod_of(owner, "train-0", containers=[container(**absent)])
     [found], _ = injected(pod, owner)
@@ -532,7 +532,7 @@ def test_job_without_index_or_subdomain_gets_a_warning():
     assert "has no subdomain" in said.problems[0]
 
 
-def test_a_job_has_no_more_pods_than_completions():
+def test_host_names_of_a_job_are_not_more_than_its_completions():
     marks = {"annotations": {"batch.kubernetes.io/job-completion-index": "2"}}
     owner = job(parallelism=8)
     [found], _ = injected(pod_of(owner, "", selector=None, subdomain="workers", metadata=marks), owner)
@@ -587,12 +587,12 @@ def pod_of_jobset(name: str, number: int = 0, index: int = 0, **more: Any) -> di
     return pod_of(owner, "", metadata={"labels": marks, "annotations": marks}, **{"subdomain": "js", **more})
 
 
-def test_the_second_child_job_of_a_replicated_job_is_the_second_slice():
+def test_second_child_job_of_a_replicated_job_is_the_second_slice():
     [found], _ = injected(pod_of_jobset("a", 1), jobset())
     assert (found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("1", "3")
 
 
-def test_child_job_has_no_more_pods_than_completions():
+def test_host_names_of_a_child_job_are_not_more_than_its_completions():
     """Before, the list of host names had names of pods that are never created."""
     entry = replicated("a", parallelism=8)
     entry["template"]["spec"]["completions"] = 4

@@ -63,7 +63,7 @@ def test_answer_with_many_host_names_is_deferred(containers: int, topology: str,
     [({"kind": "Job"}, "enabled"), ({"operation": "UPDATE"}, "enabled"), ({}, "enabled"), ({}, "disabled")],
     ids=["of a Job", "of a pod that is there", "turned off", "of a pod that wants none"],
 )
-def test_other_reviews_are_admitted_unchanged(changes: dict[str, str], wish: str) -> None:
+def test_review_that_requests_no_injection_is_admitted_unchanged(changes: dict[str, str], wish: str) -> None:
     settings = WebhookSettings(injection="off") if not changes and wish == "enabled" else ALL
     raw = pod()
     raw["metadata"]["labels"] = dict.fromkeys(ASKS, wish)

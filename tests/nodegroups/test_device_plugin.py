@@ -16,7 +16,7 @@ def containers(made: dict[str, Any]) -> dict[str, Any]:
     return {each["name"]: each for each in made["spec"]["template"]["spec"]["containers"]}
 
 
-def test_daemon_set_has_the_name_of_tpu_operators() -> None:
+def test_daemon_set_has_the_name_that_tpu_operator_uses() -> None:
     """The DaemonSet replaces tpu-operator's, and uses the same ServiceAccount."""
     made = manifest(**ALL)
     pod = made["spec"]["template"]["spec"]

@@ -230,7 +230,7 @@ def test_pods_of_daemon_sets_are_not_listed(world: World) -> None:
     assert asked.query["fieldSelector"] == "spec.nodeName!=,status.phase!=Succeeded,status.phase!=Failed"
 
 
-def test_nodes_that_are_no_machines_are_dropped(world: World) -> None:
+def test_node_without_a_machine_is_dropped_unless_it_has_labels_of_a_group(world: World) -> None:
     """A labelled node is kept regardless of its provider id."""
     world.put_node()
     world.put_node("other", labels={}, spec={"providerID": "kind://x"})

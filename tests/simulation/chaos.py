@@ -186,7 +186,7 @@ class Chaos:
             self._end_later(fault.fault_id)
 
     def _empty_a_shelf(self) -> None:
-        """Make one kind of capacity unavailable in one zone for a while."""
+        """Make one kind of capacity unavailable in one zone for 20 to 120 s."""
         rng, market = self.stage.rng, self.simulation.market
         zone = rng.choice(market.zones)
         capacity = rng.choice(market.choices or ("on-demand",)).split("/")[0]
@@ -196,7 +196,7 @@ class Chaos:
         self._end_later(fault.fault_id)
 
     def _end_later(self, fault_id: str) -> None:
-        """Let hanging operations continue after a while."""
+        """Remove a fault after 20 to 120 s, and let hanging operations continue."""
         world = self.simulation.cloud.world
 
         def let_go() -> None:
@@ -405,7 +405,7 @@ class Chaos:
             process.die()
 
     def _refuse_a_source(self) -> None:
-        """Refuse an optional source for a while, and restart all processes, as an upgrade with new permissions does."""
+        """Refuse an optional source for 5 to 60 s, and restart all processes, as an upgrade does."""
         if not self.stage.stormy:
             return
         rng, store = self._sources, self.stage.store

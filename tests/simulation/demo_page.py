@@ -215,7 +215,7 @@ class Demo(Simulation):
             self.cloud.world.preempt(self.rng.choice(names), hosts=self.rng.choice((1, 2, None)))
 
     def _run_out(self) -> None:
-        """Let one zone run out of stock of one shape for a while."""
+        """Let one zone run out of stock of one shape for 20 minutes."""
         shape, zone = self.rng.choice((_V5P, _V6E, _V6E_LARGE)), self.rng.choice((ZONE, OTHER_ZONE))
         fault = self.cloud.world.faults.add(
             Fault(kind=FaultKind.STOCKOUT, zone=zone, topology=shape.topology, after_seconds=20.0)

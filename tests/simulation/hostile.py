@@ -334,7 +334,7 @@ class Hostile:
             self.come(f"never-fits-{number}", replicas=replicas, gang=True, bindable=False)
 
     def _hold_chips(self) -> None:
-        """Run a JobSet that never ends, and in some runs a bare pod on any free host, which no limit covers."""
+        """Run a JobSet that never ends, and in some runs a bare pod on any free host, which no limit prevents."""
         self.come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
         if _ONE_HOST in self.shapes:
             self._hold_one_host()

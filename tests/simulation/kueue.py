@@ -2,7 +2,7 @@
 
 After a request that fails, or that expires before its JobSet is resumed, another request with a new name follows. A
 revoked request ends its JobSet until a user activates it again. A preempted JobSet makes a new request. Requests are
-deleted immediately or after a while. Pods are not pinned to the pools that a request names, and no quota is counted.
+deleted immediately or within 400 s. Pods are not pinned to the pools that a request names, and no quota is counted.
 The random source is separate.
 """
 
@@ -116,7 +116,7 @@ class Kueue(Team[QueuedRun]):
         self._ask_later(run)
 
     def _forbid_templates(self) -> None:
-        """Refuse PodTemplates for a while to clients that list or start a watch."""
+        """Refuse lists and new watches of PodTemplates for 5 to 200 s."""
         self.stage.fault("templates refused", "to whoever lists them")
         refused = self._rng.choice((self.stage.store.absent, self.stage.store.forbidden))
         refused.add(TEMPLATES)

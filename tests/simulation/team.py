@@ -94,7 +94,7 @@ class Team(ABC, Generic[_R]):
             cluster.create(run)
 
     def _suspend(self, run: _R) -> None:
-        """Suspend a workload for a while."""
+        """Suspend a workload for at most 60 s."""
         self.simulation.cluster.suspend(run, suspended=True)
         self.stage.agenda.after(self._rng.uniform(0.5, 60.0), lambda: self._resume(run))
 

@@ -97,7 +97,7 @@ class Waiting:
                 yield f"slice {name} has waited for {seconds:.0f} s, no create was sent"
 
     def waiting(self) -> Iterator[tuple[WorkloadRun, int]]:
-        """Return the slices whose leaders are shown as unschedulable."""
+        """Yield the feasible slices with an unschedulable leader, except for gangs and hostile tenants."""
         for workload in self._simulation.cluster.workloads.values():
             hostile = workload.namespace == HOSTILE_NAMESPACE
             if workload.alive and not workload.restarting and not workload.gang and not hostile:

@@ -233,7 +233,7 @@ def test_15_device_plugin_is_applied_once_and_deleted_with_the_last_group() -> N
     assert not world.kube.all("DaemonSet")
 
 
-def test_groups_in_the_namespace_of_the_controller_are_served_if_others_are_named() -> None:
+def test_groups_in_the_controllers_namespace_are_served_if_it_is_not_in_the_setting() -> None:
     """The provisioner creates its groups there, but SERVED_NAMESPACES in a shared settings.env may name only others."""
     world = World(settings=replace(SETTINGS, namespaces=("team-a",), own_namespace="default"))
     world.make("train")

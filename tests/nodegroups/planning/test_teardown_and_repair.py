@@ -130,7 +130,7 @@ def test_deleted_slice_with_a_lost_machine_is_kept_for_a_minute() -> None:
         pytest.param(1, Reason.NODE_LOST, "resize --size=2", id="reduced"),
     ],
 )
-def test_managed_instance_group_that_was_resized_is_reported_until_that_is_undone(
+def test_resized_managed_instance_group_is_reported_until_its_size_is_restored(
     size: int, reason: Reason, advice: str
 ) -> None:
     """Before, the message was "2 of 1 nodes are ready"."""

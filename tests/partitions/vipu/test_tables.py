@@ -155,7 +155,7 @@ def test_ipus_are_counted_in_every_layout(
     assert tables.ipus_of_agents(data.draw(_drawn(cells, ["Value", "Unit"]))) == counts
 
 
-def test_the_public_example_is_read() -> None:
+def test_public_example_of_a_table_is_read() -> None:
     expected = Partition(
         id="p64", size=64, state=PartitionState.ACTIVE, state_text="ACTIVE", cluster="c64_1-16", allocation=""
     )
@@ -196,7 +196,7 @@ def test_invalid_table_of_partitions_is_rejected_as_a_whole(table: str, problem:
     assert problem in str(caught.value)
 
 
-def test_an_empty_table_has_no_partitions() -> None:
+def test_empty_table_has_no_partitions() -> None:
     lines = PUBLIC.splitlines()
     assert tables.partitions("\n".join([lines[0], lines[1], lines[3]])) == ()
 

@@ -98,7 +98,7 @@ def test_tpu_node_has_the_name_labels_taint_and_resources_of_gke(clock: FakeCloc
         pytest.param({"pool_in_node_names": True}, slice_pool(), id="where the settings say so"),
     ],
 )
-def test_node_without_tpus_or_with_the_setting_is_named_after_its_instance_group(
+def test_node_without_tpus_or_with_pool_in_node_names_is_named_after_its_group(
     clock: FakeClock, settings: dict[str, Any], body: dict[str, Any]
 ) -> None:
     """The name of the instance group contains cluster and pool."""
