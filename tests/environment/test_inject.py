@@ -633,7 +633,7 @@ def test_replicated_jobs_that_never_run_together_form_no_multislice(own: str, sl
 
 
 def test_all_pods_of_a_multislice_count_the_same_slices():
-    """`eval` runs while `warm` and then `train` run; a dependency on a job without chips makes no difference."""
+    """`eval` runs next to `warm` and then next to `train`. The dependency on `fetch`, without chips, is ignored."""
     warm, train = replicated("warm", fetch="Complete"), replicated("train", warm="Complete")
     owner = jobset(replicated("fetch", chips=0), warm, train, replicated("eval"))
     found = [injected(pod_of_jobset(name), owner)[0][0] for name in ("warm", "train", "eval")]

@@ -1,4 +1,4 @@
-"""Pods of RayClusters: their variables, host names, and one node pool for each replica."""
+"""Pods of RayClusters get variables, host names, and one node pool for each replica."""
 
 from __future__ import annotations
 

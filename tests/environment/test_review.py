@@ -147,7 +147,7 @@ def test_pod_with_malformed_chips_gets_a_warning_only_if_it_asks(*, asks: bool) 
 
 
 def test_pod_of_a_multislice_needs_its_variables_unless_turned_off() -> None:
-    """Pods of JobSets get the worker variables from GKE's webhook, but not those of the multislice."""
+    """GKE's webhook sets the worker variables of pods of JobSets, but not the variables of the multislice."""
     raw = pod(selector=V5E_4X4)
     raw["metadata"] |= {
         "labels": {"jobset.sigs.k8s.io/jobset-name": "js"},

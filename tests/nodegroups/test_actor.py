@@ -285,7 +285,7 @@ def test_delete_is_not_sent_if_the_lease_runs_out_at_the_gate(world: World) -> N
 
 
 def test_write_is_not_sent_without_a_sufficient_lease(world: World) -> None:
-    """Another leader may have decided otherwise."""
+    """Without a valid lease, another leader may have made another decision."""
     world.lease_seconds = WRITE_SECONDS
     answer = world.written(DeleteNode(name="m-0", uid="u"))
     assert (answer.failure, world.kube.calls) == (WriteFailure.UNAVAILABLE, [])

@@ -91,7 +91,7 @@ def test_group_with_cordoned_and_empty_nodes_passes(world: World) -> None:
 
 
 def test_nodes_are_checked_in_parallel(world: World) -> None:
-    """The result is the same as with one thread."""
+    """The gate passes and refuses the same deletes as with one thread."""
     with ThreadPoolExecutor(max_workers=4) as threads:
         gate = replace(world.gate, for_each=Parallel(executor=threads, at_once=4))
         gate.pass_through(a_proof())

@@ -54,7 +54,7 @@ class World:
         self.changes += 1
 
     def step(self, *only: str) -> None:
-        """Make one step of all watches, or of those with these names."""
+        """Make one step of each watch, or only of the watches with the names `only`."""
         for name, watch in self.watches.named().items():
             if not only or name in only:
                 watch.step()  # type: ignore[attr-defined]
@@ -171,7 +171,7 @@ def test_only_secrets_with_tokens_of_groups_are_listed(world: World) -> None:
     ],
 )
 def test_pod_is_kept_only_if_it_may_keep_a_tpu_node(world: World, parts: dict[str, Any], kept: bool) -> None:
-    """Pods are kept if they may be on TPU nodes and do not end with their node."""
+    """A pod is kept if it may be on a TPU node and is not of a DaemonSet, which ends with its node."""
     world.put_node()
     world.put_node("unlabelled", labels={})
     world.put_pod(**{"node": "m-0", **parts})

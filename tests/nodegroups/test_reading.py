@@ -53,7 +53,7 @@ def test_node_of_a_machine_is_read_with_known_labels_only() -> None:
     ],
 )
 def test_node_without_a_status_is_not_ready_and_has_no_chips(status: dict[str, Any]) -> None:
-    """A node has no status when it has just registered."""
+    """A node that has just registered has no status."""
     node = parse_node(raw_machine_node("m-0", status=status))
     assert (node.ready, node.capacity_chips, node.allocatable_chips) == (False, 0, 0)
 
@@ -67,7 +67,7 @@ def test_node_without_a_status_is_not_ready_and_has_no_chips(status: dict[str, A
     ],
 )
 def test_node_may_be_of_a_group_if_it_is_a_machine_or_has_labels(raw: dict[str, Any], want: bool) -> None:
-    """Other nodes are dropped."""
+    """Nodes that cannot belong to a group are dropped."""
     assert may_be_of_a_group(parse_node(raw)) is want
 
 

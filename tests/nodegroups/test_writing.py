@@ -1,4 +1,4 @@
-"""Writes to Kubernetes: their requests and preconditions, and that they are idempotent."""
+"""Writes to Kubernetes have the right requests and preconditions, and are idempotent."""
 
 from __future__ import annotations
 

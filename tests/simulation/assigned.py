@@ -40,7 +40,7 @@ _Group = object
 
 
 class Assigned:
-    """Checks one run."""
+    """Checks the placement of pods in one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage

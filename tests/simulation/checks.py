@@ -67,7 +67,7 @@ SHOWN = "7 people are shown what was decided, and what there is"
 
 
 class Checker:
-    """Checks one run."""
+    """Checks all invariants of one run, most of them in parts such as `asked` and `stock`."""
 
     def __init__(self, simulation: Simulation) -> None:
         self.simulation = simulation

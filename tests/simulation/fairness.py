@@ -57,7 +57,7 @@ _MOST_STAMPS = 64
 
 
 class Fairness:
-    """Checks one run."""
+    """Checks the waits of tenants in one run."""
 
     def __init__(self, simulation: Simulation, waiting: Waiting) -> None:
         self._simulation = simulation

@@ -18,7 +18,7 @@ FIRST = "20 what a limit leaves goes to the highest priority that it suffices fo
 
 
 class Line:
-    """Checks one run."""
+    """Checks the line of waiting slices in one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage

@@ -1,4 +1,4 @@
-"""Owner of actual pools, and the slices that fit them."""
+"""Helpers for actual pools: owner, size, and the slices that fit a pool."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ class Crash(BaseException):
 
 
 class LostError(Exception):
-    """A failure between a decision and its calls."""
+    """An exception between a decision and its calls, which loses the decision."""
 
 
 class _Actor(Actor):
@@ -90,7 +90,7 @@ class Process:
         self.pods_listed_at: dict[str, float] = {}
         #: Pending leaders that the process knew of when it decided on the last delete of each pool.
         self.expected: dict[PoolName, frozenset[str]] = {}
-        #: Time at which its clock was last set, and its error before that in seconds.
+        #: Time at which the clock was last set, and error of the clock before that time in seconds.
         self.skewed_before = (0.0, 0.0)
         self.paused_until = 0.0
         self._in_round = False

@@ -1,4 +1,4 @@
-"""One run: from a seed to a settled world, or to a violation."""
+"""One run from a seed to a settled world, or to a violation."""
 
 from __future__ import annotations
 
@@ -289,7 +289,7 @@ def told_to(stage: Stage) -> Iterator[None]:
 
 
 def run_seed(seed: int, *, bug: str = "", recording: bool = False) -> Outcome:
-    """Run one seed to its end, with a bug planted if it is named; return the outcome."""
+    """Run one seed to its end, with a planted bug if `bug` is set; return the outcome."""
     with planted(BUGS, bug) as storm:
         simulation = Simulation(seed, recording=recording, storm=storm)
         with told_to(simulation.stage):

@@ -28,7 +28,7 @@ _LWS = "leaderworkerset.sigs.k8s.io"
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class SetRun(WorkloadRun):
-    """A LeaderWorkerSet: its groups run until a user ends them, and are replaced one by one by an update."""
+    """A LeaderWorkerSet, whose groups run until a user ends them; an update replaces them one by one."""
 
     of = LEADER_WORKER_SET
     fate: str = "forever"
@@ -55,7 +55,7 @@ class SetRun(WorkloadRun):
         return f"{self.name}-{job}"
 
     def pod_name(self, job: int, index: int) -> str:
-        """Return the name of a pod: its successor has the same name."""
+        """Return the name of a pod, which its successor has as well."""
         return f"{self.group_name(job)}-{index}" if index else self.group_name(job)
 
     def exclusive_key(self, pod: PodRun) -> object:

@@ -59,7 +59,7 @@ _Class = tuple[str, str, str | None]
 
 
 class Shared:
-    """Checks one run."""
+    """Checks the shared pools of one run."""
 
     def __init__(self, simulation: Simulation, checker: Checker) -> None:
         self._simulation, self._stage = simulation, simulation.stage
@@ -184,7 +184,7 @@ class Shared:
         return [each.name for each in created if self._checker.created_by[each.name][1] >= since]
 
     def _seats(self, process: Process, class_: _Class, new: Pool) -> tuple[dict[str, int], int]:
-        """Return by pool the nodes that a class has, or will have, for its pods, and the number taken by other pods."""
+        """Return by pool the number of nodes that a class has, or will have, and the number that other pods took."""
         found, taken = {}, 0
         for pool in self._simulation.cloud.pools.values():
             if pool is new or not is_ours(pool) or not self._belongs(pool, class_):

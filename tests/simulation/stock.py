@@ -42,7 +42,7 @@ class _Failed:
 
 
 class Stock:
-    """Checks one run."""
+    """Checks the creates after stockouts, and the warm pools, of one run."""
 
     def __init__(self, simulation: Simulation) -> None:
         self._simulation, self._stage = simulation, simulation.stage

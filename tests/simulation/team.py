@@ -51,7 +51,7 @@ class Team(ABC, Generic[_R]):
         )
 
     def begin(self) -> None:
-        """Start, if this run has the team; in some runs only when the kind is installed."""
+        """Start the team, if the run has it; in some runs only after the CRD of its kind is installed."""
         if not self.present:
             return
         if self.late_kind is None or self._rng.random() >= _INSTALLED_LATE:

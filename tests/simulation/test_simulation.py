@@ -8,7 +8,7 @@ from tests.support.simulations.contract import SimulationContract
 
 
 class TestSimulation(SimulationContract):
-    """JobSets, faults, crashes and changes of leader settle as they should."""
+    """Worlds with JobSets, faults, crashes and changes of the leader settle without a violation."""
 
     module = "tests.simulation"
     name = "slices"
@@ -23,7 +23,7 @@ class TestSimulation(SimulationContract):
         assert "hostile pods" in done.stdout
 
     def test_violation_is_reported_with_its_history(self) -> None:
-        """The broken invariant is named, with the steps that led to it and an exit code that fails a build."""
+        """The output names the broken invariant and the steps that led to it, and the exit code fails a build."""
         done = self._simulate("--planted", "every-replica-acts", "--seed", "0", "--history")
         assert done.returncode == 1
         lines = done.stdout.splitlines()

@@ -134,7 +134,7 @@ class Waiting:
         )
 
     def on_its_way(self, workload: WorkloadRun, job: int) -> bool:
-        """Whether a pool is being created for the slice, or a pool that it could have is empty."""
+        """Whether a pool exists that was created for a slice, or an empty pool that the slice could use."""
         return any(
             is_ours(pool)
             and pool.status in _UP

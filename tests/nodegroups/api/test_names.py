@@ -1,4 +1,4 @@
-"""Names of children are valid in Compute Engine, and a mark is parsed only in its exact form."""
+"""Names of children are valid in Compute Engine, and a description is parsed as a mark only in its exact form."""
 
 from __future__ import annotations
 
@@ -153,7 +153,7 @@ def test_request_id_of_an_attempt_is_the_same_in_all_releases() -> None:
 
 
 def test_finalizers_are_those_of_tpu_operator() -> None:
-    # Objects that tpu-operator created have these, and can be deleted only after they are removed.
+    # Objects that tpu-operator created have these finalizers, which this controller must remove.
     assert names.GROUP_FINALIZERS == (
         "tpu.google.com/cleanup-mig",
         "tpu.google.com/cleanup-template",

@@ -1,4 +1,4 @@
-"""Bootstrap tokens of machines, and the metadata with which machines get them."""
+"""Bootstrap tokens of machines, and the metadata that contain a token for its machine."""
 
 from __future__ import annotations
 

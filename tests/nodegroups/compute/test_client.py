@@ -61,7 +61,7 @@ def of_sort(name: str) -> dict[str, Any]:
 
 
 _IN_ZONE = "projects/p/zones/us-central1-a"
-#: Call, and HTTP method, path and body of its request, by method of the client.
+#: Call of the client, and HTTP method, path and body of the expected request, by name of the call.
 CALLS: dict[str, tuple[Callable[[ComputeClient], object], str, str, object]] = {
     **of_sort("policy"),
     **of_sort("template"),

@@ -117,7 +117,7 @@ def test_status_of_a_large_group_is_not_written_for_each_machine_that_joins() ->
 
 
 def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
-    """A node may register with the labels of its group; without the number its machine would be unknown."""
+    """A node may register with the labels of its group; without the number, its machine is unknown."""
     world = World()
     world.kube.refused = (PatchNode,)
     world.kube.create_group(make_group("train"))
@@ -132,7 +132,7 @@ def test_8_token_is_kept_until_its_node_has_the_machines_number() -> None:
 
 
 def test_9_groups_with_ambiguous_names_have_separate_nodes() -> None:
-    """The nodes of group b-c in namespace a are not those of group c in namespace a-b."""
+    """Group b-c in namespace a and group c in namespace a-b have different nodes."""
     world = ready_world("c")
     group = world.group("c")
     other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))

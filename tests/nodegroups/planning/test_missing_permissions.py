@@ -1,4 +1,4 @@
-"""If a permission in Google Cloud is missing, the condition names it, and work continues when it is granted."""
+"""The condition names a missing permission in Google Cloud, and work continues when the permission is granted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_group_is_served_without_the_permission_to_list_managed_instance_groups(
 
 @pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys() - {_LIST}))
 def test_group_is_created_after_a_missing_permission_is_granted(permission: str) -> None:
-    """The group names the missing permission, and is ready soon after it is granted. No resource is left behind."""
+    """The condition names the missing permission. The group is ready soon after the grant, and leaves no resource."""
     world = World()
     world.deny(permission)
     world.kube.create_group(make_group("train", topology="2x4"))
@@ -86,7 +86,7 @@ def test_group_is_created_after_a_missing_permission_is_granted(permission: str)
 
 @pytest.mark.parametrize(("permission", "reason"), _DELETES.items())
 def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
-    """A deleted group names the missing permission, and is deleted soon after it is granted."""
+    """The condition of a deleted group names the missing permission, and the group is deleted soon after the grant."""
     world = World()
     world.deny(permission)
     world.make("train", topology="2x4")

@@ -1,4 +1,4 @@
-"""Conditions that keep machines of a deleted group, how they end, and the limit on recreations of a slice."""
+"""Reasons that keep machines of a deleted group, the end of each reason, and the limit on recreations of a slice."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def _owner(group: TpuNodeGroup) -> ObjectMeta:
 
 @pytest.mark.parametrize("namespace", ["evil", "default"])
 def test_child_with_a_forged_owner_does_not_affect_the_groups_nodes(namespace: str) -> None:
-    """The child gets its own machines, and its deletion deletes only these. Owner references are not trusted."""
+    """The child gets its own machines, and its deletion deletes no others: owner references are not trusted."""
     world = ready_world(topology="2x4")
     group = world.group()
     [template] = world.kube.all(Kind.INSTANCE_TEMPLATE)

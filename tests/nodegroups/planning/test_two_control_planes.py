@@ -174,7 +174,7 @@ def test_slice_is_recreated_when_its_silent_nodes_have_been_deleted(worlds: Worl
 
 @pytest.mark.parametrize("node_count", [None, 2], ids=["slice", "several slices"])
 def test_machines_lost_while_the_control_plane_was_unavailable_are_replaced(node_count: int | None) -> None:
-    """Nodes of another group report again, so this is no copy. Before, the group was broken until a user helped."""
+    """Nodes of another group report again, so the control plane is no copy. Before, a user had to repair the group."""
     world = ready_world("other", topology="2x2")
     spot = ProvisioningModel.SPOT
     world.make("train", topology="2x2" if node_count else "2x4", node_count=node_count, provisioning_model=spot)

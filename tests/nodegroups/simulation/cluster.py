@@ -71,7 +71,7 @@ class Kube:
     not_synced: tuple[str, ...] = ()
     #: Types of writes that are rejected.
     refused: tuple[type[Write], ...] = ()
-    #: Reason why creates of tokens are rejected; empty if they are not.
+    #: Reason why the API server rejects creates of tokens; empty if it accepts them.
     refused_tokens: str = ""
     #: Names of objects that the caches show without a spec, so that decisions about them raise.
     poisoned: set[str] = field(default_factory=set)
@@ -169,7 +169,7 @@ class Kube:
             return
         key = ("Node", "", name)
         if key in self.objects and self._joined_as.get(name) == machine.number:
-            # The same machine was started again: its disk has the credentials of its node.
+            # The machine was restarted, and needs no token: its disk has the credentials of its node.
             self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
             return
         value = machine.metadata.get(metadata.TOKEN, "")
@@ -412,7 +412,7 @@ class Kube:
         lag = self.stage.rng.uniform(0.001, self.lag_seconds)
 
         def shown() -> None:
-            # Only the latest value is shown: events of one object do not overtake each other.
+            # The cache gets the latest value, so that events of one object do not overtake each other.
             latest = self.objects.get(key)
             if latest is None:
                 self.cached.pop(key, None)

@@ -1,4 +1,4 @@
-"""A controller process: the loop around `decide`, its calls and writes, and faults of these."""
+"""A controller process: the loop around `decide`, calls and writes, and faults of calls and writes."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ _BAD_ANSWERS = (
 
 
 class Process:
-    """A process that runs until it is killed. The next one starts with an empty memory."""
+    """A process that runs until it is killed. The next process starts with an empty memory."""
 
     def __init__(self, stage: Stage, kube: Kube, cloud: Cloud, settings: PlanningSettings) -> None:
         self.stage, self.kube, self.cloud, self.settings = stage, kube, cloud, settings

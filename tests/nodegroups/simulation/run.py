@@ -1,4 +1,4 @@
-"""One run: from a seed to a settled world, and then to an empty one; or to a violation."""
+"""One run from a seed to a settled world and then to an empty world, or to a violation."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ _FOREIGN = Target(
 
 
 def _is_at_rest(member: Member) -> bool:
-    """Return whether a member has a machine that its group is not changing."""
+    """Return whether a member of a managed instance group has a machine, and no action on it is in progress."""
     return member.machine is not None and member.action is Action.NONE
 
 

@@ -1,4 +1,4 @@
-"""Several groups take as long as one, with a bounded number of calls for each. The benchmark simulates 200."""
+"""Several groups take as long as one group, with a bounded number of calls for each group."""
 
 from __future__ import annotations
 

@@ -193,7 +193,7 @@ def test_entry_of_a_finished_pod_is_removed_if_its_server_is_not_in_the_settings
 
 
 def test_pod_that_graphcores_plugin_prepared_gets_no_partition() -> None:
-    """During a migration from the plugin, running pods have its label and annotation."""
+    """During a migration from Graphcore's plugin, running pods have the plugin's label and annotation."""
     story = Story(pods=[make_pod("old", injected=False, gated=False, node="host-1")])
     assert reasons(story.settle()) == ["PartitionRejected"]
     assert (story.at(), story.entries()) == ({}, {})

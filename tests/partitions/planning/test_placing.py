@@ -35,7 +35,7 @@ def _schedule(supply: list[SiteSupply], queue: list[Candidate]) -> Schedule:
     return schedule(queue, {each.site: each for each in supply}, {}, _SETTINGS, Guard())
 
 
-#: A running pod has 12 IPUs for 1,000 s; then a pod of 12 IPUs can start and leaves four.
+#: A running pod has 12 IPUs for 1,000 s; after that, a pod of 12 IPUs can start, and leaves four IPUs free.
 _TO_END = (12, 1000.0)
 
 

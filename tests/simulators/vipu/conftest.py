@@ -14,7 +14,7 @@ from tests.support.clock import FakeClock
 
 
 class Vipu:
-    """A world and its clock."""
+    """A simulated V-IPU server and its clock."""
 
     def __init__(self, world: World, clock: FakeClock) -> None:
         self.world = world

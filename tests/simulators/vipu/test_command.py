@@ -22,7 +22,7 @@ def vipu() -> Iterator[VipuSimulator]:
 
 
 class Shell:
-    """Runs the command in this process."""
+    """Runs the simulated command in the test process."""
 
     def __init__(self, vipu: VipuSimulator, home: Path, capsys: pytest.CaptureFixture[str]) -> None:
         self.environment = {"VIPU_CLI_API_HOST": vipu.host, "VIPU_CLI_API_PORT": str(vipu.port), "HOME": str(home)}
