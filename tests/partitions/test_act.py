@@ -113,7 +113,7 @@ POD_PATH = object_path("pods", "train", namespace="research")
 SERVER = Server(host="10.0.0.5", port=8090, node_selector=("ipu-pod", "one"))
 
 
-#: Entries in the order in which they are read: by id.
+#: Entries in the order in which a ledger has them: by id.
 ONE, TWO, THREE = sorted((make_entry(make_pod(f"pod-{n}"), at=NOW) for n in range(3)), key=lambda each: each.id)
 #: The pod as the controller has seen it.
 POD = make_pod("train", namespace="research", uid="u-1", resource_version="7")
@@ -187,7 +187,7 @@ def raw_pod(**spec: Any) -> dict[str, Any]:
 
 
 def test_open_gate_removes_the_partition_gate_and_keeps_other_gates(api: FakeKube) -> None:
-    """One patch also adds the annotations and the node selector."""
+    """The patch that removes the gate also adds the annotations and the node selector."""
     api.put_object(POD_PATH, raw_pod(nodeSelector={"disk": "ssd"}))
     open_gate(api, OPENING)
     written = api.object(POD_PATH) or {}

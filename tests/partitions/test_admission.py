@@ -218,7 +218,7 @@ def test_injection_keeps_a_dns_policy_other_than_the_default(policy: str, want: 
     ],
 )
 def test_pod_whose_dns_may_not_resolve_the_api_gets_a_warning(policy: str, url: str, want: int) -> None:
-    """The pod would wait on its node, with its IPUs, and only its log would have the reason."""
+    """Without a warning, the pod would hold its IPUs and wait on its node, and only its log would have the reason."""
     answer = review(raw_pod(dnsPolicy=policy), replace(COMPATIBLE, ipu_api_url=url))
     assert (answer.denied, len(answer.warnings)) == ("", want)
     assert all("dnsPolicy" in each for each in answer.warnings)

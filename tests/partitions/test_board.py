@@ -59,7 +59,7 @@ def test_document_has_supply_partitions_and_pods(controller: Controller) -> None
 
 
 def test_document_before_the_first_decision_reports_it() -> None:
-    """The document must not look like that of an empty cluster."""
+    """The document must not look like the document of an empty cluster."""
     shown = Controller().loop.board.document()
     assert shown.decided_at is None
     assert list(ipus.page(shown))[-1] == "IPU partitions: nothing has been decided yet"
@@ -127,7 +127,7 @@ def test_explain_describes_only_matching_pods_with_ipus(
 
 
 def test_explain_accepts_the_id_of_a_partition(controller: Controller) -> None:
-    """`vipu list partitions` shows this id."""
+    """`vipu list partitions` shows the id of a partition, but not its pod."""
     (held,) = document(controller).partitions
     assert "of pod research/first" in "\n".join(ipus.explain(document(controller), held.id, ""))
 

@@ -91,7 +91,7 @@ def test_process_killed_after_any_round_is_continued_by_the_next_one(controller:
 
 
 def test_pod_missing_only_in_the_cache_keeps_its_partition(controller: Controller) -> None:
-    """The cache may have lost the pod: the check before the remove reads it live."""
+    """The cache may have lost the pod, so the check before the remove reads the pod live."""
     partition_id = controller.create_pod("train")
     controller.rounds(_ROUNDS)
     controller.loop.pods._read = dict  # type: ignore[attr-defined]
@@ -102,7 +102,7 @@ def test_pod_missing_only_in_the_cache_keeps_its_partition(controller: Controlle
 
 
 def test_foreign_partitions_are_never_removed(controller: Controller) -> None:
-    """This includes partitions of another cluster whose ledger was restored here, but not orphans of this cluster."""
+    """Partitions of a cluster whose ledger was restored here are foreign; an orphan of this cluster is removed."""
     foreign = names.partition_id("another-cluster", "uid-1", SERVER.address)
     orphan = names.partition_id("cluster-uid", "uid-of-nobody", SERVER.address)
     for each in ("by-hand", foreign, orphan):
@@ -156,7 +156,7 @@ def test_entry_repaired_by_hand_is_read_within_two_minutes(controller: Controlle
 
 
 def test_failed_reread_keeps_the_last_ledger(controller: Controller) -> None:
-    """Only the leader writes the ledger, so the last written one is still valid."""
+    """Only the leader writes the ledger, so the last written ledger is still valid."""
     controller.create_pod("first")
     controller.rounds(_ROUNDS)
     controller.kube.fail("GET", "configmaps", errors.Unavailable("away"), times=1000)

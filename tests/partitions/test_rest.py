@@ -220,7 +220,7 @@ def test_token_is_rejected_if_the_review_has_no_audiences(ground: Ground, monkey
 
 
 class Away(errors.Unavailable):
-    """An exception that no other code raises."""
+    """An exception that only this test raises, so that it can be found in memory."""
 
 
 def test_request_is_answered_503_if_the_api_server_does_not_respond(ground: Ground) -> None:

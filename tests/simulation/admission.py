@@ -2,7 +2,7 @@
 
 The policy marks pods of groups in namespaces with the label `tpu-provisioner/placement: assign`, keeps all other pods
 off labelled nodes, and rejects pods elsewhere that select the labels themselves. Some runs install it when pods already
-exist. The module shares neither keys nor functions with the product: a mistake in one cannot hide in the other. The
+exist. The module shares neither keys nor functions with the product: a mistake in the product cannot hide in both. The
 random source is separate, and runs without the policy have no second namespace.
 """
 

@@ -55,7 +55,7 @@ class AskRun(WorkloadRun):
         return False
 
     def is_true(self, *conditions: str) -> bool:
-        """Whether one of these conditions is true in its status."""
+        """Whether one of `conditions` is true in the status."""
         return any(each in self.true_since for each in conditions)
 
     def take_status(self, status: JsonObject, now: float) -> None:
@@ -143,7 +143,7 @@ class QueuedRun(JobSetRun):
     #: Name of the request whose capacity its pods use.
     consumes: str = ""
     asked_times: int = 0
-    #: Number of consecutive failed requests, and its maximum.
+    #: Number of consecutive failed requests, and the maximum of this number.
     failures: int = 0
     most_failures: int
     active: bool = True

@@ -41,7 +41,7 @@ def says(
 
 
 class Calls:
-    """Faults of the calls of one run, each with the probability that the run has drawn; no faults after the storm."""
+    """Faults of the calls of one run, each with the probability that the run has drawn; none after the storm."""
 
     def __init__(self, stage: Stage) -> None:
         self.stage = stage
@@ -131,7 +131,7 @@ class Calls:
         return self.stage.stormy and self._breaks_watches and self.stage.rng.random() < 0.1
 
     def watch_ends(self, seconds: int) -> tuple[float, float | None]:
-        """Return the seconds after which the server ends a watch, and those after which it sends a bookmark."""
+        """Return the seconds until the end of a watch, and the seconds until its bookmark, None if it gets no bookmark."""
         rng = self.stage.rng
         early = self.stage.stormy and rng.random() < 0.1
         if early:

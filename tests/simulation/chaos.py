@@ -1,6 +1,6 @@
 """Faults of the simulated world, drawn from the run's random source; faults of calls are drawn in calls.py.
 
-Each run first draws its kinds of faults, so that some runs have only one kind and others several at once. At the end of
+Each run first draws its kinds of faults, so that some runs have only one kind and other runs several. At the end of
 the storm, all faults that an administrator would repair are repaired, and users stop acting.
 """
 

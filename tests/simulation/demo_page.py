@@ -122,7 +122,7 @@ class Demo(Simulation):
         return process.board
 
     def _show_trouble(self) -> None:
-        """Create a JobSet whose slice is out of stock, and one with a failed node pool that GKE does not delete."""
+        """Create a JobSet whose slice is out of stock, and a JobSet with a failed pool that GKE does not delete."""
         world = self.cloud.world
         world.faults.add(Fault(kind=FaultKind.STOCKOUT, topology=_NO_STOCK.topology, after_seconds=2.0))
         world.faults.add(Fault(kind=FaultKind.CREATE_ERROR, topology=_BROKEN.topology, count=1, after_seconds=20.0))

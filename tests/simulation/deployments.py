@@ -60,7 +60,7 @@ class Controller:
     template: Template
     replicas: int
     kind: str = "ReplicaSet"
-    #: Deployment to which it belongs; None if it has no owner.
+    #: Deployment that owns the ReplicaSet; None if it has no owner.
     deployment: Deployment | None = None
     pods: dict[PodRun, None] = field(default_factory=dict)
     #: Maximum number of pods that it had at a time.
@@ -90,7 +90,7 @@ class Controller:
         self.sync()
 
     def sync(self) -> None:
-        """Create missing pods, or delete those that are too many."""
+        """Create missing pods, or delete surplus pods."""
         active = self.active
         for _ in range(self.replicas - len(active)):
             self.create(self.cluster.new_name(self.name))
@@ -106,7 +106,7 @@ class Controller:
         return bool(pod.node), int(cost or 0), self.rng.random()
 
     def create(self, name: str, *, index: int | None = None) -> None:
-        """Create a pod; later if the API server rejects it."""
+        """Create a pod. If the API server rejects the pod, create it again later."""
         reference = {"apiVersion": "apps/v1", "kind": self.kind, "name": self.name, "uid": self.uid, "controller": True}
         metadata: JsonObject = {"ownerReferences": [reference]}
         if index is not None:

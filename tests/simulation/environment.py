@@ -121,7 +121,7 @@ class Environment:
 class Singled:
     """The JobSet of one run whose creates are all refused, with its fault; other JobSets have no such fault.
 
-    Its neighbours, including later ones, must be served within their usual bound with any of the faults.
+    Its neighbours, including later JobSets, must be served within their usual bound with any of the faults.
     """
 
     def __init__(self, simulation: Simulation) -> None:

@@ -180,7 +180,7 @@ class Feed:
 
 
 class _Stream:
-    """One watch, from its beginning to its end."""
+    """One watch from its start to its end, with the items that are in transit."""
 
     def __init__(self, feed: Feed, query: Mapping[str, str], missed: list[Change]) -> None:
         self._feed = feed

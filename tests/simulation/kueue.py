@@ -30,7 +30,7 @@ _TEMPLATE_LATE_SECONDS = (0.0, 0.0, 0.5, 20.0)
 _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
 #: Share of served requests of which a foreign pod takes a node before the pods of the JobSet come.
 _TAKEN = 0.2
-#: Number of failures after which Kueue gives up a workload; in other runs it tries practically without limit.
+#: Number of failures after which Kueue gives up a workload; in other runs Kueue never gives up in practice.
 _MOST_FAILURES = (3, 100)
 
 

@@ -1,7 +1,7 @@
 """Capacity of a run: choices, stock and limits, drawn for each run.
 
-Most runs have one kind of capacity in one zone and no limits. Others have several choices, some of them out of stock
-permanently; or a stock so small that JobSets have to wait for each other; or limits on chips and pools.
+Most runs have one kind of capacity in one zone and no limits. Other runs have several choices, some of them out of
+stock permanently, or a stock so small that JobSets have to wait for each other, or limits on chips and pools.
 """
 
 from __future__ import annotations

@@ -90,11 +90,11 @@ class PodRun:
     assigned: str = ""
     #: Time of the scheduler's decision if it binds later; 0 otherwise.
     assigned_at: float = 0.0
-    #: For a worker of a LeaderWorkerSet: the leader that it was created for.
+    #: Leader that a worker of a LeaderWorkerSet was created for; None for other pods.
     leader: PodRun | None = None
-    #: For a worker of a RayCluster: the name of its replica.
+    #: Name of the replica of a worker of a RayCluster; empty for other pods.
     replica: str = ""
-    #: Priority that its PriorityClass sets.
+    #: Priority that the pod's PriorityClass sets.
     priority: int = 0
     #: Whether the placement policy was installed when the pod was created.
     reviewed: bool = False
@@ -146,25 +146,25 @@ class WorkloadRun(abc.ABC):
     #: How the workload ends: "complete", "fail" or "forever" (never).
     fate: str
     created: float
-    #: Whether its pods have a label with its UID.
+    #: Whether the pods have a label with the UID of the workload.
     labels_uid: bool
     namespace: str = NAMESPACE
-    #: Service account that its pods request for the nodes; empty for the default.
+    #: Service account that the pods request for their nodes; empty for the default.
     service_account: str = ""
-    #: Additional networks that its pods request for the nodes.
+    #: Additional networks that the pods request for their nodes.
     networks: str = ""
-    #: Whether the scheduler can bind its pods; False if a volume is missing.
+    #: Whether the scheduler can bind the pods; False if a volume is missing.
     bindable: bool = True
-    #: Requests of its pods in addition to chips.
+    #: Requests of the pods in addition to chips.
     requests: dict[str, str] = field(default_factory=dict)
     #: Whether the workload requests that its slices start together (`together`), and whether they do so (`gang`).
     together: bool = False
     gang: bool = False
-    #: Whether its pods keep other slices off their pools, in addition to the placement policy.
+    #: Whether the pods keep other slices off their pools, in addition to the placement policy.
     exclusive: bool = True
-    #: Priority of its pods.
+    #: Priority of the pods.
     priority: int = 0
-    #: Selectors of its pods in addition to those of its shape, such as forged marks.
+    #: Selectors of the pods in addition to the selectors of the shape, such as forged marks.
     extra_selector: dict[str, str] = field(default_factory=dict)
     suspended: bool = False
     #: Time of the last suspension.
@@ -184,10 +184,10 @@ class WorkloadRun(abc.ABC):
     last_reviewed: dict[int, bool] = field(default_factory=dict)
     #: Time at which each slice last stopped needing a pool.
     released_at: dict[int, float] = field(default_factory=dict)
-    #: All pools that its pods were ever bound to.
+    #: All pools to which pods of the workload were ever bound.
     pools: set[str] = field(default_factory=set)
     sync_due: bool = False
-    #: All shapes that its slices have had, and their maximum number.
+    #: All shapes that slices of the workload have had, and maximum number of slices.
     shapes: set[Shape] = field(default_factory=set)
     most_replicas: int = 0
 
@@ -268,7 +268,7 @@ class WorkloadRun(abc.ABC):
             self.changed[each] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that one slice, or all, no longer need their pools."""
+        """Record that one slice, or all slices if `job` is None, no longer need pools."""
         for each in self.slots() if job is None else (job,):
             self.released_at[each] = now
 

@@ -44,7 +44,7 @@ class RayRun(WorkloadRun):
         return f"{self.name}-workers-{job}"
 
     def exclusive_key(self, pod: PodRun) -> object:
-        """Return a key that is equal for pods that may share a pool: the name of a replica, as numbers are used again."""
+        """Return a key that is equal for pods that may share a pool: the name of a replica, as numbers are reused."""
         return self, pod.replica
 
     def raw(self, agenda: Agenda) -> JsonObject:

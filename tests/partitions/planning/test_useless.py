@@ -258,7 +258,7 @@ def test_pod_keeps_its_ipus_if_it_has_a_node_or_no_other_pod_needs_them(
 
 
 def test_annotation_with_another_pods_partition_does_not_move_it() -> None:
-    """Without the webhook, users can write the annotation, and delete the pod before it is read live."""
+    """Without the webhook, users can write the annotation, and delete the pod before the controller reads it live."""
     pod, thief = (make_pod(name, gated=False, told_server=SERVER.address) for name in ("train", "thief"))
     story = held(pod)
     story.read()

@@ -21,7 +21,7 @@ from tests.support.simulations.stage import Stage
 _SEEN_SECONDS = 150.0
 #: Maximum lifetime in seconds of a partition after its pod has ended, and after the last fault.
 OUTLIVES_SECONDS = 600.0
-#: Time in seconds to detect a failed server: it is read once a minute, in rounds up to 30 s apart.
+#: Maximum time in seconds to detect a failed server: servers are read once a minute, in rounds up to 30 s apart.
 _NOTICED_SECONDS = 120.0
 #: Maximum number of creates of a partition in a minute, over all servers. A restarted controller counts from zero.
 MOST_TRIES_A_MINUTE = 40
@@ -93,7 +93,7 @@ class Checks:
             self.stage.violate(f"pod {name} has no active partition on {address} when {when}")
 
     def _change(self, server: VipuServer, call: Call) -> None:
-        """Check a request at the time of its effect."""
+        """Check a create or remove at the time at which it takes effect."""
         if isinstance(call, CreatePartition):
             if call.request.id not in self.recorded:
                 self.stage.violate(f"partition {call.request.id} is made, and the ledger never had it")

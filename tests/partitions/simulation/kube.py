@@ -189,7 +189,7 @@ class Kube:
         self._begin(uid)
 
     def _begin(self, uid: str) -> None:
-        """Run the init container: it polls until the partition is active."""
+        """Run the init container of a pod, which polls until the partition is active."""
         pod = self.pods.get(uid)
         if pod is None or pod.finished or pod.deletion_deadline is not None:
             return

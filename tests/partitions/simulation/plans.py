@@ -134,7 +134,7 @@ class _Placement:
                 each
                 for each in placed
                 if (each.server, each.allocation) == site and each is not entry
-                # Pods older than this one were placed before it.
+                # Only younger pods count: pods older than the rejected pod were placed before it.
                 if entry.id not in self.new or _order(pod) < _order(self.pods[each.pod_uid])
             ]
             if after:
@@ -223,7 +223,7 @@ class _Placement:
         if not before:
             return
         if min(before.values()) == inf:
-            # At least one allocation must be reserved for the pod.
+            # No deadline frees enough IPUs, so at least one allocation must be reserved for the pod.
             if all(passing[site] for site in before) and not self._may_use_unknown(head):
                 yield f"{younger[0].pod} passes {head.name}, for which nothing is kept anywhere"
             return
@@ -257,7 +257,7 @@ class _Placement:
         return inf
 
     def _is_crowded(self, head: Pod, site: Site) -> bool:
-        """Return whether a partition of this size or smaller was rejected, and nothing has changed since."""
+        """Return whether a partition of at most the size of a pod was rejected, and nothing has changed since then."""
         listed = {each.id for view in self.views if view.server.address == site[0] for each in _partitions(view)}
         return any(
             (each.listed or frozenset()) <= listed and each.backoff.until.timestamp() > self.now
@@ -265,7 +265,7 @@ class _Placement:
         )
 
     def _crowding(self, head: Pod, site: Site) -> list[Refusal]:
-        """Return the stockouts of partitions of at most this size."""
+        """Return the stockouts in an allocation for partitions of at most the size of a pod."""
         return [
             each
             for uid, refusals in self.plan.memory.refusals.items()

@@ -1,4 +1,4 @@
-"""Planted bugs, each a small mutation of the real code. The checks must find every one of them."""
+"""Planted bugs, each a small mutation of the real code. The checks must find each bug."""
 
 from __future__ import annotations
 

@@ -26,7 +26,7 @@ SERVED_WITHIN_SECONDS = 7200.0
 _QUIET_SECONDS = 600.0
 #: Maximum number of reads of a server in `_QUIET_SECONDS`: an idle controller reads each server once a minute.
 _MOST_READS = 13
-#: Maximum CPU time of a run in seconds; a normal run takes 0.1 s, so a longer one is an endless loop.
+#: Maximum CPU time of a run in seconds; a normal run takes 0.1 s, so a run that takes longer is an endless loop.
 _CPU_SECONDS = 20.0
 _NEIGHBOUR = names.id_prefix("another-cluster")
 _HOURS = (3600.0, 3 * 3600.0)

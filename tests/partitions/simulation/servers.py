@@ -39,7 +39,7 @@ class VipuServer:
         self.tells_sizes = tells_sizes
         #: Called when a request takes effect.
         self.on_change: Callable[[Call], None] = lambda _call: None
-        #: Times at which a fault took a partition from its pod, by id.
+        #: Time at which a fault last took each partition from its pod, by partition id.
         self.robbed: dict[str, float] = {}
         #: Time of the last restart, and time from which the server can be reached again.
         self.down_at = self.back_at = 0.0
@@ -88,7 +88,7 @@ class VipuServer:
             failed = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message=outcome.failure) if outcome.failure else None
             answer(None, failed)
         elif outcome.at is None:
-            # The change never ends; the client gives up after its deadline.
+            # The change never ends, so the client gives up after its deadline of 120 s.
             lost = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="deadline exceeded")
             self.stage.after(120.0, lambda: answer(None, lost))
         else:
