@@ -131,7 +131,7 @@ class Calls:
         return self.stage.stormy and self._breaks_watches and self.stage.rng.random() < 0.1
 
     def watch_ends(self, seconds: int) -> tuple[float, float | None]:
-        """Return the seconds until the end of a watch, and the seconds until its bookmark, None if it gets no bookmark."""
+        """Return the seconds until the end of a watch, and the seconds until its bookmark; None for no bookmark."""
         rng = self.stage.rng
         early = self.stage.stormy and rng.random() < 0.1
         if early:

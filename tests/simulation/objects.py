@@ -362,7 +362,7 @@ class JobSetRun(WorkloadRun):
 
 @dataclass(eq=False, slots=True, kw_only=True)
 class MixedRun(JobSetRun):
-    """A JobSet of two replicated Jobs: its last slice has another shape."""
+    """A JobSet of two replicated Jobs, whose last slice has another shape."""
 
     other_shape: Shape
 

@@ -74,7 +74,7 @@ class People:
         agenda.after(rng.uniform(5.0, 20.0), self.act)
 
     def come_late(self) -> None:
-        """Create a few JobSets after the storm, while others are still refused."""
+        """Create a few JobSets after the storm, while GKE may still refuse creates of earlier JobSets."""
         rng, earliest = self.stage.rng, self.stage.rng.choice(_LATE_SECONDS)
         for number in range(1, _LATECOMERS + 1):
             self.still_to_come += 1
@@ -98,7 +98,7 @@ class People:
             return
         shapes = self.late_shapes if late else self.shapes
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(shapes)
-        # If JobSets wait for each other's pools, none runs without end.
+        # With scarce capacity, no JobSet runs forever, because other JobSets wait for its pools.
         fate = rng.choices(("complete", "fail", "forever"), weights=(6, 1, 0 if self.simulation.market.scarce else 3))[
             0
         ]

@@ -1,6 +1,6 @@
 """Bugs planted on purpose, each a small mutation of the real code: an undetected bug shows a gap in the checks.
 
-Some are defects of the Go provisioner, some were found by this simulation, some are typical mistakes. A mutation
+Some are defects of the Go provisioner, some were found by this simulation, and some are typical mistakes. A mutation
 replaces one attribute of a module or class, wherever it was imported, by the result of `mutate`.
 """
 
@@ -127,7 +127,7 @@ def _never_idle_for_long(original: Any) -> Any:
 
 
 def _no_slot_again(original: Any) -> Any:
-    """Never drops the bound after one rejection for too many operations."""
+    """Never drops the bound on operations that it learned from a rejection."""
 
     def learnt(operations: Any, running: int, now: Any) -> Any:
         found = original(operations, running, now)
@@ -218,12 +218,12 @@ def _merging(original: Any) -> Any:
 
 
 def _ahead_of_the_list(original: Any) -> Any:
-    """Watches from a version after that of the list."""
+    """Watches from a version that is later than the version of the list."""
     return lambda self, listing, version: original(self, listing, str(int(version) + 20))
 
 
 def _asking(**changes: Any) -> Callable[[Any], Any]:
-    """Requests another pool from GKE than was specified."""
+    """Requests a pool from GKE that differs from the specification."""
     return lambda original: lambda path, request: original(path, replace(request, **changes))
 
 
@@ -238,7 +238,7 @@ def _without_scopes(original: Any) -> Any:
 
 
 def _without_surer_texts(original: frozenset[FailureKind]) -> Any:
-    """Prefers the reason of a 429 to its text."""
+    """Classifies a response 429 by its reason even if its text says more."""
     return original - {FailureKind.STOCKOUT}
 
 
@@ -363,7 +363,7 @@ def _never_free(original: Any) -> Any:
 
 
 def _once_for_a_pool(original: Any) -> Any:
-    """Skips a pool if one of its nodes has the labels that all should have."""
+    """Skips a pool if one of its nodes already has the wanted labels."""
 
     def assign(round_: Any, *rest: Any) -> Any:
         pools = [pool for pool in round_.supply.values() if len(pool.nodes) > 1]
@@ -433,7 +433,7 @@ BUGS: tuple[Bug, ...] = (
         search_from=1,
     ),
     Bug(name="cordon-is-never-undone", at=(live, "uncordon"), mutate=always(None), search_from=71),
-    # The Go provisioner: a slice has the pool that was created for it, wherever its pods are.
+    # Defect of the Go provisioner: a slice has the pool that was created for it, wherever its pods are.
     Bug(name="pools-belong-by-label", at=(matching, "_use"), mutate=_of_labels_only, search_from=31),
     Bug(
         name="pods-belong-by-label",
@@ -448,15 +448,15 @@ BUGS: tuple[Bug, ...] = (
         search_from=76,
     ),
     Bug(name="claims-keep-no-pool", at=(unneeded, "find_unneeded"), mutate=_without_claims, search_from=1),
-    # The Go provisioner: deletion starts from nodes, so that a pool without nodes is never deleted.
+    # Defect of the Go provisioner: deletion starts from nodes, so that a pool without nodes is never deleted.
     Bug(name="pools-without-nodes-are-not-seen", at=(unneeded, "find_unneeded"), mutate=_without_empty_pools),
-    # The Go provisioner: a pool in ERROR is never deleted while its JobSet exists.
+    # Defect of the Go provisioner: a pool in ERROR is never deleted while its JobSet exists.
     Bug(
         name="failed-pools-are-left-alone", at=(translate, "node_pool_of"), mutate=_failed_is_left_alone, search_from=3
     ),
-    # The Go provisioner: the outcome of an operation is never looked up.
+    # Defect of the Go provisioner: the outcome of an operation is never looked up.
     Bug(name="operation-error-is-not-read", at=(answers, "_look_up_due"), mutate=always(False), search_from=22),
-    # The Go provisioner: garbage collection is not gated by leader election.
+    # Defect of the Go provisioner: garbage collection is not gated by leader election.
     Bug(name="every-replica-acts", at=(LeaseElector, "remaining_seconds"), mutate=always(float("inf"))),
     Bug(
         name="lease-is-not-looked-at-before-a-call",
@@ -490,7 +490,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=_asking(auto_upgrade=False),
         search_from=21,
     ),
-    # The Go provisioner: no OAuth scopes are sent, so that nodes cannot pull private images.
+    # Defect of the Go provisioner: no OAuth scopes are sent, so that nodes cannot pull private images.
     Bug(name="nodes-have-no-scopes", at=(translate, "create_request_json"), mutate=_without_scopes),
     Bug(
         name="late-capacity-is-held-by-any-taint",

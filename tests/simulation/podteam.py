@@ -33,7 +33,7 @@ _SHAPES = (
 )
 #: Numbers of replicas that the autoscaler chooses, and in the step `burst`: more than the nodes of one pool.
 _REPLICAS, _BURST = (0, 1, 2, 3, 5, 8), (17, 20, 24)
-#: Seconds after which a step of the calm must have settled, and for which its result stays before the next step.
+#: Maximum time in seconds until a step of the calm has settled, and pause in seconds before the next step.
 _STEP_SECONDS, _PAUSE_SECONDS = 1800.0, (30.0, 260.0)
 #: Duration in seconds of a step if the pods are not served.
 _UNSERVED_SECONDS = 60.0
@@ -52,7 +52,7 @@ class PodTeam:
         self._simulation, self._stage = simulation, simulation.stage
         self.present = has_pods(simulation.stage.seed)
         self.rng = rng = random.Random(f"pods {simulation.stage.seed}")
-        #: Value of SERVE_PODS. The pods of other runs have no such controllers.
+        #: Value of SERVE_PODS; "none" in runs without the team.
         self.serve_pods = rng.choice(("all", "all", "all", "annotated", "none")) if self.present else "none"
         self.namespace = rng.choice((_OWN_NAMESPACE, _OWN_NAMESPACE, NAMESPACE))
         self._shape = rng.choice(_SHAPES)
@@ -71,7 +71,7 @@ class PodTeam:
         self.done = not self.present
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the provisioner that concern pods; other runs serve none."""
+        """Return the settings of the provisioner for pods; runs without the team serve no pods."""
         limits = {"max_chips_per_namespace": tuple(self._limits.items())} if self.present and self._limits else {}
         return {"serve_pods": self.serve_pods, **limits}
 
@@ -176,7 +176,7 @@ class PodTeam:
         stateful.kick()
 
     def _lose_a_node(self) -> None:
-        """Let GKE lose one host of a pool that pods of the team use, or all of them."""
+        """Let GKE lose one host, or all hosts, of a pool that pods of the team use."""
         there = self._simulation.cloud.pools
         pools = sorted({pod.pool for pod in self._pods() if pod.node and pod.pool in there})
         pools = [name for name in pools if is_ours(there[name]) and there[name].status is PoolStatus.RUNNING]

@@ -279,7 +279,7 @@ class Shared:
         pod.cost, pod.cost_at = cost, self._stage.agenda.now
 
     def judge_scale_in(self, before: list[PodRun], left: list[PodRun]) -> None:
-        """Check that a ReplicaSet that scaled in has emptied at most one pool only in part."""
+        """Check that a ReplicaSet has left pods on at most one of the pools from which it deleted pods."""
         kept = Counter(pod.pool for pod in left)
         cut = Counter(pod.pool for pod in before) - kept
         parts = sorted(name for name in cut if kept[name])
