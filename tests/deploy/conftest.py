@@ -1,4 +1,4 @@
-"""Fixtures of all tests of the installation: a local control plane, with the manifests applied as a user would."""
+"""Fixtures of all tests of the installation: a local control plane, to which the manifests are applied."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
-    """The local control plane with CRDs of other products."""
+    """The local control plane with CRDs of Prometheus, cert-manager, LeaderWorkerSet and KubeRay."""
     directory = tmp_path_factory.mktemp("deploy") / "cluster"
     with Rehearsal(directory=directory, settings=simulator_settings()) as rehearsal:
         for plural, kind, group in FOREIGN_KINDS:
@@ -42,7 +42,7 @@ def rehearsal(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Rehearsal]:
 
 @pytest.fixture(scope="session")
 def checkout(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy of deploy/, for overlays."""
+    """A copy of deploy/, to which overlays are added."""
     return copy_of_deploy(tmp_path_factory.mktemp("checkout"))
 
 
@@ -51,7 +51,7 @@ def cluster_overlay(checkout: Path) -> Path:
     """The overlay of the rehearsed cluster, as `make cluster-overlay` creates it."""
     folder = overlay.make_overlay(checkout, VALUES)
     if not has_mutating_policies():
-        # docs/install-variants.md describes this.
+        # This Kubernetes lacks the policy, so the component is disabled as in docs/install-variants.md.
         disable_component(folder, "placement")
     return folder
 
@@ -65,7 +65,7 @@ def installed(rehearsal: Rehearsal, cluster_overlay: Path) -> list[dict[str, Any
 
 @pytest.fixture
 def ground(rehearsal: Rehearsal) -> Iterator[Ground]:
-    """A namespace for JobSets; provisioners that a test starts are killed at its end."""
+    """A namespace for JobSets. Provisioners that a test starts are killed at the end of the test."""
     ground = Ground(rehearsal)
     yield ground
     for process in ground.provisioners:

@@ -50,7 +50,7 @@ def _run(state: dict[str, Any], words: list[str], flags: dict[str, str]) -> str:
             _add(state["accounts"], f"{name}@{_project(flags)}.iam.gserviceaccount.com")
         case ["iam", "service-accounts", "delete", address]:
             _remove(state["accounts"], address)
-            # Bindings on the account are deleted with it.
+            # Google Cloud deletes the bindings on a service account together with the account.
             state["bindings"] = [each for each in state["bindings"] if each[0] != address]
         case ["iam", "roles", "create", name]:
             _project(flags)

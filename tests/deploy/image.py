@@ -1,8 +1,8 @@
-"""Executes the Dockerfile without a container engine. Its instructions are read from the file, not repeated here.
+"""Executes the instructions of the Dockerfile without a container engine.
 
 COPY copies, RUN runs with the paths of the build below a scratch folder, and the final stage has environment, user,
-entry point and the paths of files in the image. pip installs from folders with the locked wheels, which are fetched
-once per lock file, because half of the build's CPU time was pip's search in the index. Not tested: that the base image
+entry point and the paths of files in the image. pip installs from folders with the locked wheels. They are fetched
+once per lock file, because pip's search in the index took half of the build's CPU time. Not tested: that the base image
 exists and contains the same Python.
 """
 
@@ -66,7 +66,7 @@ def read_stages(dockerfile: Path) -> list[Stage]:
 
 
 def build(stage: Stage, context: Path, scratch: Path) -> None:
-    """Execute the build stage: its COPY, ENV and RUN instructions."""
+    """Execute the COPY, ENV and RUN instructions of the build stage."""
     source = scratch / "src"
     source.mkdir(parents=True)
     python = _base_python(scratch)
@@ -95,7 +95,7 @@ def build(stage: Stage, context: Path, scratch: Path) -> None:
 
 
 def clean_environment(python: Path, home: Path) -> dict[str, str]:
-    """Return an environment with only a search path, a home, and this machine's settings for the package index."""
+    """Return an environment with only PATH, HOME, and this machine's settings for the package index."""
     names = ("PIP_INDEX_URL", "PIP_CONFIG_FILE", "HTTPS_PROXY", "HTTP_PROXY", "NO_PROXY", "SSL_CERT_FILE")
     return {
         "PATH": f"{python.parent}:/usr/local/bin:/usr/bin:/bin",
@@ -115,7 +115,7 @@ def _fetched(lock: Path, python: Path, environment: Mapping[str, str]) -> Path:
     wheels = cache_root(os.environ) / "test-wheels" / digest[:16]
     wheels.parent.mkdir(parents=True, exist_ok=True)
     with (wheels.parent / "lock").open("w", encoding="ascii") as held:
-        # Two concurrent test runs fetch once; the kernel releases the lock when this process ends.
+        # The lock lets only one of several test runs fetch; the kernel releases the lock when this process ends.
         fcntl.flock(held, fcntl.LOCK_EX)
         if not wheels.exists():
             incomplete = wheels.with_suffix(".incomplete")
@@ -143,14 +143,14 @@ def finish(stage: Stage, scratch: Path) -> None:
 
 
 def _base_python(scratch: Path) -> Path:
-    """Return a Python instead of the base image's: a copy if other users may not execute this one."""
+    """Return the Python that replaces the base image's: this process' Python, or a copy that all users may execute."""
     python = Path(sys.base_prefix) / "bin" / f"python{sys.version_info[0]}.{sys.version_info[1]}"
     if all(parent.stat().st_mode & 0o001 for parent in python.resolve().parents):
         return python
     stdlib = Path(sysconfig.get_path("stdlib", vars={"installed_base": sys.base_prefix}))
     base = scratch / "base"
     (base / "bin").mkdir(parents=True)
-    # Bytecode is copied for pip. A Python with PYTHONPYCACHEPREFIX, as in the image, ignores it.
+    # Bytecode is copied as well, because it makes pip faster. PYTHONPYCACHEPREFIX makes the image's Python ignore it.
     ignored = shutil.ignore_patterns("test", "tests", "idlelib", "tkinter", "config-*")
     shutil.copytree(stdlib, base / stdlib.relative_to(sys.base_prefix), ignore=ignored)
     shutil.copy(python.resolve(), base / "bin" / "python")

@@ -1,4 +1,4 @@
-"""Helpers of the tests of the installation: rights and settings of manifests, and a recorder of used rights."""
+"""Helpers of the tests of the installation: they read rights and settings of manifests, and record used rights."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ DEPLOY = REPOSITORY / "deploy"
 NAMESPACE = constants.DEFAULT_NAMESPACE
 SERVICE_ACCOUNT = "tpu-provisioner-controller-manager"
 DEPLOYMENT = "tpu-provisioner"
-#: Values of an overlay for the rehearsed cluster.
+#: Values from which `make_overlay` creates the overlay of the rehearsed cluster.
 VALUES = {
     "GCP_PROJECT_ID": PROJECT,
     "GCP_CLUSTER": CLUSTER,
@@ -44,7 +44,7 @@ VALUES = {
     "GCP_ZONE": ZONE,
     "GCP_NODE_SERVICE_ACCOUNT": "",
 }
-#: Kinds of Prometheus and cert-manager; in the tests, their CRDs allow any fields.
+#: Kinds of Prometheus and cert-manager. The tests define CRDs for them that allow any fields.
 FOREIGN_KINDS = (
     ("podmonitors", "PodMonitor", "monitoring.coreos.com"),
     ("servicemonitors", "ServiceMonitor", "monitoring.coreos.com"),
@@ -78,7 +78,7 @@ def rights(documents: Iterable[dict[str, Any]]) -> set[Right]:
 
 
 def bare(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str, Any]]:
-    """Return objects by kind and name, without settings and fields that may differ between chart and manifests."""
+    """Return objects by kind and name, without the settings and fields in which chart and manifests may differ."""
     found = {}
     for document in documents:
         copied: dict[str, Any] = json.loads(json.dumps(document))
@@ -95,7 +95,7 @@ def bare(documents: Iterable[dict[str, Any]]) -> dict[tuple[str, str], dict[str,
 
 
 def key_of(document: dict[str, Any]) -> tuple[str, str]:
-    """Return kind and name."""
+    """Return kind and name of an object."""
     return document["kind"], document["metadata"]["name"]
 
 
@@ -106,7 +106,7 @@ def copy_of_deploy(folder: Path) -> Path:
 
 
 def example(folder: Path, name: str, *, options: str = "") -> Path:
-    """Return a copy of an example of overlays; commented lines whose beginning matches `options` are enabled."""
+    """Return a copy of an example of overlays, in which comment lines that begin with `options` are enabled."""
     path = copy_of_deploy(folder) / "example-project" / name / "kustomization.yaml"
     if options:
         path.write_text(re.sub(rf"(?m)^# ({options})", r"\1", path.read_text("utf-8")), encoding="utf-8")
@@ -136,7 +136,7 @@ def enable_component(overlay: Path, name: str) -> None:
 
 
 def disable_component(overlay: Path, name: str) -> None:
-    """Disable a component that the template of overlays enables, by a comment sign."""
+    """Disable a component in an overlay by a comment sign before its line, which the template enables."""
     path = overlay / "components" / "kustomization.yaml"
     text, found = re.subn(rf"(?m)^(- (?:\.\./)+components/{name})$", r"# \1", path.read_text(encoding="utf-8"))
     assert found == 1, f"the template does not enable the component {name}"
@@ -144,7 +144,7 @@ def disable_component(overlay: Path, name: str) -> None:
 
 
 def environment_of(documents: list[dict[str, Any]], deployment: str = DEPLOYMENT) -> dict[str, str]:
-    """Return the settings of a Deployment's container, from a ConfigMap (base) or from its variables (chart)."""
+    """Return the settings of a Deployment's container, from ConfigMaps (manifests) or its own variables (chart)."""
     container = container_of(documents, deployment)
     found: dict[str, str] = {}
     for source in container.get("envFrom", []):
@@ -174,7 +174,7 @@ def kubeconfig_of_service_account(
 ) -> Path:
     """Write a kubeconfig whose only credential is a new token of an installed ServiceAccount.
 
-    With the metadata of a pod, the token is bound to it, as kubelets request tokens for the containers of pods.
+    If `pod` has the metadata of a pod, the token is bound to the pod, like the tokens that kubelets request.
     """
     account = object_path("serviceaccounts", name, namespace=namespace)
     bound = {"apiVersion": "v1", "kind": "Pod", "name": pod["name"], "uid": pod["uid"]} if pod else None
@@ -199,7 +199,7 @@ def kubeconfig_of_service_account(
 def provisioner_as(
     rehearsal: Rehearsal, kubeconfig: Path, log: Path, *, arguments: Iterable[str], environment: dict[str, str]
 ) -> ProvisionerProcess:
-    """Return a provisioner, not started yet, with this kubeconfig and no other credentials."""
+    """Return a provisioner that is not started yet, and whose only credentials are in `kubeconfig`."""
     return ProvisionerProcess(
         kubeconfig=kubeconfig,
         gke_endpoint=rehearsal.gke.url,
@@ -210,7 +210,7 @@ def provisioner_as(
 
 
 def try_events(api: KubeApi) -> None:
-    """Write an Event and repeat it after minutes; fail if one of them was dropped."""
+    """Write an Event, repeat it with a clock 400 s later, and fail if one of the two was dropped."""
     seconds = 0.0
     recorder = EventRecorder(api, instance="trial", clock=lambda: seconds)
     recorder.start()
@@ -249,7 +249,7 @@ class Recorder:
                     if right is not None:
                         recorder.answers.append((right, answer.status))
                         if right.verb == "patch" and answer.status == HTTPStatus.CREATED:
-                            # An apply that creates an object needs the right to create as well.
+                            # An apply that created the object needed the right to create it as well.
                             recorder.answers.append((replace(right, verb="create"), answer.status))
                     self.send_response(answer.status)
                     self.send_header("Content-Type", answer.headers.get("Content-Type", "application/json"))
@@ -259,7 +259,7 @@ class Recorder:
                         self.wfile.write(b"%x\r\n%s\r\n" % (len(piece), piece))
                     self.wfile.write(b"0\r\n\r\n")
                 except OSError:
-                    # The provisioner has ended, and so have its watches.
+                    # The client has ended and closed its watches.
                     self.close_connection = True
                 finally:
                     connection.close()
@@ -274,7 +274,7 @@ class Recorder:
         self._server.block_on_close = False
         context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
         context.load_cert_chain(trust.directory / "server.crt", trust.directory / "server.key")
-        # The thread of a connection does the TLS handshake.
+        # Without this option, the handshake of one connection would block the accept of all others.
         self._server.socket = context.wrap_socket(self._server.socket, server_side=True, do_handshake_on_connect=False)
         self.url = f"https://{HOST}:{self._server.server_address[1]}"
 
@@ -306,7 +306,7 @@ def right_of(method: str, target: str) -> Right | None:
         query = parse_qs(url.query)
         watches = query.get("watch", ["false"])[0] in ("true", "1")
         verb = "get" if name else "watch" if watches else "list"
-        # A list with a field selector for one name needs only the right for that name.
+        # A list or watch that selects one name needs only the right on the object with that name.
         selected = _BY_NAME.fullmatch(query.get("fieldSelector", [""])[0])
         name = selected[1] if selected and not name else name
     resource = match["resource"] + (f"/{match['part']}" if match["part"] else "")

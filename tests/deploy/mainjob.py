@@ -1,4 +1,4 @@
-"""Runs a provisioner with the rights and settings of manifests, and nothing else, through the life of a JobSet."""
+"""Runs a provisioner with only the rights and settings of manifests, from the create of a JobSet to its end."""
 
 from __future__ import annotations
 
@@ -29,9 +29,9 @@ from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, logged
 def do_the_main_job(
     rehearsal: Rehearsal, ground: Ground, documents: list[dict[str, Any]], recorder: Recorder, directory: Path
 ) -> tuple[ProvisionerProcess, Path]:
-    """Create a JobSet, await its pool, and the pool's delete after its end, with the manifests' flags and settings.
+    """Run a provisioner with the manifests' flags and settings until a JobSet has ended and its pool is deleted.
 
-    Return the provisioner, which has been stopped in order, and its kubeconfig.
+    Return the provisioner, which has stopped on SIGTERM, and its kubeconfig.
     """
     kubeconfig = kubeconfig_of_service_account(rehearsal, directory / "kubeconfig", server=recorder.url)
     process = provisioner_as(
@@ -58,7 +58,7 @@ def do_the_main_job(
 
 
 def used_rights(recorder: Recorder, documents: list[dict[str, Any]]) -> set[Right]:
-    """Return the rights of the manifests that requests have used; fail if a request had no right or was rejected."""
+    """Return the rights of the manifests that requests used. Fails if a request had no right or was rejected."""
     refused = [(str(right), status) for right, status in recorder.answers if status in (401, 403)]
     assert refused == []
     granted = rights(documents)
@@ -69,7 +69,7 @@ def used_rights(recorder: Recorder, documents: list[dict[str, Any]]) -> set[Righ
 
 @contextmanager
 def uninstalled(rehearsal: Rehearsal, overlay: Path) -> Iterator[None]:
-    """Uninstall the overlay; install it again afterwards, instead of objects that use its names by then."""
+    """Uninstall the overlay; at the end, delete objects that use its names, and install it again."""
     rehearsal.kubectl("delete", "-k", str(overlay), "--wait")
     try:
         yield

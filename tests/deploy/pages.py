@@ -1,4 +1,4 @@
-"""Reads the command blocks of a page of the documentation, each below a comment that names the readers who need it."""
+"""Reads the command blocks of a documentation page. A comment above each block names the readers who need it."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _BLOCK = re.compile(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Block:
-    """Commands to copy."""
+    """A block of commands that readers copy."""
 
     #: `all`, or the name of the reader's choice; empty if the comment is missing.
     where: str

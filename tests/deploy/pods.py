@@ -1,8 +1,8 @@
-"""Simulates the controller's pod: a process with the settings of the Deployment, started and stopped with it.
+"""Simulates the controller's pod by a process with the settings of the Deployment.
 
-kwok makes pods ready and runs no processes in them. Here, a thread watches the live Deployment: a changed template
-restarts the process, and without the Deployment there is no process. A wrapper of kubectl, which a test puts on PATH,
-directs `kubectl exec` and `logs` to it.
+kwok makes pods ready, but runs no processes. Here, a thread polls the live Deployment: a changed template
+restarts the process, and the delete of the Deployment ends it. A wrapper of kubectl, which a test puts on PATH,
+directs `kubectl exec` and `kubectl logs` to the process.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ from tests.e2e.kit import EAGER
 _DEPLOYMENT = object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1")
 _NODE = "system-1"
 _LOOK_SECONDS = 0.3
-#: Wrapper of kubectl for commands that need a kubelet.
+#: Program that replaces kubectl, and runs the commands that would need a kubelet itself.
 _KUBECTL = """\
 #!{python}
 import os, sys
@@ -43,7 +43,7 @@ os.execv({kubectl!r}, [{kubectl!r}, *arguments])
 
 
 class PlayedPod:
-    """The only pod of the Deployment."""
+    """The only pod of the Deployment, with its process."""
 
     def __init__(self, rehearsal: Rehearsal, gke_endpoint: str, directory: Path) -> None:
         self._rehearsal = rehearsal
@@ -62,8 +62,8 @@ class PlayedPod:
 
     @contextmanager
     def playing(self) -> Iterator[PlayedPod]:
-        """Run the process while the context lasts."""
-        # A Node for the pod, because the provisioner's own nodes are only for TPUs.
+        """Run the pod's process until the end of the block."""
+        # The pod needs this node, because the provisioner's nodes accept only pods with chips.
         size = {"cpu": "8", "memory": "16Gi", "pods": "50"}
         body = {
             "apiVersion": "v1",

@@ -1,4 +1,4 @@
-"""Writes JSON schemas of the kinds of an API server for kubeconform, from the OpenAPI document of that server."""
+"""Converts the OpenAPI document of an API server to JSON schemas of its kinds, for kubeconform."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from typing import Any
 
 Json = dict[str, Any]
 
-#: Template of the locations of the schemas below a folder.
+#: kubeconform's template for the file of a kind's schema, relative to the folder of the schemas.
 LOCATION = "{{.ResourceKind}}-{{.Group}}-{{.ResourceAPIVersion}}.json"
 _REFERENCE = "#/definitions/"
-#: Definitions whose JSON form is a number or a text.
+#: Definitions of values that are numbers or texts in JSON.
 _NUMBERS = ("io.k8s.apimachinery.pkg.util.intstr.IntOrString", "io.k8s.apimachinery.pkg.api.resource.Quantity")
 
 
@@ -23,7 +23,7 @@ def write_schemas(openapi: Json, folder: Path) -> None:
     for name, definition in openapi["definitions"].items():
         for kind in definition.get("x-kubernetes-group-version-kind", ()):
             schema = {"$ref": f"{_REFERENCE}{name}", "definitions": _used(name, definitions)}
-            # kubeconform takes the version for the group if an apiVersion has no group.
+            # If an apiVersion has no group, kubeconform uses its version instead of the group.
             file = f"{kind['kind'].lower()}-{kind['group'] or kind['version']}-{kind['version']}.json"
             (folder / file).write_text(json.dumps(schema), encoding="utf-8")
 
@@ -33,7 +33,7 @@ def _strict(definition: Json) -> Json:
 
 
 def _used(name: str, definitions: dict[str, Json]) -> dict[str, Json]:
-    """Return a definition with all definitions that it refers to."""
+    """Return a definition by name, with all definitions to which it refers directly or indirectly."""
     found: dict[str, Json] = {}
     waiting = [name]
     while waiting:

@@ -1,4 +1,4 @@
-"""Tests of the alerts with Prometheus' own engine, on series as the controllers export them; runbooks and policies."""
+"""Tests of alerts with Prometheus' own engine, of their runbooks, and of the alert policies for Google Cloud."""
 
 from __future__ import annotations
 
@@ -25,9 +25,9 @@ _ROOT = DEPLOY.parent
 
 
 def _controller(prefix: str, pods: tuple[str, str], known: str, watched: str) -> dict[str, str]:
-    """Return series of a healthy replica that leads and of one that follows: a sample per minute.
+    """Return series, with one sample per minute, of a healthy replica that leads and of a healthy follower.
 
-    "1x90" is the value 1 and 90 repetitions.
+    "1x90" is the value 1 followed by 90 repetitions.
     """
     leads, waits = pods
     return {
@@ -97,9 +97,9 @@ class _Case:
     name: str
     #: Series that replace those of healthy replicas.
     series: dict[str, str]
-    #: First minute in which each alert fires, and first minute in which it no longer does.
+    #: By alert, the first minute in which it fires, and the first later minute in which it does not.
     want: dict[str, tuple[int, int]] = field(default_factory=dict)
-    #: Labels of the alerts.
+    #: Labels that the alerts in `want` must have.
     labels: dict[str, str] = field(default_factory=dict)
     #: Duration of the case in minutes.
     minutes: int = 50
@@ -118,9 +118,9 @@ def _of_every_controller(
             {is_known: "1x4 0x85"},
             {f"{alert}{unknown}": (15, _END)},
         ),
-        # More than 5 minutes old at minute 11; fires after 5 more minutes.
+        # At minute 11, the last round is more than 5 minutes old; the alert fires after 5 more minutes.
         _Case(f"{alert}: rounds end at minute 5", {rounds: "0+60x5 300x85"}, {f"{alert}LoopStalled": (16, _END)}),
-        # Silent for more than 150 s at minute 8; fires after 5 more minutes.
+        # At minute 8, the watch has been silent for more than 150 s; the alert fires after 5 more minutes.
         _Case(
             f"{alert}: a watch falls silent at minute 5",
             {age: "20x4 0+60x40 20x44"},
@@ -130,8 +130,8 @@ def _of_every_controller(
     )
 
 
-#: Alerts that depend on one series: its values, the minutes in which the alert fires, the duration of the case, and the
-#: labels of the series that the alert has.
+#: Alerts that depend on one series: alert, series, values, minutes in which the alert fires (as in `_Case.want`),
+#: duration of the case in minutes, and labels of the series that the alert has.
 _OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]], ...] = (
     ("IPUPartitionsServerUnreadable", 'partitions_server_readable{pod="i",server="vipu-2:8090"}', "1x4 0x29 1x56",
      (20, 35), 50, ("server",)),
@@ -155,9 +155,9 @@ _OF_ONE_SERIES: tuple[tuple[str, str, str, tuple[int, int], int, tuple[str, ...]
     ("TPUProvisionerNodePoolLeak", 'unneeded_overdue_seconds{pod="a"}', "0+60x90", (71, _END), 80, ()),
     ("TPUProvisionerSliceStuck", 'notices{pod="a",reason="SliceStuck"}', "0x4 1x85", (15, _END), 50, ()),
     ("TPUProvisionerSliceSplit", 'split_slices{pod="a"}', "0x4 2x85", (20, _END), 50, ()),
-    # More than half an hour at minute 31.
+    # The wait exceeds half an hour at minute 31; the alert fires after 10 more minutes.
     ("TPUProvisionerStockout", 'waiting_oldest_seconds{pod="a",cause="stockout"}', "0+60x60 0x29", (41, 61), 80, ()),
-    # More than twelve hours at minute 4.
+    # The wait exceeds twelve hours at minute 4; the alert fires after 60 more minutes.
     ("TPUProvisionerLimitReached", 'waiting_oldest_seconds{pod="a",cause="MAX_CHIPS"}', "43000+60x90", (64, _END), 80,
      ("cause",)),
     ("TPUProvisionerWebhookCertificates", 'webhook_certificates_problem{pod="w"}', "0x4 1x39 0x46", (35, 45), 50, ()),
@@ -168,7 +168,7 @@ def _labels_of(series: str, *names: str) -> dict[str, str]:
     return {name: value for name, value in re.findall(r'(\w+)="([^"]*)"', series) if name in names}
 
 
-#: Alert and its labels by the counter of failures.
+#: Alerts with their labels, by the counter of failures that triggers them.
 _FAULTS: dict[str, tuple[str, dict[str, str]]] = {
     'partitions_decision_faults_total{pod="i"}': ("IPUPartitionsDecisionFaults", {}),
     'nodegroups_decisions_crashed_total{pod="n"}': ("TPUNodeGroupsDecisionFaults", {}),
@@ -196,7 +196,7 @@ _CASES = (
             ("TPUProvisionerWebhookAbsent", "webhook", "w"),
         )
     ),
-    # Visible from minute 10 to 18; fires after one more minute.
+    # The query sees the faults from minute 10 to 18; the alert fires after one more minute.
     *(
         _Case(f"{alert}: three faults within a minute {labels or ''}", {series: "0x9 3x80"}, {alert: (11, 19)}, labels)
         for series, (alert, labels) in _FAULTS.items()
@@ -219,7 +219,7 @@ _CASES = (
     _Case(
         "a pod that waits while as many IPUs are free",
         {'partitions_oldest_wait_seconds{pod="i"}': "0+60x150", 'partitions_oldest_wait_ipus{pod="i"}': "8x150"},
-        # More than an hour at minute 61.
+        # The wait exceeds an hour at minute 61; the alert fires after 30 more minutes.
         {"IPUPartitionsPodWaits": (91, _END)},
         minutes=120,
     ),
@@ -275,7 +275,7 @@ def test_alert_fires_only_in_its_minutes_with_its_labels_and_texts(rules: Path, 
 
 def _test(case: _Case, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
     assert case.want.keys() <= known.keys()
-    # Longer than the case by ten minutes.
+    # The series are ten minutes longer than the case.
     last = f"x{case.minutes + 10}"
     series = {name: values.replace("x90", last) for name, values in (_WELL | case.series).items() if values}
     return {
@@ -285,7 +285,7 @@ def _test(case: _Case, known: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "alert_rule_test": [
             {"eval_time": f"{minute}m", "alertname": alert, "exp_alerts": _expected(rule, case, minute)}
             for alert, rule in known.items()
-            # Every fifth minute is enough for alerts that must not fire.
+            # Alerts that must not fire are evaluated only every fifth minute.
             for minute in range(0, case.minutes, 1 if alert in case.want else 5)
         ],
     }
@@ -307,7 +307,7 @@ def test_every_alert_has_a_case_in_which_it_fires() -> None:
 
 
 def test_query_of_an_alert_uses_only_exported_metrics_and_labels() -> None:
-    """Otherwise the alert would never fire after a metric is renamed."""
+    """If a metric were renamed only in the code, the alert would never fire again."""
     kinds = (Metrics, WebhookMetrics, NodeGroupMetrics, PartitionMetrics)
     metrics = [kind(version="test") for kind in kinds]
     registries = [each.registry for each in metrics]
@@ -321,7 +321,7 @@ def test_query_of_an_alert_uses_only_exported_metrics_and_labels() -> None:
 
 
 def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
-    """Administrators may not read the log."""
+    """The rule reports the problem to administrators who do not read the log."""
     kinds = {
         kind
         for path in (_ROOT / "provisioner" / "slices" / "planning").rglob("*.py")
@@ -336,7 +336,7 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
 
 
 def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
-    """The first paragraph of a section names its alerts, whose severity is a label; the index lists the pages."""
+    """The first paragraph of a section names its alerts and their severity, and the index lists all pages."""
     pages = {path.name: path.read_text(encoding="utf-8") for path in (_ROOT / RUNBOOKS).glob("*.md")}
     index = pages.pop("README.md")
     assert sorted(re.findall(r"(?m)^- \[[^]]+\]\((\S+\.md)\)", index)) == sorted(pages)
@@ -354,7 +354,7 @@ def test_each_rule_has_a_runbook_and_each_runbook_a_rule() -> None:
 
 
 def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
-    """The link is in the annotation that dashboards of Prometheus use. Without an address, only the file is named."""
+    """The link is in the annotation runbook_url. Without an address, only the description names the runbook."""
     address = "https://wiki.example/tpu"
     for runbooks in ("", address):
         (group,) = _chart_rules(**({"runbooks": runbooks} if runbooks else {}))["spec"]["groups"]
@@ -365,7 +365,7 @@ def test_alert_links_its_runbook_if_the_values_have_the_address() -> None:
         assert f"{RUNBOOKS}/{rule.runbook} in" in rule.json()["annotations"]["description"]
 
 
-# --- where they are installed
+# --- installation of the rules
 
 
 def test_rules_of_kustomize_and_chart_are_equal(tmp_path: Path) -> None:
@@ -386,7 +386,7 @@ def test_policies_of_google_cloud_satisfy_the_limits_of_its_api() -> None:
         for name in ("duration", "evaluationInterval"):
             seconds = re.fullmatch(r"([0-9]+)s", promql[name])
             assert seconds is not None
-            # A multiple of 30 s.
+            # The API accepts only multiples of 30 s.
             assert int(seconds[1]) % 30 == 0
         text = policy["documentation"]["content"]
         assert len(text.encode()) < 8192

@@ -1,4 +1,4 @@
-"""Tests of krew's manifest and plugin, of the OpenVEX document and of Artifact Hub's metadata in a release."""
+"""Tests of the files of a release for krew, OpenVEX and Artifact Hub."""
 
 from __future__ import annotations
 
@@ -39,14 +39,14 @@ def _plugin(folder: Path, wheel: Path) -> tuple[dict[str, Any], Path]:
 
 @pytest.fixture
 def wheel(tmp_path: Path) -> Path:
-    """Return a file that stands for the wheel."""
+    """Return a small file instead of the real wheel."""
     made = tmp_path / f"tpu_provisioner-{provisioner.__version__}-py3-none-any.whl"
     made.write_bytes(b"wheel")
     return made
 
 
 def test_manifest_names_the_archive_of_the_release_with_its_checksum(wheel: Path, tmp_path: Path) -> None:
-    """Two runs create the same bytes, so that the checksum can be verified from the sources."""
+    """Two runs create the same bytes, so users can verify the checksum by building from the sources."""
     manifest, archive = _plugin(tmp_path / "a", wheel)
     (platform,) = manifest["spec"]["platforms"]
     assert platform["uri"] == f"{_SOURCE}/releases/download/{_TAG}/kubectl-tpu_{_TAG}.tar.gz"
@@ -62,7 +62,7 @@ def test_manifest_names_the_archive_of_the_release_with_its_checksum(wheel: Path
 @pytest.mark.e2e
 @pytest.mark.timeout(600)  # The first run builds the validator.
 def test_manifest_is_valid_for_krew(wheel: Path, tmp_path: Path) -> None:
-    """The validator of krew's index, without the download that needs a published release."""
+    """Krew's own validator accepts the manifest. Its installation is skipped, because it needs a published release."""
     _plugin(tmp_path / "a", wheel)
     tools.run("validate-krew-manifest", "-skip-install", "-manifest", str(tmp_path / "a" / "tpu.yaml"))
 
@@ -71,11 +71,11 @@ def test_manifest_is_valid_for_krew(wheel: Path, tmp_path: Path) -> None:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("installer", ["uv", "venv"])
 def test_plugin_runs_the_commands_by_a_link(installer: str, tmp_path: Path) -> None:
-    """Krew links the program into its own folder of programs."""
+    """Krew starts the plugin by a link in another folder."""
     python = Path(sys.executable)
     environment = clean_environment(python, tmp_path)
     wheels = " ".join(map(str, locked_wheels(REPOSITORY, python, environment)))
-    # The wheel is built here; its dependencies come from the folders.
+    # pip builds the wheel of the repository; its dependencies come from the folders of locked wheels.
     environment |= {
         "PIP_NO_INDEX": "1",
         "PIP_FIND_LINKS": wheels,
@@ -101,13 +101,13 @@ def test_plugin_runs_the_commands_by_a_link(installer: str, tmp_path: Path) -> N
         )
         assert done.returncode == 0, done.stderr
         assert done.stdout.split()[-1] == provisioner.__version__
-    # Only the first start installs.
+    # The first start installs the wheel; later starts must not.
     assert "installing" not in done.stderr
     assert (tmp_path / ".cache" / "tpu-provisioner").exists() == (installer == "venv")
 
 
 def test_document_on_vulnerabilities_has_the_fields_of_openvex() -> None:
-    """Version 0.2 of the specification; the product is the image by digest."""
+    """The document follows version 0.2 of the specification, and its product is the image with its digest."""
     text = artifacts.vex(_IMAGE, _TIME, [_STATEMENT])
     assert text is not None
     document = json.loads(text)
@@ -127,7 +127,7 @@ def test_document_on_vulnerabilities_has_the_fields_of_openvex() -> None:
 
 
 def test_statements_of_the_repository_are_well_formed() -> None:
-    """Each statement comes from a scan of the image that is released (docs/develop/releasing.md)."""
+    """The statements, which come from scans of released images, name each vulnerability by its CVE number."""
     statements = artifacts.read_statements(REPOSITORY / "generators" / "vex-statements.json")
     names = [each.vulnerability for each in statements]
     assert [name for name in names if not re.fullmatch(r"CVE-\d{4}-\d{4,}", name)] == []
@@ -169,7 +169,7 @@ def test_no_placeholder_reaches_the_artifacts(wheel: Path, tmp_path: Path) -> No
 
 
 def test_artifacts_need_no_installed_packages(tmp_path: Path) -> None:
-    """The job that publishes has no virtual environment."""
+    """The publishing job of the release workflow has no virtual environment."""
     done = subprocess.run(
         [sys.executable, "-S", "-m", "generators.artifacts", "vex", _IMAGE, _TIME, str(tmp_path / "vex.json")],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60,

@@ -1,4 +1,4 @@
-"""Tests of the Helm chart: generated from the code, equal to the kustomize base, accepted by a real API server."""
+"""Tests that the Helm chart is current, is equal to the kustomize base, and is accepted by a real API server."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_chart_with_default_values_creates_the_objects_of_the_base(
     by_kustomize = bare(each for each in installed if each["kind"] not in ("Namespace", "ConfigMap"))
     by_helm = _template(_IMAGE)
     assert bare(each for each in by_helm if each["kind"] != "ConfigMap") == by_kustomize
-    # The chart sets the settings as variables of the container.
+    # Instead of a ConfigMap, the chart sets the settings as variables of the container.
     limits = yaml.safe_load((chart.CHART / "values.yaml").read_text(encoding="utf-8"))["settings"]
     assert {each["name"] for each in container_of(by_helm)["env"]} == chart.OF_THE_POD | limits.keys()
 
@@ -116,7 +116,7 @@ def test_chart_with_default_values_creates_the_objects_of_the_base(
 def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
     values: dict[str, Any], rehearsal: Rehearsal, tmp_path: Path
 ) -> None:
-    """A server-side dry run with strict validation, so nothing is stored."""
+    """The test uses a server-side dry run with strict validation, which stores nothing."""
     text = yaml.safe_dump_all(_template(values))
     rehearsal.kubectl(
         "apply", "--server-side", "--validate=strict", "--force-conflicts", "--dry-run=server", "-f", "-", stdin=text
@@ -124,7 +124,7 @@ def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
 
 
 def test_provider_gce_gets_the_rights_on_node_groups_in_their_namespace(tmp_path: Path) -> None:
-    """The network policy also allows an API server as kubeadm sets it up."""
+    """With this provider, the network policy also allows the port of API servers that kubeadm installs."""
     images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     found = {}
     for namespace in ("", "slices"):
@@ -138,7 +138,7 @@ def test_provider_gce_gets_the_rights_on_node_groups_in_their_namespace(tmp_path
     assert (6443 in ports, len(ports)) == (True, 6)
 
 
-#: Settings that name or describe the cluster of an installation; the rest of the examples are limits.
+#: Settings that describe the cluster of an installation. All other settings of the examples are limits.
 _OF_CLUSTERS = frozenset(
     {
         "ALLOWED_PROJECTS", "API_SERVER_ADDRESS", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_NODE_SERVICE_ACCOUNT",
@@ -158,11 +158,11 @@ _EXAMPLES: dict[str, tuple[str, str, dict[str, Any], str]] = {
 def test_chart_and_example_start_with_the_same_limits(
     example: str, name: str, values: dict[str, Any], deployment: str
 ) -> None:
-    """The limits of both bound the costs of a new installation."""
+    """The limits bound the costs of a new installation, with either way of installation."""
     lines = (DEPLOY / "example-project" / example / "settings.env").read_text(encoding="utf-8").splitlines()
     written = dict(line.split("=", 1) for line in lines if line and not line.startswith("#"))
     documents = tools.template(DEPLOY / "charts" / name, {**_IMAGE, **values}, namespace=NAMESPACE)
-    # The default of LARGEST_PARTITION is the limit of the example.
+    # The chart leaves out a limit that is equal to the default of its setting.
     defaults = {option.variable: option.default for option in PARTITION_OPTIONS if name == "ipu-partitions"}
     limits = {key: value for key, value in written.items() if key not in _OF_CLUSTERS and defaults.get(key) != value}
     assert limits
@@ -197,7 +197,7 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert _FULL["podAnnotations"].items() <= metadata["annotations"].items()
     assert not [each for each in documents if each["kind"] == "PriorityClass"]
     assert [each["kind"] for each in documents if each["metadata"]["labels"].get("team") != "ml"] == []
-    # A selector cannot be changed, so it must not contain labels that a user may change later.
+    # The selector of a Deployment is immutable, so it must not contain labels that a user may change later.
     assert "team" not in only(documents, "Deployment")["spec"]["selector"]["matchLabels"]
     assert only(documents, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
     assert only(documents, "PodMonitoring")["spec"]["endpoints"][0]["interval"] == "1m"
@@ -214,7 +214,7 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
 
 
 def test_variables_of_extra_env_and_env_from_are_those_of_every_deployment() -> None:
-    """The webhook server reads the controller's settings, so it needs those of a ConfigMap as well."""
+    """The webhook server reads settings of the controller, which may be in a ConfigMap of `envFrom`."""
     documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})
     deployments = [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"]
     assert len(deployments) == 3
@@ -247,7 +247,7 @@ _POLICIES = {"MutatingAdmissionPolicy", "ValidatingAdmissionPolicy"}
 
 
 def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path) -> None:
-    """The policy needs its API; the guard needs none, and is left out if placement is disabled."""
+    """The policy is left out if its API is missing. Policy and guard are left out if placement is disabled."""
 
     def names(values: dict[str, Any], **options: Any) -> set[str]:
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
@@ -274,7 +274,7 @@ def test_all_namespaces_are_assigned_by_a_value_as_by_the_component(tmp_path: Pa
         assert specs[0]["variables"][0]["expression"].endswith('!= "off"')
 
 
-#: Invalid values, one for each form of settings; values that the schema accepts are tested below.
+#: Invalid values, one for each form of settings. A test below covers values that the schema accepts.
 _REFUSED = {
     "a misspelt setting": {"GCP_PROJECT": "a"},
     "a duration without a unit": {"NODEPOOL_DELETION_DELAY": "30"},
@@ -299,7 +299,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
     (name,) = change
     with pytest.raises(ValueError, match=name):
         _template({**_IMAGE, "settings": _REQUIRED | change})
-    # The controller ignores unknown variables of the environment, so it cannot detect a misspelt name.
+    # Only the schema rejects a misspelt name, because the controller ignores unknown variables.
     if name in {option.variable for option in OPTIONS}:
         with pytest.raises(SettingsError):
             read_settings(_REQUIRED | {key: str(value) for key, value in change.items()})
@@ -309,7 +309,7 @@ def test_value_that_the_schema_rejects_is_rejected_by_the_controller(change: dic
     "option", _ALL_OFFERED, ids=[f"{option.group.name}: {option.variable}" for option in _ALL_OFFERED]
 )
 def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Option) -> None:
-    """The exception are lists that contain an item twice, which a pattern cannot detect."""
+    """Lists that contain an item twice are the exception, because a pattern cannot detect them."""
     schema = chart_schema.property_of(option)
     for value in schema.get("enum", []):
         if value != "":
@@ -320,7 +320,7 @@ def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Opt
         @hypothesis.settings(max_examples=40, deadline=None, database=None, suppress_health_check=list(HealthCheck))
         @hypothesis.given(strategies.from_regex(re.compile(pattern, re.ASCII), fullmatch=True))
         def accepts(text: str) -> None:
-            # The controller strips blanks at both ends, and treats an empty rest as not set.
+            # The controller strips blanks at both ends of a value, and treats an empty value as not set.
             stripped = text.strip()
             if not stripped or not all(re.search(each, text, re.ASCII) for each in also):
                 return
@@ -333,7 +333,7 @@ def test_value_that_the_schema_accepts_is_accepted_by_the_controller(option: Opt
 
 
 def test_image_must_be_named_and_has_the_tag_of_the_release_by_default() -> None:
-    """There is no public image."""
+    """The chart has no default repository, because there is no public image."""
     with pytest.raises(ValueError, match=r"image\.repository is required"):
         _template({})
     (container,) = only(_template(_IMAGE), "Deployment")["spec"]["template"]["spec"]["containers"]

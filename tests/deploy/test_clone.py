@@ -1,4 +1,4 @@
-"""Installs the commands from a clone as the README says, into an empty folder and without an index."""
+"""Installs the commands from a clone, as in the README, into an empty folder and without a package index."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _run(command: Sequence[str | Path], environment: Mapping[str, str], folder: 
 
 @pytest.mark.parametrize("installer", ["uv tool install .", "pipx install ."])
 def test_commands_run_after_the_installation_from_a_clone(installer: str, tmp_path: Path) -> None:
-    """The lock files have no pipx, so the test runs its two steps: venv and pip."""
+    """The command pipx is not in the lock files, so the test runs the two steps of pipx: venv and pip."""
     assert f"\n{installer}" in _README
     python = Path(sys.executable)
     environment = clean_environment(python, tmp_path)
@@ -43,7 +43,7 @@ def test_commands_run_after_the_installation_from_a_clone(installer: str, tmp_pa
 
     version = _run([programs / "tpu-provisioner", "--version"], environment, tmp_path)
     assert version == f"tpu-provisioner {provisioner.__version__}\n"
-    # As `kubectl tpu`, and the rehearsal next to it.
+    # The installation also has the kubectl plugin `kubectl tpu` and the command tpu-rehearsal.
     assert "plan" in _run([programs / "kubectl-tpu", "--help"], environment, tmp_path)
     assert "demo" in _run([programs / "tpu-rehearsal", "--help"], environment, tmp_path)
     example = REPOSITORY / "examples" / "jobset.yaml"

@@ -1,4 +1,4 @@
-"""Tests of the Grafana dashboards: existing metrics and labels, completeness, installation by charts and kustomize."""
+"""Tests of the Grafana dashboards: their queries, their panels, and their installation by charts and kustomize."""
 
 from __future__ import annotations
 
@@ -19,9 +19,9 @@ from tests.deploy import tools
 from tests.deploy.kit import DEPLOY, NAMESPACE, only
 from tests.support.metrics_table import described, examples
 
-#: Labels that Prometheus adds to scraped series; `cluster` if it is configured.
+#: Labels that Prometheus adds to scraped series; the label `cluster` only if it is configured.
 _OF_THE_SCRAPE = {"cluster", "namespace", "pod"}
-#: Metrics that every process exports under these names; dashboards of pods show CPU time and memory for all of them.
+#: Metrics that processes of any program export. They are on no panel, because dashboards of pods show them.
 _ON_NO_PANEL = {
     "process_cpu_seconds",
     "process_max_fds",
@@ -67,7 +67,7 @@ def _queries(board: Dashboard) -> list[tuple[str, str]]:
 
 @_each
 def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard) -> None:
-    """The legend uses only labels that the query keeps."""
+    """The legend of a query uses only labels that the query keeps."""
     exposed = _exposed(board)
     for query, legend in _queries(board):
         series = _SERIES.findall(query)
@@ -78,7 +78,7 @@ def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard)
             assert {"cluster", "namespace"} <= named, query
             assert named | grouped <= exposed[name] | _OF_THE_SCRAPE, query
         for labels, name, matchers in _SUMMED.findall(query):
-            # A sum of maxima over different series would be too low.
+            # All labels must be kept: a maximum over different series would make the sum too low.
             alike = set(re.findall(r"(\w+)=\"", matchers))
             assert exposed[name] - alike <= set(labels.split(", ")), query
         outermost = set(_BY.findall(query)[0].split(", ")) if _BY.search(query) else set()
@@ -86,7 +86,7 @@ def test_query_of_a_dashboard_uses_exported_metrics_and_labels(board: Dashboard)
 
 
 def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -> None:
-    """The test covers all dashboards and docs/metrics.md; a wrong value would leave a panel empty."""
+    """The queries are those of all dashboards and of docs/metrics.md. A wrong value would leave a panel empty."""
     queries = [query for board in _METRICS for query, _ in _queries(board)] + examples()
     assert len(queries) > 100
     filled = [query.replace("$__rate_interval", "5m").replace("$", "") for query in queries]
@@ -107,14 +107,14 @@ def test_queries_are_valid_promql_and_match_values_of_the_code(tmp_path: Path) -
 
 
 def test_every_metric_of_slices_is_on_a_panel() -> None:
-    """The other dashboards are short, and show a selection."""
+    """The dashboards of other products show only a selection of metrics."""
     shown = {
         re.sub(r"_(?:bucket|count|sum|total)$", "", name)
         for query, _ in _queries(dashboard.SLICES)
         for name, _ in _SERIES.findall(query)
     }
     families = {family.name for family in Metrics(version="test").registry.collect()}
-    # A process exports fewer metrics about itself on systems other than Linux.
+    # The comparison is not for equality: on systems other than Linux, a process exports fewer metrics about itself.
     assert families - shown <= _ON_NO_PANEL
 
 
@@ -133,7 +133,7 @@ def test_panels_have_unique_ids_and_titles_and_known_variables(board: Dashboard)
 
 
 def test_top_panels_show_cost_use_and_waiting_slices() -> None:
-    """The controller's own health is further down."""
+    """Panels about the controller's own health are further down."""
     top = [each["title"] for each in _panels(dashboard.SLICES)[:4]]
     assert top == ["Cost per hour", "Chips running", "Waiting slices", "Longest wait"]
 
@@ -143,7 +143,7 @@ def test_top_panels_show_cost_use_and_waiting_slices() -> None:
 )
 @pytest.mark.parametrize("name", dashboard.BY_CHART)
 def test_chart_installs_dashboards_where_grafana_looks_for_them(name: str, values: dict[str, Any]) -> None:
-    """A ConfigMap with the label for Grafana's sidecar, and the labels, annotations and namespace of the values."""
+    """Grafana's sidecar finds the ConfigMap by a label; labels, annotations and namespace can be set by values."""
     given: dict[str, Any] = {"image": {"repository": "registry.example/controller"}}
     given |= {"dashboards": {"enabled": True, **values}} | (
         {"vipuServerAddr": "vipu"} if name != chart.CHART.name else {}

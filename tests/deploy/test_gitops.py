@@ -1,7 +1,7 @@
-"""Tests overlays and charts as GitOps controllers use them: schemas, repeatable renderings, no drift after a sync.
+"""Tests that GitOps controllers can use overlays and charts: valid, repeatable, and without drift after a sync.
 
 Flux, and Argo CD with server-side diff, send the manifest as a server-side apply with dry run, and compare the result
-with the live object; so does `_drift`.
+with the live object. `_drift` does the same.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ _OVERLAYS = ("the overlay", "the overlay with all components", *_EXAMPLES, "the 
 
 
 def _render(name: str, folder: Path) -> list[Json]:
-    """Return the objects of a rendering, made in an empty folder without any cache."""
+    """Render an overlay or a chart in an empty folder; return its objects."""
     if name in _CHARTS:
         chart, values = _CHARTS[name]
         (folder / "values.json").write_text(json.dumps(values), encoding="utf-8")
@@ -77,7 +77,7 @@ def _render(name: str, folder: Path) -> list[Json]:
         built = overlay.make_overlay(copy_of_deploy(folder), VALUES)
         if name == "the overlay with all components":
             for component in (DEPLOY / "components").iterdir():
-                # The template enables placement; partitions-tls is for the example with partitions.
+                # The template already enables placement, and partitions-tls is for the example with partitions.
                 if not component.name.startswith("workload-identity") and component.name not in (
                     "partitions-tls",
                     "placement",
@@ -90,7 +90,7 @@ def _render(name: str, folder: Path) -> list[Json]:
 def _rendered(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> tuple[list[Json], list[Json]]:
-    """Return the objects of a rendering, made twice."""
+    """Render an overlay or a chart twice; return the objects of both renderings."""
     first, second = (_render(request.param, tmp_path_factory.mktemp("rendered")) for _ in range(2))
     return first, second
 
@@ -104,7 +104,7 @@ def test_rendering_is_repeatable_and_each_object_is_unique(rendered: tuple[list[
 
 
 def _without_value(value: Any, path: str = "") -> Iterator[str]:
-    """Yield the paths of fields without a value; the API server drops them, so they differ from the live object."""
+    """Yield the paths of empty fields. The API server drops them, so they would differ from the live object."""
     if value is None:
         yield path
     elif isinstance(value, Mapping):
@@ -122,7 +122,7 @@ def test_no_field_is_without_a_value(rendered: tuple[list[Json], list[Json]]) ->
 
 
 def test_no_text_has_a_variable_of_flux(rendered: tuple[list[Json], list[Json]]) -> None:
-    """With postBuild of a Kustomization, Flux replaces the variable; an unknown one becomes an empty text."""
+    """In a Kustomization with postBuild, Flux would replace ${A} by its value, or by an empty text if A is unknown."""
     assert [key_of(each) for each in rendered[0] if "${" in json.dumps(each)] == []
 
 
@@ -137,7 +137,7 @@ def _locations(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -
 def test_kubeconform_accepts_each_object(
     rendered: tuple[list[Json], list[Json]], locations: str, tmp_path: Path
 ) -> None:
-    """The kinds of operators are in the API server without their fields."""
+    """Fields of operators' kinds are not checked, because their CRDs in the tests allow any fields."""
     path = tmp_path / "objects.yaml"
     path.write_text(yaml.safe_dump_all(rendered[0]), encoding="utf-8")
     printed = tools.run(
@@ -148,7 +148,7 @@ def test_kubeconform_accepts_each_object(
 
 
 def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) -> None:
-    """Otherwise the test of all objects might accept everything."""
+    """This shows that kubeconform uses the schemas, and does not accept everything in the test above."""
     path = tmp_path / "object.yaml"
     role = {"apiVersion": "rbac.authorization.k8s.io/v1", "kind": "Role", "metadata": {"name": "a"}, "rulez": []}
     path.write_text(yaml.safe_dump(role), encoding="utf-8")
@@ -163,7 +163,7 @@ def test_kubeconform_rejects_an_unknown_field(locations: str, tmp_path: Path) ->
 def _synced(
     rendered: tuple[list[Json], list[Json]], rehearsal: Rehearsal, installed: list[Json]
 ) -> Iterator[list[Json]]:
-    """Apply a rendering like a GitOps controller, and write like the installed controllers; return the objects."""
+    """Apply a rendering as a GitOps controller does, and write the fields of running controllers; yield the objects."""
     documents = rendered[0]
     namespaces = [each for each in documents if each["kind"] == "Namespace"]
     kept = {key_of(each) for each in installed}
@@ -218,7 +218,7 @@ def _live(rehearsal: Rehearsal, documents: list[Json]) -> list[Json]:
 
 
 def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json]]:
-    """Return live objects that another sync would change, with the result."""
+    """Return each live object that another sync would change, with the changed object."""
     live = _live(rehearsal, documents)
     planned = _apply(rehearsal, documents, "--dry-run=server")
     assert [key_of(each) for each in live] == [key_of(each) for each in planned] == [key_of(each) for each in documents]
@@ -227,17 +227,17 @@ def _drift(rehearsal: Rehearsal, documents: list[Json]) -> list[tuple[Json, Json
 
 
 def test_second_sync_changes_nothing(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """A sync also leaves the fields unchanged that the controllers write."""
+    """A sync does not change the fields that the controllers write either."""
     assert _drift(rehearsal, synced) == []
 
 
 def test_second_sync_conflicts_with_no_other_manager(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """A manifest with a field that a controller writes would take the field away from the controller."""
+    """A manifest must not contain fields that a controller writes: a sync would overwrite their values."""
     assert len(_apply(rehearsal, synced, "--dry-run=server", force=False)) == len(synced)
 
 
 def test_argo_cd_and_flux_find_no_drift_and_no_unhealthy_object(rehearsal: Rehearsal, synced: list[Json]) -> None:
-    """Argo CD compares with the live objects itself; Flux may replace variables such as ${A} in all manifests."""
+    """The test runs Argo CD's comparison with live objects, and Flux's substitution of variables such as ${A}."""
     program = tools.built_before("gitops")
     if program is None:
         pytest.skip("build the libraries of Argo CD and Flux first: python -m tests.deploy.tools gitops")
@@ -245,13 +245,13 @@ def test_argo_cd_and_flux_find_no_drift_and_no_unhealthy_object(rehearsal: Rehea
     done = subprocess.run([program], input=json.dumps(pairs), capture_output=True, text=True, check=True, timeout=60)
     results = json.loads(done.stdout)
     assert [(each["live"], each["predicted"]) for each in results if each["modified"]] == []
-    # No controller of Deployments runs here, so that these make no progress.
+    # Deployments may remain "Progressing", because no controller of Deployments runs here.
     assert [each["message"] for each in results if each["health"] not in ("", "Healthy", "Progressing")] == []
     assert [each["substituted"] for each in results] == synced
 
 
 def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) -> None:
-    """Otherwise the test of the second sync might detect nothing."""
+    """This shows that the test of the second sync can detect drift."""
     _apply(rehearsal, installed)
     patch = {"spec": {"replicas": 3}}
     rehearsal.api.patch(object_path("deployments", "tpu-provisioner", namespace=NAMESPACE, root="/apis/apps/v1"), patch)

@@ -1,7 +1,7 @@
 """Tests which changes of nodes, pods and Secrets the admission policies allow, on a real API server.
 
-That rights suffice and each is used: test_rights.py, test_partition_rights.py, tests/e2e/test_node_groups.py. That each
-account has its policy: test_tenants.py.
+test_rights.py, test_partition_rights.py and tests/e2e/test_node_groups.py test that the rights suffice and are used.
+test_tenants.py tests that each account has a policy.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ from tests.e2e.kit import PATIENCE_SECONDS
 pytestmark = pytest.mark.e2e
 
 Json = dict[str, Any]
-#: Change of an object's metadata and spec, or function from its old to its new taints.
+#: Merge patch of an object, or a function that returns the new taints for the old taints.
 Change = Json | Callable[[list[Json]], list[Json]]
 
-#: Flags of kubectl for requests by an account.
+#: Flags of kubectl for requests in the name of a service account.
 _PROVISIONER, _NODE_GROUPS, _PARTITIONS = (
     (f"--as=system:serviceaccount:{NAMESPACE}:{name}",)
     for name in (SERVICE_ACCOUNT, app.LEASE_NAME, of_partitions.LEASE_NAME)
@@ -225,10 +225,10 @@ _CASES = [
 
 @pytest.fixture(name="guarded", scope="module")
 def _guarded(rehearsal: Rehearsal, installed: list[Json]) -> Iterator[Rehearsal]:
-    """Yield a cluster where all controllers have their rights, and the policies are in force."""
+    """Yield a cluster in which all controllers have their rights, and their policies are in force."""
     for manifest in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", *manifest)
-    # The API server uses new policies and roles only after some time.
+    # The wait is needed because the API server uses new policies and roles late.
     for account, given in ((_NODE_GROUPS, _MACHINE), (_PARTITIONS, _POD), (_PLUGIN_ELSEWHERE, _MACHINE)):
         change = _annotated("tried", uuid.uuid4().hex)
         wait_for(
@@ -249,13 +249,13 @@ def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change
     body = {"apiVersion": "v1", "kind": kind.title(), **given, "metadata": {"name": "guarded", **given["metadata"]}}
     rehearsal.api.post(collection_path(f"{kind}s", **where), body)
     try:
-        # The policy does not apply to an administrator.
+        # An administrator can make the change, because the policy does not apply to administrators.
         rehearsal.api.patch(path, _annotated("admin", "yes"))
         while True:
             patch = change
             if callable(change):
                 raw = rehearsal.api.get(path)
-                # Kubernetes' own controllers may add taints at the same time.
+                # If a controller of Kubernetes has added a taint meanwhile, the version makes the patch fail.
                 version = {"resourceVersion": raw["metadata"]["resourceVersion"]}
                 patch = {"metadata": version, "spec": {"taints": change(raw["spec"]["taints"])}}
             try:
@@ -281,7 +281,7 @@ def test_account_can_make_only_the_changes_of_its_policy(
 
 
 def test_token_of_the_device_plugin_names_the_node_of_its_pod(guarded: Rehearsal, tmp_path: Path) -> None:
-    """The policy relies on this: a tenant with root access to a node can read the token from a file."""
+    """The policy relies on the node name: a tenant with root access to a node can use the token of the plugin."""
     for name in ("own", "foreign"):
         body = {"apiVersion": "v1", "kind": "Node", "metadata": {"name": name}, "spec": _MACHINE["spec"]}
         guarded.api.post(collection_path("nodes"), body)

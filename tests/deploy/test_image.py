@@ -1,4 +1,4 @@
-"""Tests of the image: the content of the Dockerfile, and a process that is built by its instructions."""
+"""Tests of the Dockerfile's content, and of processes that its instructions install."""
 
 from __future__ import annotations
 
@@ -25,13 +25,13 @@ from tests.deploy.kit import DEPLOY, REPOSITORY
 _DOCKERFILE = REPOSITORY / "Dockerfile"
 _USER = 65532
 _INSTALLED = "/opt/tpu-provisioner"
-#: The container's command in manifests of the Go provisioner.
+#: Command of the container in manifests of the Go provisioner, which must work with this image as well.
 _COMMAND_OF_GO = "/manager"
 
 
 @pytest.fixture(scope="module")
 def stages() -> list[Stage]:
-    """The stages of the Dockerfile."""
+    """The three stages of the Dockerfile."""
     return read_stages(_DOCKERFILE)
 
 
@@ -59,7 +59,7 @@ def test_final_stage_has_no_build_tools_a_numeric_user_and_the_entry_point(stage
 
 
 def test_packages_are_installed_from_lock_files_as_wheels(stages: list[Stage]) -> None:
-    """No source distribution is built, and the extras of the demo are not installed."""
+    """No package is built from its sources, and the packages of the demo are not installed."""
     commands = [part.strip() for line in stages[1].all("RUN") for part in line.split("&&")]
     fetching = [part for part in commands if " install " in part and "--no-index" not in part]
     assert len(fetching) == 2
@@ -84,9 +84,9 @@ def test_dockerignore_sends_only_files_that_are_copied(stages: list[Stage]) -> N
 @pytest.mark.e2e
 @pytest.mark.parametrize("architecture", ["x86_64", "aarch64"])
 def test_every_dependency_has_wheels_for_both_platforms(architecture: str, tmp_path: Path) -> None:
-    """No package in the lock file needs a compiler, on amd64 or arm64.
+    """No package in the lock file needs a compiler on amd64 or arm64.
 
-    uv needs a second for this; pip needs half a minute, because it evaluates every file of the index.
+    The test uses uv, which needs a second. pip needs half a minute, because it evaluates every file of the index.
     """
     done = subprocess.run(
         [
@@ -118,7 +118,7 @@ _REMOTES = (
 
 @pytest.mark.parametrize(("remote", "want"), _REMOTES, ids=["with a password", "a folder"])
 def test_label_of_the_source_has_no_credentials(remote: str, want: str, tmp_path: Path) -> None:
-    """The URL of the remote may contain the builder's password."""
+    """The URL of the git remote may contain a password, and a folder is no public source."""
     git = {"PATH": os.environ["PATH"], "GIT_DIR": str(tmp_path / "git")}
     subprocess.run(["git", "init", "--quiet"], env=git, cwd=tmp_path, check=True)
     subprocess.run(["git", "remote", "add", "origin", remote], env=git, cwd=tmp_path, check=True)
@@ -142,7 +142,7 @@ def test_dockerfile_has_no_findings_of_hadolint(path: Path) -> None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Image:
-    """The built files, readable by the image's user."""
+    """The built files, which the image's user can read."""
 
     root: Path
     final: Stage
@@ -155,13 +155,13 @@ class Image:
         found = shutil.which(f"{self.root}{program}" if program.startswith("/") else program, path=image["PATH"])
         assert found is not None
         return subprocess.Popen(
-            # No byte may be written to any file, as on a read-only file system.
+            # The limit of file sizes makes each write to a file fail, as on a read-only file system.
             ["prlimit", "--fsize=0", found, *fixed, *arguments],
             env={
                 **image,
                 "TMPDIR": "/nonexistent",
                 "HOME": "/nonexistent",
-                # If the base's Python had to be copied, its library is in the copy.
+                # If Python was copied (`_base_python`), its shared library is in the copy.
                 "LD_LIBRARY_PATH": str(self.root / "base" / "lib"),
                 **environment,
             },
@@ -175,13 +175,13 @@ class Image:
 
 @pytest.fixture(scope="module")
 def image(stages: list[Stage], tmp_path_factory: pytest.TempPathFactory) -> Iterator[Image]:
-    """Build once, then remove all rights to write."""
+    """Build the image once for all tests, and make its files read-only."""
     scratch = tmp_path_factory.mktemp("image")
     build(stages[1], REPOSITORY, scratch)
     finish(stages[2], scratch)
     shutil.rmtree(scratch / "src")
     subprocess.run(["chmod", "-R", "a-w,a+rX", str(scratch)], check=True)
-    # Folders of pytest are not accessible for other users.
+    # pytest's folders are closed to other users, so they are opened for the image's user.
     opened = {parent: parent.stat().st_mode for parent in scratch.parents if not parent.stat().st_mode & 0o001}
     for parent, mode in opened.items():
         parent.chmod(mode | 0o011)
@@ -207,7 +207,7 @@ def test_installed_package_is_complete_and_has_no_development_files(image: Image
 
 @pytest.mark.e2e
 def test_start_reads_only_compiled_modules(image: Image) -> None:
-    """The image is read-only, so modules without bytecode would be compiled at each start."""
+    """The image is read-only, so modules without bytecode would be compiled again at each start."""
     process = image.run("--help", environment={"PYTHONVERBOSE": "1"})
     output, _ = process.communicate(timeout=60)
     read = re.findall(r"(?m)^# code object from '?([^'\n]*)'?$", output)
@@ -242,7 +242,7 @@ def test_start_reads_only_compiled_modules(image: Image) -> None:
 def test_image_runs_read_only_as_a_user_without_rights(
     command: list[str], flags: list[str], image: Image, tmp_path: Path
 ) -> None:
-    """The process serves probes and metrics, and ends in order on SIGTERM."""
+    """The process serves probes and metrics, and exits with 0 on SIGTERM."""
     metrics, probes, api = free_ports(3)
     kubeconfig = _readable_kubeconfig(image, tmp_path, api)
     process = image.run(
@@ -260,11 +260,11 @@ def test_image_runs_read_only_as_a_user_without_rights(
     try:
         wait_for(lambda: _status(f"http://{HOST}:{probes}/healthz") == 200, "it is alive", 30)
         status = Path(f"/proc/{process.pid}/status").read_text(encoding="ascii")
-        # Only root can start a process as another user; any other user has no rights already.
+        # If the tests run as root, the process runs as the image's user; otherwise as the user of the tests.
         user = _USER if os.geteuid() == 0 else os.geteuid()
         assert f"Uid:\t{user}\t{user}\t{user}\t{user}" in status
         assert re.search(r"CapEff:\t0+\n", status)
-        # Without an API server the process is not ready, but alive.
+        # Without an API server, the process is alive but not ready.
         assert _status(f"http://{HOST}:{probes}/readyz") == 503
         assert _status(f"http://{HOST}:{metrics}/metrics") == 200
         opened = _opened(process.pid)
@@ -279,14 +279,14 @@ def test_image_runs_read_only_as_a_user_without_rights(
 def _opened(pid: int) -> list[str]:
     opened = []
     for each in Path(f"/proc/{pid}/fd").iterdir():
-        # A connection that was answered may be closed during the loop.
+        # A file descriptor, such as that of an answered connection, may be closed during the loop.
         with contextlib.suppress(FileNotFoundError):
             opened.append(str(each.readlink()))
     return opened
 
 
 def _readable_kubeconfig(image: Image, tmp_path: Path, port: int) -> Path:
-    # A token in a file, and a server without inline certificates: as in a pod, the client writes no temporary files.
+    # As in a pod, the token is in a file, and there are no inline certificates, for which the client writes files.
     place = image.root / "opt"
     mode = place.stat().st_mode
     place.chmod(0o755)

@@ -1,7 +1,7 @@
-"""Runs docs/install.md with its variants and docs/uninstall.md as a new user would: every command, in one shell.
+"""Runs every command of docs/install.md, its variants and docs/uninstall.md in one shell, as a new user would.
 
-gcloud, docker and the kubelet of the pod are simulated; kubectl, helm, make and the control plane are real. At the end
-of the pages nothing is left, and the tests wait only where the pages wait.
+gcloud, docker and the kubelet are simulated; kubectl, helm, make and the control plane are real. At the end
+of the pages, nothing is left. The tests wait only if the pages wait.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from tests.e2e.kit import simulator_settings
 _PAGE, _VARIANTS, _UNINSTALL = (
     REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md", "uninstall.md")
 )
-#: Choices of the reader for each path. Each choice of the pages is in one of them.
+#: Choices of the reader for each path through the pages. Each choice is in at least one path.
 _KUSTOMIZE = ("all", "principal", "kustomize", "tpu7x", "image")
 _HELM = ("all", "account", "helm")
 _MACHINE = ("machine", "background")
@@ -57,7 +57,7 @@ def _commands(*pages: Path) -> list[str]:
 
 
 def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
-    """Return the commands of a path through the pages; variants come before the step that they change."""
+    """Return the commands of a path through the pages. Commands of variants precede the step that they change."""
     install, variants = _blocks(*choices), _blocks(*choices, page=_VARIANTS)
     begin = [block for block in install if block.heading == "1. Names"]
     accounts = [block for block in variants if block.where in ("all", "account")]
@@ -73,7 +73,7 @@ def _script(choices: tuple[str, ...], before_uninstall: str) -> str:
 
 
 def test_every_command_block_of_the_installation_is_run() -> None:
-    # The block for a disabled component is run in test_manifests.py, that for node groups in test_node_groups.py.
+    # test_manifests.py runs the block "disabled", and test_node_groups.py the block "nodegroups".
     found = {block.where for page in (_PAGE, _VARIANTS, _UNINSTALL) for block in read_blocks(page)}
     assert found == {*_KUSTOMIZE, *_HELM, *_MACHINE, "disabled", "nodegroups"}
 
@@ -126,16 +126,16 @@ class Reader:
 
 @pytest.fixture(scope="module")
 def bare(rehearsal: Rehearsal, cluster_overlay: Path, installed: list[dict[str, Any]]) -> Iterator[Rehearsal]:
-    """Yield the cluster without any installation; install the objects again that other tests need."""
+    """Yield the cluster without any installation; afterwards install the overlay again, which other tests need."""
     with uninstalled(rehearsal, cluster_overlay):
         yield rehearsal
 
 
 @pytest.fixture
 def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
-    """Yield a copy of the files under version control, and a GKE that serves the page's cluster.
+    """Yield a user with a copy of the repository, and with a simulated GKE that has the cluster of the pages.
 
-    The virtual environment is that of the tests; each run of CI shows that `make` creates a new one.
+    The virtual environment of the tests is used. Each run of CI shows that `make` can create a new one.
     """
     checkout, programs = tmp_path / "tpu-provisioner", tmp_path / "bin"
     ignored = shutil.ignore_patterns(".git", ".venv*", ".*_cache", ".hypothesis", "__pycache__", ".coverage*", "dist")
@@ -166,7 +166,7 @@ def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
         "PATH": f"{programs}:/usr/local/bin:/usr/bin:/bin",
         "HOME": str(tmp_path),
         "KUBECONFIG": str(bare.cluster.kubeconfig),
-        # Variables of make: the set-up is done, and ports cannot collide with other processes.
+        # These variables make `make` skip the set-up, and disable ports, which could collide with other processes.
         "MAKEFLAGS": f"BIN={python} SETUP=ready PYTHON={sys.executable}",
         "ARGS": "--metrics-bind-address=0 --health-probe-bind-address=0",
     }
@@ -175,7 +175,7 @@ def reader(bare: Rehearsal, tmp_path: Path) -> Iterator[Reader]:
             yield Reader(checkout=checkout, environment=environment, pod=pod, gke=gke, gcloud_state=state)
     finally:
         gke.stop()
-        # Otherwise pods of later tests would get marks.
+        # The page has labelled the namespace; without the removal, pods of later tests would get marks.
         bare.kubectl("label", "namespace", "default", f"{constants.PLACEMENT}-")
 
 
@@ -184,7 +184,7 @@ def _program(path: Path, line: str) -> None:
     path.chmod(0o755)
 
 
-#: Commands that are not on the page: work runs when the user tries to uninstall too early.
+#: Commands that are not on the page: they start a JobSet that still runs when the user uninstalls too early.
 _BUSY = """
 kubectl get events --field-selector=source=tpu-provisioner
 kubectl delete -f examples/jobset.yaml
@@ -195,7 +195,7 @@ kubectl get nodes --label-columns=tpu-provisioner/slice-namespace,tpu-provisione
 
 
 def _busy_jobset() -> str:
-    """Return the page's JobSet with long-running pods."""
+    """Return the JobSet of the page with pods that run for 600 s."""
     body = yaml.safe_load((REPOSITORY / "examples" / "jobset.yaml").read_text(encoding="utf-8"))
     for job in body["spec"]["replicatedJobs"]:
         job["template"]["spec"]["template"]["metadata"] = {"annotations": {RUN_FOR: "600s"}}
@@ -212,7 +212,7 @@ def _too_early(choices: tuple[str, ...]) -> str:
 def test_pages_install_and_uninstall_everything_with_pools_in_use(
     choices: tuple[str, ...], reader: Reader, bare: Rehearsal
 ) -> None:
-    """At the time of the uninstallation, two node pools are in use."""
+    """Two node pools are in use when the uninstallation begins."""
     before = _jobsets(bare)
     printed = reader.run(_script(choices, _BUSY + _too_early(choices)))
 
@@ -221,10 +221,10 @@ def test_pages_install_and_uninstall_everything_with_pools_in_use(
     assert "jobset.jobset.x-k8s.io/tpu-demo created" in printed
     assert "jobset.jobset.x-k8s.io/tpu-demo condition met" in printed
     assert "NodePoolCreationSucceeded" in printed
-    # The nodes of both slices are assigned.
+    # The nodes of both slices have labels that assign them: four nodes.
     assert len(re.findall(r" default +j-[0-9a-f]{40}\n", printed)) == 4
     assert "cluster.proven" in reader.pod.log.read_text(encoding="utf-8")
-    # Output of the attempt to uninstall too early.
+    # The attempt to uninstall too early printed the node pools that are in use.
     assert "2 node pools are left in my-project/us-central2/my-cluster:" in printed
     assert "JobSet default/tpu-demo needs it" in printed
     assert "Gave up waiting after 1 s." in printed
@@ -259,7 +259,7 @@ def _ours(rehearsal: Rehearsal) -> list[str]:
 
 
 def test_run_on_a_machine_installs_only_the_packages_of_the_image(tmp_path: Path) -> None:
-    """The tools of developers are not installed."""
+    """The lock file of the image has no tools of developers."""
     done = subprocess.run(
         ["make", "--dry-run", "run", f"RUN={tmp_path}"],
         cwd=REPOSITORY, capture_output=True, text=True, check=False, timeout=60,
@@ -279,13 +279,13 @@ def test_make_run_serves_a_jobset_and_stops_in_order(reader: Reader) -> None:
     reader.environment.update(quick)
     process = reader.start(names.text + background.text)
     output: list[str] = []
-    # The process would block if its output were not read.
+    # A thread reads the output of the process, which would block otherwise.
     pump = threading.Thread(target=lambda: output.extend(process.stdout or ()))
     pump.start()
     try:
         (first,) = [block for block in _blocks("all") if block.heading == "4. A first JobSet"]
         reader.run(first.text)
-        # The command of the page before the stop, with the variables that the block gives to `make run`.
+        # The page drains before the stop. The command gets the variables that the block passes to `make run`.
         variables = background.text.replace("\\\n", " ").split(" make run")[0]
         drain = f'{names.text}{variables} "{sys.executable}" -m provisioner drain --wait --timeout=1m\n'
         printed = reader.run(f"{drain}kubectl delete -f examples/jobset.yaml\n")

@@ -17,7 +17,7 @@ pytestmark = pytest.mark.timeout(120)
 
 _ROOT = Path(__file__).parents[2]
 _CHART = _ROOT / "deploy" / "charts" / "ipu-partitions"
-#: Every key in the plugin's documents, with the documented default; keys without a default have a value here.
+#: Every documented key of the plugin with its default, or with an example if the key has no default.
 _PLUGIN: dict[str, Any] = {
     "image": {"repository": "registry.example/ipu", "tag": "v9", "pullPolicy": "IfNotPresent"},
     "imagePullSecrets": [{"name": "pull"}],
@@ -58,7 +58,7 @@ Objects = dict[tuple[str, str], dict[str, Any]]
 
 
 def render(**changes: Any) -> Objects:
-    """Return the objects of the chart with the plugin's values and these changes."""
+    """Return the objects of the chart with the plugin's values and `changes`."""
     made = tools.template(_CHART, _merged(_PLUGIN, changes), release="ipu", namespace="ipus")
     return {(each["kind"], each["metadata"]["name"]): each for each in made}
 
@@ -101,7 +101,7 @@ def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
 
 
 def test_certificate_adds_a_port_for_init_containers_with_tls() -> None:
-    """The port without TLS remains for pods that already wait, unless it is disabled."""
+    """Pods that already wait use the port without TLS, which remains unless it is disabled."""
     objects = render(tls={"secretName": "api-tls", "caConfigMap": "bundle"})
     name = "ipu-ipu-partitions"
     made = container(objects, name)
@@ -171,7 +171,7 @@ _EFFECTS: dict[str, tuple[dict[str, Any], tuple[str, str], str, object]] = {
 def test_value_of_the_plugin_has_its_effect(
     changes: dict[str, Any], where: tuple[str, str], place: str, want: object
 ) -> None:
-    """The effects are those of the plugin's documents, or the evident intention if these are wrong."""
+    """The effects are as documented for the plugin, or as evidently intended if its documentation is wrong."""
     found: Any = render(**changes)[where]
     for step in place.split("."):
         found = found[int(step)] if isinstance(found, list) else found[step]
@@ -179,7 +179,7 @@ def test_value_of_the_plugin_has_its_effect(
 
 
 def test_settings_are_also_settings_of_the_webhook_server() -> None:
-    """Otherwise it would reject pods that the controller serves, and gate pods that the controller does not serve."""
+    """With other settings, it would reject pods that the controller serves, or gate pods that it does not serve."""
     given = {"LARGEST_PARTITION": 128, "SERVED_NAMESPACES": "ml"}
     objects = render(settings=given, webhookSettings={"LOG_LEVEL": "debug"})
     wanted = {"LARGEST_PARTITION": "128", "SERVED_NAMESPACES": "ml"}
@@ -216,7 +216,7 @@ def test_replicas_are_spread_over_nodes_as_in_the_manifests(component: str) -> N
 
 
 def test_disabled_rbac_creates_no_rights() -> None:
-    """An administrator grants them instead; the policy that limits "patch pods" stays."""
+    """An administrator then grants the rights. The policy that limits "patch pods" is still created."""
     kinds = {kind for kind, _ in render(rbac={"create": False})}
     assert not kinds & {"ClusterRole", "ClusterRoleBinding", "Role", "RoleBinding"}
     assert "ValidatingAdmissionPolicy" in kinds
@@ -232,7 +232,7 @@ def test_credentials_are_mounted_only_for_the_controller() -> None:
 
 
 def _manifest(file: str, kind: str) -> dict[str, Any]:
-    """Return an object of the manifests, changed for the account of this release."""
+    """Return an object of the manifests, with the service account of the chart's release instead of its own."""
     text = (_ROOT / "deploy" / file).read_text("utf-8")
     text = text.replace("tpu-provisioner-system:tpu-provisioner-partitions", "ipus:ipu-ipu-partitions")
     return only(yaml.safe_load_all(text), kind)
@@ -255,7 +255,7 @@ def test_rights_policy_and_registration_are_those_of_the_manifests() -> None:
 
 
 def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
-    """The policy can be disabled. Its other rules are tested in test_policies.py."""
+    """The network policy can also be disabled. test_policies.py tests its other rules."""
     objects = render(vipuServers="a:8191, [fd00::1]:9000:x=y,b")
     rules = objects["NetworkPolicy", "ipu-ipu-partitions"]["spec"]["egress"]
     assert {8090, 8191, 9000} <= {port["port"] for rule in rules for port in rule["ports"]}
@@ -263,7 +263,7 @@ def test_network_policy_allows_the_ports_of_the_configured_servers() -> None:
 
 
 def test_alerts_are_those_of_the_installed_parts() -> None:
-    """The alerts have the given address of the runbooks, and the labels by which a Prometheus selects rules."""
+    """Values set the address of the runbooks, and labels by which a Prometheus selects rules."""
     changes = {"enabled": True, "runbooks": "https://wiki.example/ipu", "labels": {"release": "prometheus"}}
     made = render(prometheusRule=changes)["PrometheusRule", "ipu-ipu-partitions"]
     assert made["metadata"]["labels"]["release"] == "prometheus"

@@ -31,18 +31,18 @@ from tests.deploy.pages import read_blocks
 from tests.support.settings import settings as make_settings
 
 _IMAGE = "registry.example/controller:v1"
-#: Components for clusters with TPUs; partitions-tls is for IPUs (test_partition_manifests.py).
+#: Components for clusters with TPUs. test_partition_manifests.py tests partitions-tls, which is for IPUs.
 _ALL = sorted(path.name for path in (DEPLOY / "components").iterdir() if path.name != "partitions-tls")
 
 
 @pytest.fixture(scope="module")
 def base() -> list[dict[str, Any]]:
-    """The base's documents."""
+    """The objects of the base."""
     return tools.documents(tools.run("kustomize", "build", str(DEPLOY / "base")))
 
 
 def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[dict[str, Any]]) -> None:
-    """`tpu-provisioner check` tests exactly the rights that the manifests and their components grant."""
+    """`tpu-provisioner check` tests exactly the rights that the manifests grant, also with each component."""
     assert set(rights_used(make_settings(own_namespace=NAMESPACE))) == rights(base)
     for component, changes, role in (
         ("opt-in-label", {"opt_in_label": ("key", "value")}, {"kind": "ClusterRole", "metadata": {}}),
@@ -55,7 +55,7 @@ def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[di
 
 @pytest.mark.parametrize("product", ["overlay", "chart"])
 def test_drain_may_list_node_groups_if_their_controller_is_installed(product: str, tmp_path: Path) -> None:
-    """Otherwise `drain` in the provisioner's pod would not know whether groups with machines are left."""
+    """Without the right, `drain` in the provisioner's pod could not report groups that still have machines."""
     if product == "overlay":
         documents = tools.built(tmp_path, "nodegroups", resources=["base"])
     else:
@@ -89,10 +89,10 @@ def full(
         # Placement is left out, because the template already enables it.
         if name != "placement" and not name.startswith("workload-identity"):
             enable_component(folder, name)
-            # `kustomize edit set image` must also work on its own result.
+            # `kustomize edit set image` must also work if it was run before.
             tools.run("kustomize", "edit", "set", "image", f"controller={_IMAGE}", cwd=folder)
     yield folder
-    # Other tests depend on the base's rights, and count the remaining objects of an installation.
+    # Other tests depend on the rights of the base, and count objects, so the extra objects are deleted.
     kept = {key_of(each) for each in installed}
     extra = [each for each in _render(rehearsal, folder) if key_of(each) not in kept]
     rehearsal.kubectl("delete", "--ignore-not-found", "-f", "-", stdin=yaml.safe_dump_all(extra))
@@ -103,7 +103,7 @@ def full(
 def test_overlay_without_the_annotation_removes_it_from_the_service_account(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
-    """An administrator who changes to the direct principal needs this."""
+    """An administrator changes from a Google service account to the direct principal in this way."""
     path = f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts/{SERVICE_ACCOUNT}"
     rehearsal.kubectl("apply", "--server-side", "-k", str(full))
     assert "iam.gke.io/gcp-service-account" in rehearsal.api.get(path)["metadata"]["annotations"]
@@ -116,7 +116,7 @@ def test_overlay_without_the_annotation_removes_it_from_the_service_account(
 def test_command_for_a_disabled_component_deletes_only_its_objects(
     rehearsal: Rehearsal, full: Path, installed: list[dict[str, Any]]
 ) -> None:
-    """The command is on the installation page."""
+    """The command is that of docs/install-variants.md."""
     rehearsal.kubectl("apply", "--server-side", "--force-conflicts", "-k", str(full))
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "install-variants.md") if each.where == "disabled"]
 

@@ -1,4 +1,4 @@
-"""Tests of installing the controller of node groups: with kustomize and Helm, without and with the provisioner."""
+"""Tests of installing the controller of node groups with kustomize or Helm, alone or with the provisioner."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ _VALUES = {"image": {"repository": "controller", "tag": "latest"}, "nodegroups":
 
 @pytest.fixture(scope="module")
 def written() -> list[dict[str, Any]]:
-    """The documents of the kustomization, without changes."""
+    """The objects of the kustomization, without an overlay."""
     return tools.documents(tools.run("kustomize", "build", str(_FOLDER)))
 
 
 def test_crds_are_not_part_of_an_installation(written: list[dict[str, Any]]) -> None:
-    """Otherwise deleting the installation with kustomize would delete all groups."""
+    """If they were, deleting the installation with kustomize would delete all groups."""
     assert "CustomResourceDefinition" not in {each["kind"] for each in written}
     assert "Namespace" not in {each["kind"] for each in written}
 
 
 def test_service_account_of_the_device_plugin_is_installed(written: list[dict[str, Any]]) -> None:
-    """The DaemonSet that the controller creates uses it."""
+    """The pods of the DaemonSet that the controller creates use this ServiceAccount."""
     made = device_plugin.manifest("a")
     account = only(written, "ServiceAccount", made["spec"]["template"]["spec"]["serviceAccountName"])
     assert account["metadata"]["namespace"] == made["metadata"]["namespace"]
@@ -68,7 +68,7 @@ def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
 
 @pytest.mark.e2e
 def test_example_without_gke_contains_only_this_controller(tmp_path: Path) -> None:
-    """The namespace has the restricted standard, and the controller accepts the settings."""
+    """The namespace enforces the restricted pod security standard, and the controller accepts the settings."""
     documents = _example(tmp_path)
     assert [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"] == [_NAME]
     enforced = only(documents, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
@@ -96,7 +96,7 @@ def _mounts(documents: list[dict[str, Any]]) -> tuple[Any, ...]:
 
 @pytest.mark.e2e
 def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
-    """The credentials are a Secret and a token for Workload Identity Federation, both read-only."""
+    """Both mount a Secret and a token for Workload Identity Federation, read-only."""
     documents = _example(tmp_path, options=r"components:|- \.\./\.\./components/")
     path, volumes, mounts, _ = _mounts(documents)
     assert path == "/etc/gcp/key.json"
@@ -116,7 +116,7 @@ def _template(values: dict[str, Any]) -> list[dict[str, Any]]:
 
 @pytest.mark.e2e
 def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(written: list[dict[str, Any]]) -> None:
-    """If node groups are disabled, it creates none of them."""
+    """The compared objects are those that the chart creates only if node groups are enabled."""
     without = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}})}
     more = {key_of(each): each for each in _template(_VALUES) if key_of(each) not in without}
     definitions = {key: more.pop(key) for key in list(more) if key[0] == "CustomResourceDefinition"}
@@ -134,7 +134,7 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
 def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
     rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
 ) -> None:
-    """Helm refuses to install objects that another client has applied; the page shows both ways."""
+    """Helm rejects CRDs that another client has applied, unless it takes ownership or leaves them out."""
     blocks = read_blocks(REPOSITORY / "docs" / "node-groups" / "install.md")
     (text,) = [each.text.rstrip() for each in blocks if each.text.startswith("helm ")]
     environment = {
@@ -162,7 +162,7 @@ def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
 
 @pytest.mark.e2e
 def test_command_for_node_groups_waits_until_the_controller_has_released_them(rehearsal: Rehearsal) -> None:
-    """The command is on the page about uninstalling: a finalizer that is left means that machines are left."""
+    """The command of docs/uninstall.md waits for finalizers: a group with a finalizer may still have machines."""
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "uninstall.md") if each.where == "nodegroups"]
     command = shlex.split(block.text)[1:]
     definitions = str(DEPLOY / "nodegroups" / "crds")
@@ -197,7 +197,7 @@ _OF_PRODUCTS = {"slices": "tpu-provisioner", "nodegroups": _NAME, "webhook": "tp
 def test_chart_creates_only_the_objects_of_the_selected_products(
     values: Json, products: set[str], written: list[dict[str, Any]], installed: list[dict[str, Any]], tmp_path: Path
 ) -> None:
-    """The notes name only Deployments that the chart creates."""
+    """The notes of the chart name only Deployments that the chart creates."""
     made = {key_of(each) for each in _template({**_VALUES, "nodegroups": {}, **values})}
     deployments = {name for kind, name in made if kind == "Deployment"}
     assert deployments == {_OF_PRODUCTS[product] for product in products}
@@ -211,7 +211,7 @@ def test_chart_creates_only_the_objects_of_the_selected_products(
 
 @pytest.mark.e2e
 def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> None:
-    """If replicas=0, there is no pod in which to run `drain`."""
+    """With replicas=0, there is no pod in which a user could run `drain`."""
     notes = tools.notes(chart.CHART, {**_VALUES, "replicas": 0}, tmp_path)
     assert "Wait until it has proven" not in notes
     assert notes.index("scale deployment/tpu-provisioner --replicas=1") < notes.index("tpu-provisioner drain")
@@ -219,7 +219,7 @@ def test_notes_start_the_provisioner_before_they_drain_it(tmp_path: Path) -> Non
 
 @pytest.mark.e2e
 def test_values_of_node_groups_are_in_their_fields() -> None:
-    """Settings of the provisioner are not used for node groups, apart from those that both controllers read alike."""
+    """Only settings that both controllers read in the same way are taken over from the provisioner."""
     values = {
         "crds": False,
         "replicas": 2,
@@ -227,7 +227,7 @@ def test_values_of_node_groups_are_in_their_fields() -> None:
         "settings": {"ALLOWED_PROJECTS": "project-a, project-b", "GCE_CALLS_PER_SECOND": 5, "LOG_LEVEL": "debug"},
         "nodeSelector": {"a": "b"},
         "tolerations": [],
-        # Helm merges maps with the defaults, so a default can only be overridden.
+        # The value is None because Helm merges maps with the defaults, so an empty map would keep the default.
         "affinity": None,
     }
     settings = {"GCP_PROJECT_ID": "project-a", "MAX_CHIPS": 8, "LOG_LEVEL": "info", "SERVED_NAMESPACES": "x"}

@@ -1,4 +1,4 @@
-"""Tests of the overlay of one cluster: copied, filled in, checked, never overwritten."""
+"""Tests of creating the overlay of a cluster: values are checked and filled in, and no overlay is overwritten."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _environment(folder: Path) -> dict[str, str]:
 
 
 def test_overlay_contains_the_values_and_the_image_of_the_project(deploy: Path) -> None:
-    """The controller can read the settings."""
+    """The controller accepts the settings of the overlay."""
     folder = overlay.make_overlay(deploy, _VALUES)
 
     assert folder == deploy / "a-project" / "a-cluster"
@@ -62,7 +62,7 @@ def test_template_of_overlays_has_valid_settings_without_warnings() -> None:
 
 
 def test_google_service_account_enables_the_annotation_component(deploy: Path) -> None:
-    """The component replaces that for the direct principal."""
+    """The component replaces the component for the direct principal."""
     account = "tpu-provisioner@a-project.iam.gserviceaccount.com"
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(google_service_account=account))
 
@@ -160,7 +160,7 @@ def test_make_cluster_overlay_needs_no_installed_packages(tmp_path: Path) -> Non
             f"REMOTE={_REPOSITORY_URL}", "REF=v0.1.0",
         ],
         cwd=REPOSITORY,
-        # A user who has exported IMG need not pass it.
+        # IMG is an exported variable, not an argument of make.
         env={"PATH": "/usr/local/bin:/usr/bin:/bin", "IMG": "gcr.io/a/b:v1"},
         capture_output=True, text=True, check=False, timeout=60,
     )  # fmt: skip
@@ -183,7 +183,7 @@ def test_existing_overlay_is_not_changed(deploy: Path, capsys: pytest.CaptureFix
 
 @pytest.mark.e2e
 def test_overlay_in_another_folder_renders_the_same_objects(deploy: Path, tmp_path: Path) -> None:
-    """Kustomize fetches base and components by git. An edit of the overlay is kept."""
+    """Kustomize fetches base and components by git, and an edit of the overlay is kept."""
     repository = deploy.parent
     for command in (
         ["init", "--quiet"],

@@ -1,4 +1,4 @@
-"""Tests of the manifests of the controller of partitions: names and references between the objects."""
+"""Tests of names, and of references between objects, in the manifests of the controller of partitions."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _NAME = "tpu-provisioner-partitions"
 # --- a cluster with IPUs alone
 
 
-#: Certificates are created either by the webhook server or by cert-manager.
+#: Lines of the example to enable, except for cert-manager: the webhook server creates its certificates itself.
 _OPTIONS = r"patches:|- path: |- \.\./\.\./components/(?!webhook-cert-manager)"
 
 
@@ -62,7 +62,7 @@ def _variables(documents: list[dict[str, Any]], name: str) -> dict[str, str]:
 
 
 def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: list[dict[str, Any]]) -> None:
-    """The settings of the only ConfigMap are valid for both."""
+    """Controller and webhook server read their settings from the same ConfigMap."""
     deployments = {each["metadata"]["name"] for each in plain if each["kind"] == "Deployment"}
     assert deployments == {_NAME, "tpu-provisioner-webhook"}
     settings = only(plain, "ConfigMap")
@@ -83,7 +83,7 @@ def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: lis
 @pytest.mark.e2e
 @pytest.mark.usefixtures("installed")
 def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal, tmp_path: Path) -> None:
-    """Unknown fields would be an error; names, references and CEL expressions are checked as well."""
+    """Strict validation rejects unknown fields and invalid CEL expressions."""
     folder = example(tmp_path, "ipu-cluster", options=_OPTIONS)
     said = rehearsal.kubectl("apply", "--server-side", "--dry-run=server", "--validate=strict", "-k", str(folder))
     taken = {line.split()[0] for line in said.splitlines()}
@@ -93,7 +93,7 @@ def test_example_for_ipus_is_accepted_by_a_real_api_server(rehearsal: Rehearsal,
 
 
 def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: list[dict[str, Any]]) -> None:
-    """No other controller than that of the example may open their gates."""
+    """Only updates by the controller of the example, which opens the gates of pods, bypass the webhook."""
     hooks = {each["name"]: each for each in only(plain, "MutatingWebhookConfiguration")["webhooks"]}
     hook = hooks["partitions.tpu-provisioner.cloud.google.com"]
     service = hook["clientConfig"]["service"]
@@ -104,7 +104,7 @@ def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: lis
 
 
 def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
-    """The credentials are mounted only by the controller."""
+    """Only the controller mounts the credentials."""
     assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in full}
     container = container_of(full, _NAME)
     (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]
@@ -118,7 +118,7 @@ def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list
 
 
 def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dict[str, Any]]) -> None:
-    """The port without TLS remains for pods that already wait."""
+    """Pods that already wait use the port without TLS, which remains."""
     container = container_of(full, _NAME)
     ports = {each["name"]: each["containerPort"] for each in container["ports"]}
     assert [each for each in container["args"] if "bind" in each] == [
@@ -146,7 +146,7 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
 
 
 def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path) -> None:
-    """The example for IPUs has a webhook configuration of the same name, which would replace that of the overlay."""
+    """The page does not add the example for IPUs, whose webhook configuration has the same name as the overlay's."""
     overlay = make_overlay(copy_of_deploy(tmp_path), VALUES)
     page = (DEPLOY.parent / "docs" / "partitions" / "README.md").read_text(encoding="utf-8")
     (block,) = re.findall(r"(?ms)^  ```yaml\n(.*?)^  ```$", page)
@@ -175,7 +175,7 @@ def test_overlay_with_partitions_keeps_the_webhooks_of_placement(tmp_path: Path)
 
 
 def test_image_with_vipu_has_the_command_in_its_path() -> None:
-    """VIPU_COMMAND contains only the name, which is looked up in the PATH of the base image."""
+    """VIPU_COMMAND contains only the name of the program, which is searched in the PATH of the base image."""
     text = (DEPLOY / "images" / "ipu-partitions.Dockerfile").read_text(encoding="utf-8")
     lines = [line for line in text.splitlines() if not line.startswith("#")]
     assert lines[:2] == ["ARG IMAGE", "FROM ${IMAGE}"]

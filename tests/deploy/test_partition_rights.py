@@ -1,4 +1,4 @@
-"""Tests of the rights of the controller of partitions: granted by the manifests, and needed by its calls."""
+"""Tests that the manifests grant the controller of partitions exactly the rights that its calls need."""
 
 from __future__ import annotations
 
@@ -73,7 +73,7 @@ def _serve_a_pod(controller: Controller) -> None:
     controller.delete("train")
     controller.rounds(30, seconds=10.0)
     assert not controller.vipu.partitions
-    # A repeated Event is written only minutes after the first one.
+    # An Event is patched only if it is repeated minutes later, so the clock of the recorder is advanced by 400 s.
     about = ObjectRef(api_version="v1", kind="Pod", namespace="ml", name="train", uid="uid-train")
     for _ in range(2):
         recorder.emit(about, "Trial", "trial")

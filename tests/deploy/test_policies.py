@@ -24,12 +24,12 @@ _SETTINGS = {option.variable for each in (nodegroups, partitions, webhook) for o
 _ANYWHERE = {"0.0.0.0/0", "::/0"}
 #: Ports at which pods can be reached, and addresses that pods can reach, by port.
 _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
-    # Ports 80 and 988 are those of the metadata server.
+    # The metadata server uses the ports 80 and 988.
     "tpu-provisioner": (
         ["metrics", "probes", "metrics"],
         {53: _ANYWHERE, 443: _ANYWHERE, 80: {"169.254.169.254/32"}, 988: {"169.254.169.252/32"}},
     ),
-    # The port of GKE's API server is 443, that of kubeadm's API server is 6443.
+    # API servers use port 443 on GKE, and port 6443 if kubeadm installed them.
     "tpu-provisioner-nodegroups": (
         ["metrics"],
         {53: _ANYWHERE, 443: _ANYWHERE, 6443: _ANYWHERE, 80: {"169.254.169.254/32"}},
@@ -44,7 +44,7 @@ _NETWORKS: dict[str, tuple[list[str], dict[int, set[str]]]] = {
 
 @pytest.fixture(scope="module", params=["manifests", "chart of IPUs"])
 def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> _Documents:
-    """The objects of all products; the chart of TPUs creates the same ones (test_chart.py)."""
+    """The objects of all products. The chart for TPUs is left out, because it creates the same (test_chart.py)."""
     if request.param == "manifests":
         return tools.built(tmp_path_factory.mktemp("policies"), *_COMPONENTS, resources=_RESOURCES)
     values = {
@@ -67,7 +67,7 @@ def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
 
 
 def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
-    """The file system of the pods is read-only, and they have a limit of memory but not of CPU."""
+    """The pods have a read-only file system, a memory limit and no CPU limit."""
     for deployment in _of(documents, "Deployment"):
         pod = deployment["spec"]["template"]["spec"]
         (container,) = pod["containers"]
@@ -86,15 +86,15 @@ def test_pods_satisfy_the_restricted_standard(documents: _Documents) -> None:
 
 
 def test_container_starts_a_command_with_valid_flags(documents: _Documents) -> None:
-    """The flags enable leader election, and the ports of probes and metrics are those of the manifest."""
+    """The flags enable leader election, except for webhook servers, and use the ports of the manifest."""
     for name, container in _containers(documents):
-        # The image starts `run`.
+        # Without a command in the manifest, the entry point of the image starts `run`.
         program, command, *flags = (*container.get("command", ("tpu-provisioner", "run")), *container["args"])
         ports = {each["name"]: f":{each['containerPort']}" for each in container["ports"]}
         assert program == "tpu-provisioner"
         found = _flags(name, command, flags)
         assert found == {"probes": ports["probes"], "metrics": ports["metrics"], "leader_elect": found["leader_elect"]}
-        # Webhook servers share their work.
+        # All replicas of the webhook server serve requests, so they elect no leader.
         assert bool(found["leader_elect"]) is (command != "webhook")
         for probe, path in (("startup", "/healthz"), ("liveness", "/healthz"), ("readiness", "/readyz")):
             assert container[f"{probe}Probe"]["httpGet"] == {"path": path, "port": "probes"}
@@ -117,7 +117,7 @@ def _flags(name: str, command: str, flags: list[str]) -> dict[str, Any]:
 
 
 def test_each_variable_of_a_container_is_a_setting(documents: _Documents) -> None:
-    """The controllers would ignore any other variable."""
+    """The programs would ignore a variable that is no setting."""
     for name, container in _containers(documents):
         assert {each["name"] for each in container["env"]} <= _SETTINGS, name
 
@@ -131,7 +131,7 @@ def _selects(selector: dict[str, Any], labels: dict[str, str]) -> bool:
 
 
 def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Documents) -> None:
-    """Each Deployment has a network policy, and monitors scrape all pods."""
+    """A network policy selects the pods of each Deployment, and monitors select all pods."""
     deployments = {each["metadata"]["name"]: each["spec"] for each in _of(documents, "Deployment")}
     pods = {name: spec["template"]["metadata"]["labels"] for name, spec in deployments.items()}
 
@@ -166,18 +166,18 @@ def test_referenced_accounts_priority_classes_and_roles_exist(documents: _Docume
 
 
 def test_network_policies_allow_only_the_needed_connections(documents: _Documents) -> None:
-    """Inbound from Prometheus and the API server's agents; outbound to DNS, API servers and the metadata server."""
+    """Prometheus and the API server's agents can connect; pods reach DNS, API, metadata and V-IPU servers."""
     for policy in _of(documents, "NetworkPolicy"):
         spec = policy["spec"]
         assert set(spec["policyTypes"]) == {"Ingress", "Egress"}
         name = policy["metadata"]["name"].replace("ipu-ipu-partitions-", "tpu-provisioner-")
         ports, reached = _NETWORKS[name.replace("ipu-ipu-", "tpu-provisioner-")]
         assert [port["port"] for rule in spec["ingress"] for port in rule["ports"]] == ports
-        # Init containers and API servers have no fixed addresses.
+        # Ports for init containers and API servers are open to all, because these have no fixed addresses.
         anyone = [port["port"] for rule in spec["ingress"] if not rule.get("from") for port in rule["ports"]]
         assert anyone == [port for port in ports if port in ("api", "webhooks")]
         agents = [each for rule in spec["ingress"] if rule["ports"][0]["port"] == "probes" for each in rule["from"]]
-        # Selected by namespace and label together, not only by one of them.
+        # Agents are selected by namespace and label together: a tenant can create pods with the label.
         assert all(each.keys() == {"namespaceSelector", "podSelector"} for each in agents)
         assert {
             port["port"]: {peer["ipBlock"]["cidr"] for peer in rule.get("to", ()) if "ipBlock" in peer}
@@ -199,6 +199,6 @@ def test_every_manifest_is_used_by_a_kustomization(folder: str) -> None:
             yield from named(path / "kustomization.yaml") if path.is_dir() else [path]
 
     there = {path for path in (DEPLOY / folder).rglob("*") if path.is_file()}
-    # CRDs are installed separately.
+    # The kustomization of node groups leaves out the CRDs, which are installed separately.
     apart = {path for path in there if folder == "nodegroups" and path.parent.name == "crds"}
     assert set(named(DEPLOY / folder / "kustomization.yaml")) == there - apart

@@ -1,4 +1,4 @@
-"""Tests of workflows, release checks, the bill of materials, and of rights that are listed in more than one place."""
+"""Tests of workflows, of releases, of the bill of materials, and of rights that several files list."""
 
 from __future__ import annotations
 
@@ -34,18 +34,18 @@ def _read(path: Path) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path) -> None:
-    """The permissions are listed by each job."""
+    """Each job lists its own permissions."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():
         assert job["permissions"]
         assert "write-all" not in str(job["permissions"])
-        # Only pull requests wait for the other workflows.
+        # The nightly workflow may take longer, because no pull request waits for it.
         assert job["timeout-minutes"] <= (180 if path.name == "nightly.yml" else 60)
         for step in job["steps"]:
             if step.get("uses", "").startswith("actions/checkout@"):
                 assert step["with"]["persist-credentials"] is False
-    # YAML reads the key "on" as true.
+    # The parser reads the key "on" of the workflow as True.
     assert "pull_request_target" not in workflow[True]
 
 
@@ -80,7 +80,7 @@ def test_workflows_have_no_findings_of_actionlint() -> None:
 
 
 def test_nightly_scan_reads_every_lock_file() -> None:
-    """The scanner finds files with "requirements" in their names; the others are passed to it."""
+    """The scanner itself finds files with "requirements" in their names; other lock files must be arguments."""
     locks = [path for path in REPOSITORY.glob("*/*.txt") if "--hash=" in path.read_text(encoding="utf-8")]
     nightly = (REPOSITORY / ".github/workflows/nightly.yml").read_text(encoding="utf-8")
     named = set(re.findall(r"--lockfile=requirements\.txt:(\S+)", nightly))
@@ -137,7 +137,7 @@ def test_release_check_needs_no_installed_packages() -> None:
 def test_tag_with_a_dash_is_a_pre_release(
     tag: str, want: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """As in semantic versioning."""
+    """Semantic versioning marks pre-releases in this way."""
     code = f'__version__ = "{tag[1:]}"\n'
     monkeypatch.setattr(release, "_REPOSITORY", _repository(tmp_path, code, f"## {tag[1:]}\n\n- a\n"))
     assert release.main(["flags", tag]) == 0
@@ -166,7 +166,7 @@ def test_released_chart_needs_only_the_values_of_the_cluster(tmp_path: Path) -> 
 @pytest.mark.e2e
 @pytest.mark.parametrize("product", ["manifest", "nodegroups", "partitions"])
 def test_manifest_of_a_release_has_its_image_and_a_configmap_for_settings(product: str, tmp_path: Path) -> None:
-    """The manifest contains no values of the example's project."""
+    """The manifest contains no values of the example project."""
     made, settings = map(tools.documents, _released(tmp_path, product))
     (limits,) = settings
     deployments = [each["metadata"]["name"] for each in made if each["kind"] == "Deployment"]
@@ -234,7 +234,7 @@ def test_image_without_tag_and_digest_is_rejected(
 
 
 def test_everything_published_is_attested() -> None:
-    """Image and chart by digest; wheel, sdist, bill of materials and install.yaml as files."""
+    """Image and chart are attested by their digests, and the files in dist/ by their content."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     subjects = {
         step["with"].get("subject-name") or step["with"]["subject-path"]
@@ -246,21 +246,21 @@ def test_everything_published_is_attested() -> None:
 
 
 def test_everything_published_is_signed() -> None:
-    """Image and chart by digest, and each file; statements on vulnerabilities, if any, are attached to the image."""
+    """Image, chart and each file are signed; statements on vulnerabilities, if any, are attached to the image."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     image, publish = (_commands(jobs[name]) for name in ("image", "publish"))
     assert '"${cosign}" sign --yes --recursive "${IMAGE}"' in image
     assert '"${cosign}" sign --yes "${CHART}"' in image
     assert '"${cosign}" attest --yes --type=openvex --predicate=shipped/vex.openvex.json "${IMAGE}"' in image
     assert publish.index("generators.artifacts krew") < publish.index("sign-blob") < publish.index("gh release create")
-    # Signatures of all files are created before the upload, so the upload contains them.
+    # The loop signs all files before the upload, which therefore includes the signatures.
     assert "for file in dist/*" in publish
     for name in ("image", "publish"):
         assert jobs[name]["permissions"]["id-token"] == "write"
 
 
 def test_commands_of_the_release_workflow_exist() -> None:
-    """Generators are run with the arguments that they take."""
+    """The workflow runs generators with commands that exist, and installs tools with pinned versions."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     commands = "\n".join(map(_commands, jobs.values())).replace("\\\n", " ")
     used = {line.split("generators.artifacts ")[1].split()[0] for line in commands.splitlines() if "artifacts" in line}
@@ -291,7 +291,7 @@ def test_dependabot_updates_every_pin() -> None:
 
 @pytest.mark.timeout(60)  # reads all installed packages
 def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> None:
-    """`make sbom` writes it in CycloneDX, with versions and hashes."""
+    """`make sbom` writes the bill in CycloneDX, with the version and hashes of each package."""
     made, ready = tmp_path / "dist" / "sbom.cdx.json", tmp_path / "ready"
     ready.touch()
     done = subprocess.run(
@@ -311,18 +311,18 @@ def test_bill_of_materials_lists_every_package_of_the_image(tmp_path: Path) -> N
     assert (component["name"], component["version"]) == ("tpu-provisioner", provisioner.__version__)
 
 
-# --- the rights in Google Cloud, said twice
+# --- the rights in Google Cloud, in Terraform and on the pages
 
 _TERRAFORM = DEPLOY / "terraform" / "main.tf"
 _PAGES = [REPOSITORY / "docs" / name for name in ("install.md", "install-variants.md")]
-#: Permissions of each role.
+#: Permissions of the roles for the provisioner, by ID of the role.
 _ROLES = {
     "tpuProvisioner": set(PROJECT_PERMISSIONS),
     "tpuProvisionerActAs": {ACT_AS},
     "tpuProvisionerTpu7x": {"compute.resourcePolicies.get", "compute.resourcePolicies.create"},
 }
 _OF_NODE_GROUPS = {"tpuNodeGroups": nodegroup_rights.NEEDED - {ACT_AS}, "tpuNodeGroupsActAs": {ACT_AS}}
-#: Kind of resource on which each role is granted to the controller.
+#: Roles that are granted to the provisioner, and the kind of the resource on which each is granted.
 _GRANTS = {
     ("tpuProvisioner", "project"),
     ("tpuProvisionerActAs", "service account"),
@@ -371,7 +371,7 @@ def test_roles_of_terraform_and_pages_have_the_needed_permissions(
 def test_every_text_variable_of_terraform_is_validated(
     module: Path, pages: list[Path], roles: dict[str, set[str]]
 ) -> None:
-    """A wrong value is rejected by the plan, before Google rejects it half-way through."""
+    """`terraform plan` rejects a wrong value, so that `terraform apply` does not fail half-way."""
     variables = re.findall(r'(?ms)^variable "\w+" \{\n(.*?)^\}', module.read_text(encoding="utf-8"))
     texts = [body for body in variables if re.search(r"type +\= string", body)]
     assert texts
@@ -398,9 +398,9 @@ def test_terraform_and_pages_grant_roles_on_the_same_resources() -> None:
 
 @pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
 def test_no_predefined_role_except_workload_identity_user_is_granted(paths: list[Path]) -> None:
-    """No permission outside of the roles is named either."""
+    """Terraform and the pages also name only permissions of the custom roles."""
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
-    # The nodes' own service account has Google's predefined role for nodes.
+    # The page grants Google's predefined role for nodes to the service account of the nodes.
     of_nodes = set() if paths == [_TERRAFORM] else {"roles/container.defaultNodeServiceAccount"}
     assert set(re.findall(r"roles/[a-z]+\.[A-Za-z.]+", text)) == {"roles/iam.workloadIdentityUser"} | of_nodes
     text = re.sub(r"[a-z.]+(?:googleapis|gserviceaccount)\.com|roles/[a-z]+\.[A-Za-z.]+", "", text)
@@ -417,7 +417,7 @@ _TEXTS = [*REPOSITORY.glob("*.md"), *(REPOSITORY / "docs").rglob("*.md"), *(REPO
 
 
 def test_pages_name_no_registry_but_the_placeholder() -> None:
-    """One replacement changes all of them."""
+    """Replacing the placeholder is then enough to change the registry on all pages."""
     named = {(path.name, word) for path in _TEXTS for word in re.findall(r"ghcr\.io/[\w-]+", path.read_text("utf-8"))}
     assert len(named) > 3
     assert {word for _, word in named} == {release.REGISTRY}

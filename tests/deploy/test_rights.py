@@ -1,4 +1,4 @@
-"""Tests that the rights of the manifests are sufficient for the provisioner, and that it uses each of them."""
+"""Tests that the manifests grant exactly the rights that the provisioner uses."""
 
 from __future__ import annotations
 
@@ -62,17 +62,17 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
 ) -> None:
     _make_original_lease(rehearsal)
     with Recorder(rehearsal).recording() as recorder:
-        # The provisioner cordons nodes; this uses the right to patch nodes, and the policy on nodes allows it.
+        # In this run, the provisioner cordons nodes, which needs the right to patch nodes and is allowed by the policy.
         _, kubeconfig = do_the_main_job(rehearsal, ground, installed, recorder, tmp_path)
         assert rehearsal.api.get(_HINTS).get("data")
         assert not any(_lease_holder(rehearsal, path) for path in (_OWN_LEASE, _ORIGINAL_LEASE))
-        # Calls that a short run does not make: the create of a Lease, the repeat of an Event, the end of a cordon.
+        # A short run does not create a Lease, repeat an Event or uncordon a node, so these calls are made here.
         _forget(rehearsal, _OWN_LEASE)
         api = connect(str(kubeconfig))
         _make_own_lease(api)
         try_events(api)
         _cordon(api, rehearsal)
-        # The run serves a JobSet; other kinds are only watched.
+        # The run read only a JobSet, because it served no other kind.
         for kind in (WorkloadKind.LEADER_WORKER_SET, WorkloadKind.RAY_CLUSTER):
             assert get_workload(api, kind, "default", "absent") is None
         with contextlib.suppress(NotFound):
@@ -92,8 +92,8 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
 
 
 def _ask(api: KubeApi) -> None:
-    """Read, watch, and write a status of kinds or objects that do not exist in the API server."""
-    # A short run may end before its checks.
+    """Make calls for kinds and objects that do not exist, because their rights are needed only if they do."""
+    # A short run may end before the provisioner makes this check, which needs rights of its own.
     assert check_placement(api, settings(own_namespace=NAMESPACE)).status is Status.OK
     with pytest.raises(NotFound):
         api.get(object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=f"/apis/{ADMISSION_GROUP}/v1"))

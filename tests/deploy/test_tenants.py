@@ -1,7 +1,7 @@
-"""Tests which tenants can use each object that the manifests and charts create.
+"""Tests which objects of the manifests and charts a tenant can use.
 
 A tenant administers one namespace, may be root on the TPU nodes of its TPUNodeGroups, and has no other rights. A kind
-that is not listed here fails the tests: its author has to decide which tenants may use it, and test the limit.
+that is not listed here fails the tests: its author has to decide whether tenants may use it, and test the limit.
 """
 
 from __future__ import annotations
@@ -56,21 +56,21 @@ def _rendered(chart: str, namespace: str = NAMESPACE) -> list[Json]:
 
 @pytest.fixture(name="documents", scope="module", params=["manifests", *_CHARTS])
 def _documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> list[Json]:
-    """Return the objects of all products: those of the manifests, or those of a chart."""
+    """Return the objects of the manifests of all products, or of a chart."""
     folder = tmp_path_factory.mktemp("tenants")
     return _manifests(folder) if request.param == "manifests" else _rendered(request.param)
 
 
-#: Namespaces of administrators. In the last two are only rights and the account of the device plugin.
+#: Namespaces of administrators. The last two have only roles, bindings and the device plugin's account.
 _OF_ADMINISTRATORS = (NAMESPACE, "kube-system", "kube-public")
-#: Namespaced kinds: tenants have no rights in the namespaces of administrators.
+#: Namespaced kinds, whose objects are in namespaces of administrators, in which tenants have no rights.
 _NAMESPACED = frozenset(
     {
         "ConfigMap", "Deployment", "NetworkPolicy", "PodDisruptionBudget", "PodMonitor", "PodMonitoring",
         "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
     }
 )  # fmt: skip
-#: Cluster-wide kinds whose objects act on requests of tenants, but that no tenant can name in a request.
+#: Cluster-wide kinds whose objects apply to requests of tenants, but which a tenant cannot name in a request.
 _ACTING = frozenset(
     {
         "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",
@@ -78,7 +78,7 @@ _ACTING = frozenset(
         "ValidatingWebhookConfiguration",
     }
 )  # fmt: skip
-#: Cluster-wide kinds whose objects each tenant can name in a request: each has a test below.
+#: Cluster-wide kinds whose objects each tenant can name in a request. Each kind has a test below.
 _NAMED = frozenset({"PriorityClass", "CustomResourceDefinition"})
 
 
@@ -92,7 +92,7 @@ def test_each_kind_has_a_rule_for_tenants(documents: list[Json]) -> None:
 
 
 def _policies(documents: list[Json]) -> Iterator[Json]:
-    """Yield the specifications of the policies that deny."""
+    """Yield the specifications of the policies that are bound with the action Deny."""
     bound = {
         each["spec"]["policyName"]
         for each in documents
@@ -112,7 +112,7 @@ def _covers(policy: Json, condition: str, resource: str, operation: str) -> bool
 
 
 def test_each_priority_class_is_for_the_namespace_of_the_installation(documents: list[Json]) -> None:
-    """Otherwise each tenant can preempt pods of other tenants by it."""
+    """A policy must prevent other uses: with the class, a tenant could preempt pods of other tenants."""
     classes = [each for each in documents if each["kind"] == "PriorityClass"]
     assert classes
     used = {each["spec"]["template"]["spec"]["priorityClassName"] for each in documents if each["kind"] == "Deployment"}
@@ -126,7 +126,7 @@ def test_each_priority_class_is_for_the_namespace_of_the_installation(documents:
 
 
 def test_no_role_adds_to_the_rights_of_tenants(documents: list[Json]) -> None:
-    """The roles admin, edit and view, which tenants have, collect the rules of roles with a label."""
+    """Kubernetes adds the rules of roles with an "aggregate-to" label to admin, edit and view, which tenants have."""
     for each in documents:
         if each["kind"] in ("ClusterRole", "Role"):
             assert not [key for key in each["metadata"].get("labels", {}) if "aggregate-to" in key], key_of(each)
@@ -143,13 +143,13 @@ def test_rights_are_only_for_accounts_of_the_installation_and_for_machines(docum
     for each in documents:
         for subject in each.get("subjects", ()) if each["kind"].endswith("RoleBinding") else ():
             if subject["kind"] == "Group":
-                # Machines of TPUNodeGroups, until they have joined.
+                # Machines of TPUNodeGroups are in this group until they have joined the cluster.
                 assert subject["name"] == "system:bootstrappers:tpu-provisioner:node-groups"
             else:
                 assert (subject["namespace"], subject["name"]) in accounts
 
 
-#: Rights to write outside of the namespace of the installation that no policy limits. docs/security.md lists them.
+#: Rights to write that no policy limits, outside of the installation's namespace. docs/security.md lists them.
 _WITHOUT_POLICY = {
     ("", "events", "create"): "Events are information.",
     ("", "events", "patch"): "Events are information.",
@@ -167,7 +167,7 @@ _READS = frozenset({"get", "list", "watch"})
 
 
 def _rights_to_write(documents: list[Json]) -> Iterator[tuple[str, tuple[str, str, str]]]:
-    """Yield users with rights to write outside of the namespace of the installation that are not limited by name."""
+    """Yield users and their rights to write, except in the installation's namespace or on objects by name."""
     rules = {
         (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each["rules"]
         for each in documents
@@ -191,7 +191,7 @@ def _rights_to_write(documents: list[Json]) -> Iterator[tuple[str, tuple[str, st
 
 
 def test_each_right_to_write_shared_objects_has_a_policy(documents: list[Json], request: pytest.FixtureRequest) -> None:
-    """RBAC grants "patch nodes" only for all nodes; tokens of some of these accounts are on machines of tenants."""
+    """RBAC cannot limit "patch nodes" to some nodes, and machines of tenants have tokens of some accounts."""
     policies = list(_policies(documents))
     unlimited = set()
     for user, right in _rights_to_write(documents):
@@ -222,7 +222,7 @@ _OF_RIGHTS = frozenset(
 def _tenant(
     rehearsal: Rehearsal, installed: list[Json], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[tuple[Rehearsal, list[Json]]]:
-    """Install all rights; return the cluster and all objects. User "tenant" administers namespace "tenant"."""
+    """Install all rights; yield the cluster and all objects. User "tenant" administers namespace "tenant"."""
     # The chart tpu-provisioner creates the same objects as the manifests.
     documents = [*_manifests(tmp_path_factory.mktemp("all")), *_rendered("ipu-partitions", _IPU_NAMESPACE)]
     binding = {
@@ -235,7 +235,7 @@ def _tenant(
     own = ("tenant", _IPU_NAMESPACE)
     for name in own:
         rehearsal.kubectl("create", "namespace", name)
-    # Other tests need the objects of the fixture `installed` after this one.
+    # Objects of the fixture `installed` are not applied again, because their delete would break other tests.
     kept = {key_of(each) for each in installed}
     applied = [each for each in documents if each["kind"] in _OF_RIGHTS and key_of(each) not in kept]
     text = yaml.safe_dump_all([*applied, binding])
@@ -287,7 +287,7 @@ def test_tenant_can_use_no_priority_class_of_the_installation(tenant: tuple[Rehe
 
 @pytest.mark.e2e
 def test_tenant_can_read_and_write_no_object_of_the_installation(tenant: tuple[Rehearsal, list[Json]]) -> None:
-    """A tenant with the role admin in its namespace; also no object of the installation's kinds in that namespace."""
+    """The role admin of the tenant's own namespace grants no right on any object of the installation."""
     rehearsal, documents = tenant
     resources = _Resources(rehearsal)
     allowed = []
@@ -308,19 +308,19 @@ def test_tenant_can_read_and_write_no_object_of_the_installation(tenant: tuple[R
                 if _may(rehearsal, verb, each["spec"]["group"], kind, "tenant", "")
             ]
     assert allowed == []
-    # The check itself recognizes a right.
+    # The tenant may create pods, so `_may` does not return False for everything.
     assert _may(rehearsal, "create", "", "pods", "tenant", "")
 
 
 class _Resources:
-    """Names of resources by kind, from the API server. Used by one thread."""
+    """Reads the resource names of kinds from the API server, and caches them. Used by one thread."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self._rehearsal = rehearsal
         self._by_version: dict[str, Mapping[str, str]] = {}
 
     def of(self, document: Json) -> tuple[str, str]:
-        """Return the group and the plural name."""
+        """Return the API group and the resource name (plural) of an object's kind."""
         version = document["apiVersion"]
         if version not in self._by_version:
             root = "/apis" if "/" in version else "/api"

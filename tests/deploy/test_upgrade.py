@@ -1,6 +1,6 @@
-"""Runs every command of docs/upgrade.md on realistic objects, pools, Leases and environments.
+"""Runs every command of docs/upgrade.md with realistic objects, pools, Leases and settings.
 
-The Go provisioner is simulated: a thread renews its Lease like client-go.
+The Go provisioner is simulated by a thread that renews its Lease like client-go.
 """
 
 from __future__ import annotations
@@ -48,7 +48,7 @@ pytestmark = pytest.mark.e2e
 _LEASE = object_path("leases", constants.ORIGINAL_LEASE_NAME, namespace=NAMESPACE, root=LEASES_ROOT)
 _DEPLOYMENTS = f"/apis/apps/v1/namespaces/{NAMESPACE}/deployments"
 _ORIGINAL = "tpu-provisioner-controller-manager"
-#: The default of client-go is 15 s; a shorter one only shortens the wait for its end.
+#: Duration in seconds of the Go provisioner's Lease. client-go's default is 15 s; the test waits for its end.
 _LEASE_SECONDS = 6
 #: All keys that the Go provisioner's ConfigMap can contain, with typical values.
 _ENVIRONMENT = {
@@ -76,7 +76,7 @@ _ENVIRONMENT = {
 
 @contextmanager
 def _the_original_leads(rehearsal: Rehearsal) -> Iterator[None]:
-    """Hold the Go provisioner's Lease and renew it; the end is like a crash, without a release."""
+    """Hold and renew the Go provisioner's Lease; at the end, do not release it, as after a crash."""
     stopped = threading.Event()
     holder = "tpu-provisioner-controller-manager-5d9c-xyz_1f0e"
 
@@ -123,7 +123,7 @@ def _original_deployment() -> dict[str, Any]:
 
 
 def _original_pool(namespace: str, jobset: str, *, machine_type: str = "ct4p-hightpu-4t") -> dict[str, Any]:
-    """Return the body of the Go provisioner's create: with its name and its labels, without this provisioner's."""
+    """Return the body with which the Go provisioner creates a pool: its labels, but none of this provisioner."""
     job = f"{jobset}-w-0"
     labels = {
         constants.NODEPOOL_MANAGER: constants.MANAGER,
@@ -212,11 +212,11 @@ def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
     """This provisioner waits, takes over the Lease, serves a JobSet, and hands everything back."""
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(_original_deployment()))
     kept = _original_pool(ground.namespace, "kept")
-    # The machine type differs; otherwise the next JobSet would rightly use this pool.
+    # This pool has another machine type, because the next JobSet would otherwise rightly use it.
     left = _original_pool(ground.namespace, "left", machine_type="ct5lp-hightpu-8t")
     ground.apply("kept", run_for="600s")
     ground.wait(lambda: ground.unschedulable("kept"), "the JobSet waits for its pool")
-    # The Go provisioner disables auto-upgrade, so it can create pools only without a release channel.
+    # The Go provisioner's pools disable auto-upgrade, which GKE accepts only without a release channel.
     ground.gke.set(release_channel=None)
     for body in (kept, left):
         ground.make_pool(body)
@@ -229,7 +229,7 @@ def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
     )
     ground.provisioners.append(process)
 
-    # Both are installed; the Go provisioner leads.
+    # Both provisioners are installed, and the Go provisioner leads.
     with _the_original_leads(rehearsal):
         reader.run("over", 0)
         reader.run("over", 1)
@@ -244,12 +244,12 @@ def test_takeover_from_the_go_provisioner_and_back_keeps_pools_in_use(
             lambda: rehearsal.api.get(_LEASE)["spec"]["renewTime"] > renewed and ground.unschedulable("next"),
             "the Go provisioner goes on leading, with work to do",
         )
-        # This provisioner reads, and changes nothing.
+        # This provisioner has read, but has not changed anything.
         changes = ground.accepted("nodePools.create"), ground.accepted("nodePools.delete")
         assert changes == (made_before, deleted_before)
         assert not logged(process, "lease.acquired")
 
-    # The Go provisioner ends without a release; its Lease expires.
+    # The Go provisioner has ended without releasing its Lease, so the Lease must expire first.
     reader.run("over", 2)
     assert rehearsal.api.get(f"{_DEPLOYMENTS}/{_ORIGINAL}")["spec"]["replicas"] == 0
     ground.wait(lambda: logged(process, "cluster.proven"), "ours leads", 40)
@@ -290,7 +290,7 @@ def _pod_template(rehearsal: Rehearsal) -> dict[str, Any]:
 
 @pytest.fixture
 def pod(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[PlayedPod]:
-    """A Node and a process for the controller's pod, so that rollouts end."""
+    """The controller's pod with a node and a process, without which rollouts would not end."""
     with PlayedPod(rehearsal, rehearsal.gke.url, tmp_path).playing() as pod:
         yield pod
 
@@ -309,7 +309,7 @@ def test_upgrade_of_the_image_rolls_the_pods_once(
 def test_privileged_overlay_and_back_is_applied_without_conflicts(
     rehearsal: Rehearsal, reader: Reader, installed: list[dict[str, Any]]
 ) -> None:
-    """The overlay lifts the pod security standard of the namespace."""
+    """The overlay raises the enforced pod security level of the namespace to privileged."""
     enforced = "pod-security.kubernetes.io/enforce"
     namespace = object_path("namespaces", NAMESPACE)
     reader.run("over", 0)
@@ -343,7 +343,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         store = HintsStore(rehearsal.api, NAMESPACE)
         store.load()
         assert store.save({"kept": "yes"})
-        # The overlay's settings become values.
+        # The overlay has settings, which the takeover converts to values of the chart.
         reader.run("over", 0)
         overlay = reader.folder / "deploy" / PROJECT / CLUSTER
         enable_component(overlay, "webhook")
@@ -361,7 +361,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
         assert before.keys() == {*names, other}
         assert all("envFrom" in each["spec"]["template"]["spec"]["containers"][0] for each in before.values())
 
-        # The user has not yet moved the variable of another product, and nothing is deleted.
+        # The takeover is rejected, and deletes nothing, until the user has moved the variable of another product.
         reader.run("takeover", 0)
         refused = reader.attempt("takeover", 1)
         assert refused.returncode
@@ -375,13 +375,13 @@ def test_helm_takes_over_an_installation_of_kustomize(
         projects = values["settings"].pop("ALLOWED_PROJECTS")
         values |= {
             "webhook": {"enabled": True},
-            # Helm would not delete the definitions of node groups, and other tests need them without its labels.
+            # The CRDs are left out: Helm would keep them with its labels, and other tests need them without labels.
             "nodegroups": {"enabled": True, "crds": False, "settings": {"ALLOWED_PROJECTS": projects}},
         }
         (reader.folder / "values.yaml").write_text(yaml.safe_dump(values), encoding="utf-8")
         assert reader.run("takeover", 1).count("successfully rolled out") == len(names)
         after = _deployments(rehearsal)
-        # The chart does not contain this Deployment.
+        # The chart does not contain the Deployment of partitions, so Helm must not change it.
         assert after.pop(other)["metadata"]["uid"] == before[other]["metadata"]["uid"]
         assert after.keys() == names
         for each in after.values():
@@ -397,7 +397,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
             "ALLOWED_NETWORKS": "none",
             "CHIP_HOUR_PRICES": "tpu-v6e-slice=3, *=1",
         }.items() <= settings.items()
-        # Written like by the running controller; the labels and annotations of Helm must be kept.
+        # A save of hints, as by the running controller, must keep the labels and annotations of Helm.
         assert store.save({"kept": "still"})
         metadata = rehearsal.api.get(hints)["metadata"]
         assert metadata["labels"]["app.kubernetes.io/managed-by"] == "Helm"
@@ -415,7 +415,7 @@ def test_helm_takes_over_an_installation_of_kustomize(
 
 
 def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal: Rehearsal, reader: Reader) -> None:
-    """Other taints of these nodes are kept."""
+    """The command keeps other taints of the nodes."""
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
     taints = [{"key": key, "effect": "NoSchedule"} for key in ("kept.example", constants.HELD_LATE)]
     for name, labels in (("held", ours), ("foreign", {})):
@@ -437,7 +437,7 @@ def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal:
 
 @pytest.fixture
 def _clean(rehearsal: Rehearsal, ground: Ground) -> Iterator[None]:
-    """Delete Lease, Deployment, JobSets and pools afterwards."""
+    """After the test, delete its Lease, Deployment, JobSets and pools."""
     yield
     for path in (_LEASE, f"{_DEPLOYMENTS}/{_ORIGINAL}"):
         try:

@@ -1,4 +1,4 @@
-"""Tests of the webhook server as its manifests install it: its rights, the pods that are sent to it, its patches."""
+"""Tests of the installed webhook server: its rights, the objects that are sent to it, and its patches."""
 
 from __future__ import annotations
 
@@ -101,12 +101,12 @@ def test_names_ports_and_paths_of_the_component_are_those_of_the_server(componen
             asked.add(service["path"])
             assert (service["name"], service["namespace"]) == (settings.service, NAMESPACE)
             assert hook["failurePolicy"] == "Ignore"
-    # The other paths are registered by separate components.
+    # Separate components register the other paths.
     assert asked == paths - {"/mutate/partitions", *_PLACEMENT_PATHS}
 
 
 def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(component: _Documents) -> None:
-    """Namespaces without the label, or with an unknown value, are covered by the default."""
+    """The default webhook covers namespaces without the label, or with an unknown value of it."""
     configuration = only(component, "ValidatingWebhookConfiguration")
     named = {}
     for hook in configuration["webhooks"]:
@@ -122,19 +122,19 @@ def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(compone
 
 
 def test_validation_leaves_out_only_objects_whose_owner_is_reviewed(component: _Documents) -> None:
-    """A Job of another API group, which no review has seen, may create StatefulSets and pods as well."""
+    """The API group matters: a Job of another group may own StatefulSets and pods, but was not reviewed."""
     reviewed = {f"{group}/{kind}" for group, kind in admission.REVIEWED_OWNERS}
     for hook in only(component, "ValidatingWebhookConfiguration")["webhooks"]:
         (condition,) = [each["expression"] for each in hook["matchConditions"] if each["name"] == "is-nobodys"]
         assert 'owner.apiVersion.split("/")[0] + "/" + owner.kind in' in condition
         named = set(json.loads(condition[condition.rindex("[") : condition.rindex("]") + 1]))
-        # A leader pod, which was reviewed with its LeaderWorkerSet, owns the StatefulSet of the workers.
+        # Owners that are pods count as reviewed: a leader pod of a LeaderWorkerSet owns its workers' StatefulSet.
         assert "v1/Pod" in named
         assert named <= reviewed | {"v1/Pod"}
 
 
 def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manager: _Documents) -> None:
-    """The server finds the files at its default paths, and the certificates are for the names that API servers use."""
+    """The certificate is mounted at the server's default paths, and is for the names that API servers use."""
     assert {(right.resource, right.verb) for right in rights(with_cert_manager)} == {
         ("statefulsets", "get"),
         ("jobs", "get"),
@@ -166,7 +166,7 @@ def test_cert_manager_replaces_own_certificates_and_their_rights(with_cert_manag
 # --- the chart --------------------------------------------------------------------------------------------------------
 
 
-#: Limits in the chart's values, as in the example of an overlay (test_chart.py).
+#: Default limits of the chart; test_chart.py tests that the example overlay has the same.
 _LIMITS = {
     "MAX_CHIPS": "256",
     **dict.fromkeys(
@@ -197,7 +197,7 @@ def test_chart_with_the_webhook_creates_the_objects_of_the_component(
 
 
 def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions: _Documents) -> None:
-    """The failurePolicy is Fail, as without the webhook a pod would run without IPUs. The init image is the chart's."""
+    """The failurePolicy is Fail, because a pod that was not reviewed would run without IPUs."""
     made = _rendered(partitions={"enabled": True})
     assert _by_name(only(made, "MutatingWebhookConfiguration")) == _by_name(
         only(with_partitions, "MutatingWebhookConfiguration")
@@ -213,7 +213,7 @@ def test_pods_with_ipus_are_registered_by_a_component_or_a_value(with_partitions
 
 
 def test_placement_is_registered_by_a_component_or_on_clusters_without_the_policy(tmp_path: Path) -> None:
-    """A pod is reviewed once, regardless of its namespace's label; policy and webhook match the same pods."""
+    """Exactly one webhook reviews a pod, for any label of its namespace; policy and webhook match the same pods."""
     documents = tools.built(tmp_path, "webhook", "webhook-placement", "placement")
     by_component = _by_name(only(documents, "MutatingWebhookConfiguration"))
     assert _by_name(only(_rendered(apis=()), "MutatingWebhookConfiguration")) == by_component
@@ -258,7 +258,7 @@ def _by_name(configuration: Json) -> dict[str, Json]:
 
 
 def test_values_of_the_webhook_are_in_their_fields() -> None:
-    """Every setting is offered, except for names of objects of the chart."""
+    """The schema offers every setting of the webhook, except names of objects that the chart creates."""
     values: Json = {
         "replicas": 3,
         "failurePolicy": "Fail",
@@ -275,7 +275,7 @@ def test_values_of_the_webhook_are_in_their_fields() -> None:
     assert {key: pod[key] for key in ("nodeSelector", "tolerations", "affinity")}.items() <= values.items()
     assert container_of(documents, _NAME)["resources"] == values["resources"]
     assert container_of(documents, _NAME)["args"] == ["webhook", "--verbose"]
-    # The controller's settings are defaults for the webhook server.
+    # The webhook server gets the controller's settings, unless its own values override them.
     assert environment_of(documents, _NAME) == {
         "INJECT": "all",
         "INJECT_TOPOLOGY": "true",
@@ -298,7 +298,7 @@ def _alone(**values: Any) -> _Documents:
 
 
 def test_overlay_installs_only_the_webhook_server(component: _Documents) -> None:
-    """The component in a namespace, with settings that the server accepts."""
+    """The overlay adds a namespace and settings, which the server accepts, to the component."""
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
     assert {key_of(each) for each in documents if each["kind"] not in ("Namespace", "ConfigMap")} == {
@@ -315,7 +315,7 @@ def _image_of(folder: Path) -> str:
 
 
 def test_value_of_the_chart_installs_only_the_webhook_server(component: _Documents) -> None:
-    """The objects are those of the component. Warnings, which are about node pools, are disabled by default."""
+    """Validation is off by default, because its warnings are about node pools, which this product does not create."""
     assert bare(_alone()) == bare(component)
     assert environment_of(_alone(), _NAME) == {"VALIDATION": "off", **_LIMITS}
     documents = _alone(webhook={"only": True, "settings": {"VALIDATION": "warn"}})
@@ -348,7 +348,7 @@ _DEFAULTS_OF_OLD: Json = {
 
 
 def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_manager: _Documents) -> None:
-    """The test passes its unchanged defaults, and each value with a counterpart, under its old name."""
+    """The test passes the unchanged defaults, and then each value that has a counterpart, under its old name."""
     made, want = bare(_alone(**_DEFAULTS_OF_OLD)), bare(component)
     want["Deployment", _NAME]["spec"]["replicas"] = 1
     assert made == want
@@ -405,7 +405,7 @@ class Served:
     metrics_url: str
 
     def reviews(self, hook: str = "") -> int:
-        """Return the number of answered reviews, only those of webhooks whose name begins with `hook`."""
+        """Return the number of answered reviews of the webhooks whose name begins with `hook`."""
         with urllib.request.urlopen(self.metrics_url, timeout=10) as answer:
             lines = answer.read().decode().splitlines()
         counter = f'webhook_reviews_total{{hook="{hook}'
@@ -418,7 +418,7 @@ def served(
 ) -> Iterator[Served]:
     """Install the component, and run the process of its Deployment.
 
-    No kube-proxy leads from a Service to a pod here. For a Service of type ExternalName, the API server connects to the
+    No kube-proxy runs, so the Service has the type ExternalName. For such a Service, the API server connects to the
     external name, and verifies the certificate for the name of the Service.
     """
     directory = tmp_path_factory.mktemp("served")
@@ -465,7 +465,7 @@ def served(
 
 
 def _await_rights(rehearsal: Rehearsal) -> None:
-    """Wait until the API server uses the roles."""
+    """Wait until the API server applies the roles of the webhook server."""
 
     def may(verb: str, what: str) -> bool:
         try:
@@ -518,7 +518,7 @@ _PODS: dict[str, tuple[str, Json, bool]] = {
 
 
 def _controller(kind: str, owner: tuple[str, str] | None = None, resources: Json = _BOTH, group: str = "apps") -> Json:
-    """Return a controller of pods with these resources; `owner` is the API version and the kind of its controller."""
+    """Return a Job or an apps controller of pods with `resources`; `owner` is API version and kind of its own owner."""
     template = {
         "metadata": {"labels": {"app": "serve"}},
         "spec": {
@@ -557,7 +557,7 @@ _CONTROLLERS: dict[str, tuple[Json, bool]] = {
 def test_only_pods_that_request_chips_are_sent_to_the_webhook(
     namespace: str, spec: Json, want_asked: bool, rehearsal: Rehearsal, served: Served
 ) -> None:
-    """The API server accepts and evaluates the match conditions."""
+    """A real API server evaluates the match conditions of the registration."""
     before = served.reviews()
     _create_for_trial(rehearsal, _pod(namespace, **spec))
     assert (served.reviews() > before) == want_asked
@@ -574,18 +574,18 @@ def test_controller_is_validated_if_its_pods_request_chips_and_no_reviewed_objec
 
 
 def _create_for_trial(rehearsal: Rehearsal, pod: Json) -> None:
-    """Send a pod as a dry run; errors that the API server raises only after the webhooks are ignored."""
+    """Send a pod as a dry run; ignore errors that the API server finds only after it has called the webhooks."""
     try:
         rehearsal.kubectl("create", "--dry-run=server", "-f", "-", stdin=json.dumps(pod))
     except RehearsalError as error:
-        # Chips in requests without limits are invalid, and the provisioner's namespace enforces the restricted
-        # standard.
+        # Some pods request chips without a limit, which is invalid, or violate the restricted standard of the
+        # provisioner's namespace.
         if "Limit must be set" not in str(error) and "violates PodSecurity" not in str(error):
             raise
 
 
 def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, served: Served, ground: Ground) -> None:
-    """The server uses all of its rights for that, and needs no others."""
+    """For these pods, the server needs exactly the rights that its manifests grant."""
     namespace = ground.namespace
     template = {
         "metadata": {"labels": {"app": "serve"}},
@@ -610,7 +610,7 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
     jobset = raw_jobset(
         "set", namespace=namespace, uid="", job="w", replicas=2, parallelism=4,
         pod=template["spec"], pod_metadata={"labels": _ASKING},
-        # With exclusive placement, the followers are created only when their leader is scheduled.
+        # There is no exclusive placement, with which followers are created only after their leader is scheduled.
         metadata={"annotations": None},
     )  # fmt: skip
     path = {
@@ -621,7 +621,7 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
     ray = raw_raycluster()
     ray["metadata"] = {"name": "ray", "namespace": namespace}
     events = collection_path("events", namespace=namespace)
-    # Pods of this Job have no index.
+    # The pods of this Job have no index, so the server writes an Event.
     lost = raw_job("lost", namespace=namespace, uid="", parallelism=1, pod=template["spec"],
                    pod_metadata={"labels": _ASKING}, spec={"completionMode": "NonIndexed"})  # fmt: skip
     try:
@@ -646,8 +646,8 @@ def test_pods_of_four_kinds_of_owners_get_their_variables(rehearsal: Rehearsal, 
         + [(str(index), hosts[name]) for name in ("serve", "job") for index in range(4)]
         + [(str(index), hosts[f"set-w-{part}"], *together, str(part)) for part in range(2) for index in range(4)]
     )
-    # An Event is patched when it has repeated for five minutes, which tests/deploy/test_rights.py tests. Kinds that are
-    # not installed are listed, not watched.
+    # The test does not use two rights. An Event is patched only after minutes (test_rights.py does it), and
+    # MachineConfigs, which are not installed, are listed but not watched.
     used = used_rights(served.recorder, served.documents)
     used |= {Right("", "events", "patch"), Right("cloud.google.com", "machineconfigs", "watch")}
     assert used == rights(served.documents)
@@ -682,7 +682,7 @@ def _kubectl(rehearsal: Rehearsal, *arguments: str, stdin: Json | None = None) -
 def test_kubectl_shows_a_warning_or_a_rejection_by_the_label_of_the_namespace(
     rehearsal: Rehearsal, served: Served, ground: Ground
 ) -> None:
-    """Objects that existed before can still be changed and deleted."""
+    """Invalid objects that exist already can still be changed and deleted."""
     namespace = ground.namespace
 
     def apply(name: str, **parts: Any) -> tuple[int, str]:
@@ -702,7 +702,7 @@ def test_kubectl_shows_a_warning_or_a_rejection_by_the_label_of_the_namespace(
         assert (code, "Warning: spec.replicatedJobs[0].template.spec.parallelism: JobSet" in said) == (0, True), said
         assert "set parallelism to 2 or choose a larger topology" in said
         label("deny")
-        # The API server uses a new label after a delay.
+        # The wait is needed because the API server uses the new label after a delay.
         wait_for(lambda: asked("new", "denied the request: spec.replicated"), "it is rejected", PATIENCE_SECONDS)
         assert apply("good", parallelism=2) == (0, "")
         for change in (["label", "jobset/old", "team=a"], ["delete", "jobset/old", "--cascade=foreground"]):
@@ -729,11 +729,11 @@ def _variables(pod: Json) -> dict[str, str]:
 
 
 def test_second_apply_keeps_keys_and_ca_bundles_of_the_webhook(rehearsal: Rehearsal, served: Served) -> None:
-    """This holds for client-side and server-side apply."""
+    """The test covers client-side and server-side apply."""
     text = yaml.safe_dump_all(served.documents)
     before = (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"])
     assert before[0]["tls.key"]
-    # The first client-side apply stores the applied manifest in an annotation, and the second one compares with it.
+    # Client-side apply is repeated, because only the second one compares with the annotation of the first.
     for way in (["--server-side"], [], [], ["--server-side"]):
         rehearsal.kubectl("apply", *way, "-f", "-", stdin=text)
         assert (rehearsal.api.get(_SECRET)["data"], rehearsal.api.get(_CONFIGURATION)["webhooks"]) == before

@@ -1,4 +1,4 @@
-"""Programs that only the tests need, built from pinned Go modules into the user's cache like the local cluster's."""
+"""Builds programs that only tests need from pinned Go modules, and keeps them in the user's cache."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _DEPLOY = Path(__file__).parents[2] / "deploy"
 _MODULES = Path(__file__).with_name("tools")
 _PACKAGES = {
     "actionlint": "github.com/rhysd/actionlint/cmd/actionlint",
-    # The source is in the folder of its module. Needs Go 1.27, and minutes to build: only `built_before` returns it.
+    # The source is in this repository. The build needs Go 1.27 and minutes, so tests call only `built_before`.
     "gitops": ".",
     "hclfmt": "github.com/hashicorp/hcl/v2/cmd/hclfmt",
     "helm": "helm.sh/helm/v3/cmd/helm",
@@ -32,10 +32,10 @@ _PACKAGES = {
     "validate-krew-manifest": "sigs.k8s.io/krew/cmd/validate-krew-manifest",
     "promtool": "github.com/prometheus/prometheus/cmd/promtool",
 }
-#: Build tags by program; that of promtool excludes service discovery, for some thirty clouds.
+#: Build tags by program. The tag of promtool leaves out service discovery for some thirty clouds.
 _TAGS = {"promtool": "remove_all_sd"}
 _BUILD_TIMEOUT_SECONDS = 900
-#: An API of clusters since Kubernetes 1.36.
+#: API of mutating policies, which clusters have since Kubernetes 1.36.
 MUTATING_POLICIES = "admissionregistration.k8s.io/v1/MutatingAdmissionPolicy"
 
 
@@ -44,7 +44,7 @@ def tool(name: str) -> Path:
     program = _program(name)
     program.parent.mkdir(parents=True, exist_ok=True)
     with (program.parent / f"{name}.lock").open("w", encoding="ascii") as lock:
-        # Two concurrent test runs build once; the kernel releases the lock when this process ends.
+        # The lock lets only one of several test runs build; the kernel releases the lock when this process ends.
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not program.exists():
             _build(_MODULES / name, _PACKAGES[name], program, cache_root(os.environ), tags=_TAGS.get(name, ""))
@@ -58,7 +58,7 @@ def built_before(name: str) -> Path | None:
 
 
 def _program(name: str) -> Path:
-    """Return the path of a tool, which need not exist; it depends on the sources and pins."""
+    """Return the path of a tool, which may not exist yet. The path depends on the tool's sources and pins."""
     sources = sorted(each for each in (_MODULES / name).iterdir() if each.suffix in (".go", ".mod", ".sum"))
     digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
     return cache_root(os.environ) / "test-tools" / f"{name}-{digest[:16]}"
@@ -77,8 +77,8 @@ def documents(text: str) -> list[dict[str, Any]]:
 
 
 def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list[dict[str, Any]]:
-    """Return the objects of components and folders of deploy/, by a kustomization in an empty folder."""
-    # kustomize accepts no absolute paths.
+    """Return the objects of a kustomization with components and folders of deploy/, written to an empty folder."""
+    # The paths are relative, because kustomize accepts no absolute paths.
     kustomization = {
         "resources": [os.path.relpath(_DEPLOY / each, folder.resolve()) for each in resources],
         "components": [os.path.relpath(_DEPLOY / "components" / each, folder.resolve()) for each in components],
@@ -102,7 +102,7 @@ def template(
 def notes(chart: Path, values: Mapping[str, Any], folder: Path, *, apis: Sequence[str] = (MUTATING_POLICIES,)) -> str:
     """Return the text that helm prints after an installation, rendered in a copy of the chart in an empty folder."""
     copied = Path(shutil.copytree(chart, folder / chart.name))
-    # `helm template` omits the text, and `helm install --dry-run` needs a cluster.
+    # A template renders the text, because `helm template` omits it and `helm install --dry-run` needs a cluster.
     text = '{kind: Notes, text: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}}'
     (copied / "templates" / "notes.yaml").write_text(text, encoding="utf-8")
     documents = template(copied, values, namespace="system", apis=apis)
@@ -112,7 +112,7 @@ def notes(chart: Path, values: Mapping[str, Any], folder: Path, *, apis: Sequenc
 
 @functools.cache
 def _rendered(chart: Path, values: str, release: str, namespace: str, apis: tuple[str, ...]) -> str:
-    # Built without the flags of helm's release, helm assumes an old cluster unless the version is given.
+    # The version is given because helm, built without the flags of its releases, would assume an old cluster.
     command = [
         tool("helm"),
         "template",

@@ -1,7 +1,7 @@
 """Finds comments, docstrings and test names that are hard to read: python -m tests.docs.prose FOLDER... [--rule NAME].
 
-A passage is one docstring, one block of comment lines, or the name of one test. The rules find most odd passages, not
-all; CONTRIBUTING.md says how passages are written.
+A passage is one docstring, one block of comment lines, or the name of one test. The rules find most odd passages, but
+not all. CONTRIBUTING.md has the rules for writers.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _SPECIAL = r"(?:None|empty|nothing|zero|0|False|True|infinite)"
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """A rule about wording that is hard to read."""
+    """A pattern of wording that is hard to read, with advice to the writer."""
 
     name: str
     advice: str
@@ -130,7 +130,7 @@ class Passage(NamedTuple):
     text: str
 
     def broken(self) -> list[Rule]:
-        """Return the rules that the passage breaks, without regard to quotations."""
+        """Return the rules that the passage breaks outside of quotations."""
         plain = _QUOTED.sub("X", self.text)
         return [rule for rule in RULES if self.kind in rule.kinds and rule.pattern.search(plain)]
 
@@ -152,7 +152,7 @@ def passages_of(path: Path) -> Iterator[Passage]:
 
 
 def _comments(path: Path, source: str) -> Iterator[Passage]:
-    """Yield the comments of a file; lines of comments below each other are one passage."""
+    """Yield the comments of a file; comment lines directly below each other are one passage."""
     blocks: list[list[tokenize.TokenInfo]] = []
     for token in tokenize.generate_tokens(io.StringIO(source).readline):
         if token.type != tokenize.COMMENT:
@@ -170,7 +170,7 @@ def _comments(path: Path, source: str) -> Iterator[Passage]:
 
 
 def hits(folders: Iterable[Path]) -> Iterator[tuple[Passage, list[Rule]]]:
-    """Yield the passages of all Python files in the folders that break a rule."""
+    """Yield the passages that break rules, with these rules, of all Python files in folders."""
     for folder in folders:
         for path in [folder] if folder.is_file() else sorted(folder.rglob("*.py")):
             for passage in passages_of(path):

@@ -1,4 +1,4 @@
-"""Draws docs/terminal.svg, the recording in the README: real output of the commands in a world of the tests.
+"""Draws docs/terminal.svg, the recording in the README, from real output of the commands in a world of the tests.
 
 python -m tests.docs.recording     # part of `make docs`
 
@@ -34,7 +34,7 @@ from tests.support.wire_server import Answer, WireServer
 from tests.support.world import World, failure
 
 FILE = ROOT / "docs" / "terminal.svg"
-#: The recording's length in seconds may not exceed this.
+#: Maximum length of the recording in seconds.
 MAX_SECONDS = 30.0
 _EXAMPLE = "examples/jobset.yaml"
 _PLACE = {
@@ -52,7 +52,7 @@ _STOCKOUT = "us-central1-a does not have enough resources available to fulfil th
 
 
 class Scene(NamedTuple):
-    """Command and its output, alone on the screen."""
+    """Command and its output, which have the screen for themselves for some seconds."""
 
     command: str
     output: str
@@ -60,12 +60,12 @@ class Scene(NamedTuple):
 
 
 def scenes() -> Iterator[Scene]:
-    """Yield the life of the first example, with a workload that waits for capacity in between."""
+    """Yield the scenes of the first example, from its plan to its end, with a workload that waits for capacity."""
     yield Scene(f"tpu-provisioner plan -f {_EXAMPLE}", _printed("plan", "-f", str(ROOT / _EXAMPLE)), 5)
     workload = _first_example()
     world = _world_of(workload)
     world.step(seconds=5)
-    # kubectl's own output; `tests/deploy/test_install_page.py` runs this command.
+    # The output of kubectl is a literal, which `tests/deploy/test_install_page.py` compares with a real run.
     yield Scene(f"kubectl apply -f {_EXAMPLE}", "jobset.jobset.x-k8s.io/tpu-demo created", 2.5)
     yield Scene("tpu-provisioner status", _asked(world, "status"), 5)
     world.pass_time(190)
@@ -111,7 +111,7 @@ def _world_of(workload: Workload) -> World:
 
 
 def _asked(world: World, *words: str) -> str:
-    """Return the output of a command that asks the controller of a world."""
+    """Return the output of a command that queries the controller of a world."""
     about = About(
         release=provisioner.__version__,
         project="my-project",
@@ -131,7 +131,7 @@ def _asked(world: World, *words: str) -> str:
 
 
 def _printed(*words: str) -> str:
-    """Return the output of a command in a terminal of _COLUMNS, with a cluster's settings."""
+    """Return the output of a command in a terminal with _COLUMNS columns and with the settings of a cluster."""
     kept = {key: value for key, value in os.environ.items() if key not in {each.variable for each in OPTIONS}}
     printed = io.StringIO()
     environment = {**kept, **_PLACE, "COLUMNS": str(_COLUMNS), "NO_COLOR": "1"}
@@ -141,7 +141,7 @@ def _printed(*words: str) -> str:
 
 
 def draw(played: Sequence[Scene]) -> str:
-    """Return the recording as SVG that animates itself; without animation, it shows the fourth scene."""
+    """Return the recording as an animated SVG, which shows the fourth scene if animations are disabled."""
     total = sum(scene.seconds for scene in played)
     if total > MAX_SECONDS:
         raise ValueError(f"the recording takes {total} s, more than {MAX_SECONDS} s")

@@ -1,4 +1,4 @@
-"""Commands in the documentation: fenced blocks of bash, and commands in the text."""
+"""Finds commands in the documentation: in fenced blocks of bash, and in code spans of the text."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ PAGES = sorted(
         ROOT / "examples" / "README.md",
     ]
 )
-#: Programs whose commands are checked in the text as well.
+#: Beginnings of code spans that are commands, by program.
 _INLINE = re.compile(r"(kubectl|make|tpu-(provisioner|rehearsal)|(\S+/)?bin/(tpu-\w+|python)|python -m) \S")
 _MARKDOWN = MarkdownIt("commonmark").enable("table")
 _SEPARATORS = frozenset({"&&", "||", "|", ";", "&", "(", ")", "\n", ";;"})
 _KEYWORDS = frozenset({"if", "then", "else", "fi", "for", "do", "done", "while", "until", "!", "{", "}"})
 _ASSIGNMENT = re.compile(r"[A-Za-z_][A-Za-z0-9_]*=")
-#: Input of a command in the lines after it.
+#: Here-document: input of a command in the lines after it.
 _HERE_DOCUMENT = re.compile(r"(?ms)(<<-?\s*(?P<quote>['\"]?)(?P<end>\w+)(?P=quote)[^\n]*\n).*?^\s*(?P=end)$")
 _OPTIONAL = re.compile(r"[][]")
 
@@ -41,7 +41,7 @@ class Shown:
 
     @property
     def place(self) -> str:
-        """Page and line."""
+        """Page and line of the code."""
         return f"{self.page}:{self.line}"
 
 
@@ -85,7 +85,7 @@ def commands(text: str) -> Iterator[list[str]]:
 
 
 def _without_comments(lexer: shlex.shlex) -> Iterator[str]:
-    # shlex reads comments to the end of the line, and the lines have been joined.
+    # shlex would drop everything after the first comment, because the lines have been joined by semicolons.
     lexer.commenters = ""
     comment = False
     for token in lexer:
@@ -95,7 +95,7 @@ def _without_comments(lexer: shlex.shlex) -> Iterator[str]:
 
 
 def programs(words: list[str]) -> Iterator[list[str]]:
-    """Yield a command and the commands that it starts: after `--`, and of time."""
+    """Yield a command and the commands that it starts: after `time`, and after `kubectl exec ... --`."""
     yield words
     if words[0] == "time" and words[1:]:
         yield from programs(words[1:])

@@ -1,4 +1,4 @@
-"""The numbers in docs/security.md are bounds of bounds.py."""
+"""Tests that the bounds in docs/security.md are those of bounds.py."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 from provisioner.model import bounds
 
 _ROOT = Path(__file__).parents[2]
-#: Sizes in the section that are measured or typical, not bounds.
+#: Numbers in the table that are measured or typical sizes, not bounds.
 _NO_BOUNDS = {3_000, 500_000}
 
 
 def test_numbers_of_the_page_are_bounds() -> None:
-    """If a bound is changed, the page must be changed also."""
+    """If a bound is changed in the code, the page must be changed, too."""
     text = (_ROOT / "docs" / "security.md").read_text(encoding="utf-8")
     table = text.partition("## Bounds on what users write")[2].partition("**The webhook server**")[0]
     rows = re.findall(r"(?m)^\| (?!objects|---).*$", table)

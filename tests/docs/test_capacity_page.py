@@ -1,4 +1,4 @@
-"""docs/capacity.md is consistent with the code: settings, annotations, choices, and messages to users."""
+"""Tests that settings, annotations, choices and messages in docs/capacity.md are those of the code."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ from tests.support.world import World
 _PAGE = (Path(__file__).parents[2] / "docs" / "capacity.md").read_text(encoding="utf-8")
 _EXAMPLES = Path(__file__).parents[2] / "examples"
 _OPTIONS = {option.variable: option for option in OPTIONS}
-#: Settings that the page describes.
+#: First and last of the settings that the page describes, in the order of OPTIONS.
 _FIRST, _LAST = "ZONES", "PAUSE_CREATION"
 
 
 def _refusal(**limit: Any) -> str:
-    """Return the message to a pod whose slice exceeds a limit."""
+    """Return the message of the Event on a pod whose slice exceeds a limit."""
     world = World(make_jobset("train", namespace="team-a", replicas=2), settings_=settings(**limit))
     world.step()
     (*_, said) = (notice for notice in world.step().notices if notice.reason == constants.LIMIT_REACHED)
@@ -74,13 +74,13 @@ def test_page_names_every_setting_of_its_subject() -> None:
     ],
 )
 def test_page_has_the_messages_of_limits(words: str) -> None:
-    """The messages are the same except for numbers, the position in the queue, and the remedy at the end."""
+    """The comparison ignores numbers and the end of the message, which has the remedy."""
     assert f"`{_numberless(words).partition('. The administrator')[0]}`" in _numberless(_PAGE)
 
 
 @pytest.mark.parametrize("variable", CHECKS)
 def test_page_has_the_messages_of_lists(variable: str) -> None:
-    """The page has the first part with an example; the second part is the remedy."""
+    """The page has the part of the message before the semicolon, with an example; the rest is the remedy."""
     check, name = CHECKS[variable]
     words = re.escape(check(name, written({variable: "none"})).partition(";")[0])
     assert re.search(f"`{words.replace(re.escape(name), '[^`]+')}`", _PAGE)
@@ -95,7 +95,7 @@ def test_buffer_of_the_page_is_the_example() -> None:
 
 
 def test_numbers_of_the_page_are_those_of_the_code() -> None:
-    """The page contains the waits in the code."""
+    """The numbers are waits, such as the back-off after a stockout."""
     stockout, quota = DELAYS[FailureKind.STOCKOUT], DELAYS[FailureKind.QUOTA]
     text = " ".join(_PAGE.split())
 

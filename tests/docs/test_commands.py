@@ -1,6 +1,6 @@
-"""Commands in the documentation are valid: they parse, and their targets exist.
+"""Tests that the commands in the documentation are valid: they parse, and their targets exist.
 
-Commands in install.md and upgrade.md are also run (`tests/deploy/test_install_page.py`, `test_upgrade.py`).
+`tests/deploy/test_install_page.py` and `test_upgrade.py` also run the commands in install.md and upgrade.md.
 """
 
 from __future__ import annotations
@@ -43,7 +43,7 @@ def _check_ours(words: list[str]) -> None:
     with click.Context(frame, info_name=words[0]) as context, contextlib.suppress(click.exceptions.Exit):
         name, command, rest = frame.resolve_command(context, arguments)
         assert command is not None
-        # A command's name without arguments may only be a mention.
+        # A command without arguments may be only a mention of its name, so missing parameters are no error.
         with contextlib.suppress(*[] if rest else [click.MissingParameter]):
             command.make_context(name, rest, parent=context)
 
@@ -55,7 +55,7 @@ def _check_make(words: list[str]) -> None:
 
 
 def _check_kubectl(words: list[str]) -> None:
-    # The plugin `tpu` of kubectl has the provisioner's commands.
+    # Commands of kubectl are not checked, except `kubectl tpu`, which has the provisioner's commands.
     if words[1:2] == ["tpu"]:
         _check_ours(words[1:])
 
@@ -98,6 +98,6 @@ def test_targets_of_commands_exist(words: list[str]) -> None:
     ],
 )
 def test_wrong_command_is_found(line: str) -> None:
-    """Otherwise, the test above would pass for any pages."""
+    """This shows that the test of the pages can fail."""
     with pytest.raises((AssertionError, click.UsageError)):
         _check(line.split())

@@ -1,7 +1,7 @@
 """Runs the examples in docs/commands.md and compares their output with the page.
 
 Commands that need the controller, the cluster or GKE run against worlds of the tests. With `COMMANDS_PAGE=write` in the
-environment, the output is written to the page, to see the changes.
+environment, the tests write the output to the page, so that `git diff` shows the changes.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ __all__ = ["world"]
 
 @pytest.fixture(autouse=True)
 def bare(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Run a command as on the page: in the repository, without settings in the environment."""
+    """Run the commands in the repository and without settings in the environment, as the page assumes."""
     for option in OPTIONS:
         monkeypatch.delenv(option.variable, raising=False)
     monkeypatch.setenv("NO_COLOR", "1")
@@ -47,14 +47,14 @@ def bare(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def ours(words: list[str], capsys: pytest.CaptureFixture[str]) -> str:
-    """Run a command in this process."""
+    """Run a command of the provisioner in this process; return its output."""
     main(words)
     return capsys.readouterr().out
 
 
 @contextmanager
 def controller() -> Iterator[str]:
-    """Serve the board of a provisioner with a running JobSet and one without capacity."""
+    """Serve the board of a provisioner with one JobSet that runs and one JobSet that waits for capacity."""
     server = WireServer()
     stage = World(make_jobset("train"), settings_=settings(max_chips=64))
     stage.live(4)
@@ -88,13 +88,13 @@ def printed(command: str, capsys: pytest.CaptureFixture[str], person: Callable[[
 def test_example_prints_the_output_on_the_page(
     command: str, output: str, capsys: pytest.CaptureFixture[str], world: object
 ) -> None:
-    """The output must be equal to the page."""
+    """With COMMANDS_PAGE=write, the test writes the output to the page instead."""
 
     def person() -> str:
         world.run_to_use()  # type: ignore[attr-defined]
         return f"{Person(world)().text}\n"  # type: ignore[arg-type]
 
-    # Code blocks on the page do not end in blanks.
+    # Blanks at the ends of lines are removed, because lines of the page have none.
     told = "".join(f"{line.rstrip()}\n" for line in printed(command, capsys, person).strip("\n").splitlines())
     if os.environ.get("COMMANDS_PAGE") == "write":
         text = PAGE.read_text(encoding="utf-8")
@@ -118,7 +118,7 @@ def test_every_command_has_a_section_with_an_example() -> None:
 
 
 def test_page_on_rehearsals_names_every_command() -> None:
-    """The table has a row for each command."""
+    """The table of rehearsals has a row for each command."""
     text = (ROOT / "docs" / "develop" / "simulator.md").read_text(encoding="utf-8")
     rows = re.findall(r"(?m)^\| (.+?) \|", text)
     named = {name for row in rows for name in re.findall(r"(?:make|tpu-rehearsal) ([a-z-]+)", row)}

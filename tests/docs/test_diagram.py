@@ -1,4 +1,4 @@
-"""The pictures in docs are consistent with the code."""
+"""Tests that the pictures in docs name existing paths and phases."""
 
 import re
 from pathlib import Path
@@ -11,7 +11,7 @@ _PACKAGE = _ROOT / "provisioner"
 
 
 def test_every_path_in_the_picture_exists() -> None:
-    """The picture of the architecture must not contain moved files."""
+    """If a file is moved, the picture of the architecture must be changed."""
     words = " ".join(ET.parse(_ROOT / "docs" / "develop" / "architecture.svg").getroot().itertext())
     named = re.findall(r"[a-z_]+/(?:[a-z_]+(?:/|\.py))?", words)
     assert len(named) >= 10
@@ -20,12 +20,12 @@ def test_every_path_in_the_picture_exists() -> None:
 
 
 def _has_code(path: Path) -> bool:
-    """A folder that only has a cache of compiled modules counts as missing, as in a new checkout."""
+    """Return whether a file exists, or a folder with Python files; a cache of compiled modules does not count."""
     return path.is_file() or any(path.glob("*.py"))
 
 
 def test_phases_in_the_picture_are_those_of_the_code() -> None:
-    """The picture contains each phase."""
+    """A new phase must be added to the picture of the life of a slice."""
     text = (_ROOT / "docs" / "slice-life.txt").read_text(encoding="utf-8")
     drawn = set(re.findall(r"(?m)^(?:box|step) +(\w+)", text))
     assert drawn == {phase.value for phase in Phase} | {"pending"}

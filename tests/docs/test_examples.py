@@ -1,4 +1,4 @@
-"""Tests of examples/: `plan` shows the pools that each example is for, and the index lists each example."""
+"""Tests that `plan` shows the expected pools of each example in examples/, and that the index lists it."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ class Planned(NamedTuple):
     machine_type: str
     topology: str
     hosts: int
-    #: Kind of the capacity that is tried first.
+    #: Kind of the first choice of capacity.
     capacity: str = "on-demand"
 
 
@@ -108,15 +108,15 @@ def test_index_has_a_line_for_each_example() -> None:
     "path", [path for path in _FILES if path.parent.name not in _OTHER_PRODUCTS], ids=lambda path: str(path)[-40:]
 )
 def test_example_runs_without_privileges_and_downloads_no_packages(path: Path) -> None:
-    """Restricted namespaces reject privileged pods and host networking; many nodes reach no package index."""
+    """Many namespaces reject privileged pods and host networking, and many nodes cannot reach a package index."""
     text = path.read_text(encoding="utf-8")
     assert [word for word in ("privileged", "hostNetwork", "pip install", "apt-get") if word in text] == []
-    # An image is named with a tag, so that the example works as tested later.
+    # Each image has a tag, so that later images cannot change the tested example.
     assert [image for image in re.findall(r"image: (\S+)", text) if ":" not in image.rpartition("/")[2]] == []
 
 
 def test_installation_waits_longer_than_gke_takes_to_report_a_stockout() -> None:
-    """GKE reports it after 35 minutes; a shorter wait ends before the Event with the reason."""
+    """GKE may report a stockout only after 35 minutes, and a shorter wait would end before the Event with the reason."""
     text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     (minutes,) = re.findall(r"kubectl wait .*jobset/tpu-demo --timeout=(\d+)m", text)
     assert int(minutes) > 40

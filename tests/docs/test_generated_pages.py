@@ -1,4 +1,4 @@
-"""Generated pages and pictures are up to date; `make docs` generates them."""
+"""Tests that generated pages and pictures are up to date. `make docs` generates them."""
 
 import os
 import runpy
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-#: Each test starts Python.
+#: Long time-out, because tests start Python processes.
 pytestmark = pytest.mark.timeout(60)
 
 _ROOT = Path(__file__).parents[2]
@@ -28,10 +28,10 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
     ],
 )
 def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
-    """Every type, metric, field and option is on its page."""
+    """A page that was generated from older code would lack new types, metrics, fields or options."""
     made = subprocess.run(
         [sys.executable, *maker.split(" ")],
-        # The code of this checkout, not of an installed package.
+        # With this path, the generator imports the code of this checkout, not of an installed package.
         env={**os.environ, "PYTHONPATH": str(_ROOT)},
         cwd=_ROOT / "docs",
         check=True,
@@ -44,7 +44,7 @@ def test_generated_page_is_up_to_date(maker: str, page: str) -> None:
 
 @pytest.mark.parametrize("source", _SOURCES, ids=lambda source: source.name)
 def test_picture_is_up_to_date_and_on_a_page(source: Path) -> None:
-    """The picture is generated from its text."""
+    """Each picture is drawn from a text file next to it."""
     made = _DIAGRAM["draw"](source.read_text(encoding="utf-8"))
     is_current = made == source.with_suffix(".svg").read_text(encoding="utf-8")
     assert is_current, f"{source.with_suffix('.svg').name} is not current: make docs"

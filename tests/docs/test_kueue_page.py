@@ -1,4 +1,4 @@
-"""Kueue's objects for docs/kueue.md and examples/kueue cause the pools, conditions and details on the page."""
+"""Tests that Kueue's requests for examples/kueue get the pools, conditions and details in docs/kueue.md."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_choices_of_the_page_are_those_of_a_request() -> None:
 
 @pytest.mark.parametrize(("name", "pods", "slices"), [("two-slices", 8, 2), ("one-slice", 2, 1)])
 def test_details_of_the_page_are_those_of_a_request(name: str, pods: int, slices: int) -> None:
-    """The JobSets are those of the example, and nodes have the labels that the page selects."""
+    """The request is for a JobSet of the example, and nodes get the labels that pods on the page select."""
     world, asked = _asked(name)
     assert (asked, len(world.created)) == (pods, slices)
     world.finish_creates()

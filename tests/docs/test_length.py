@@ -1,7 +1,7 @@
-"""The documentation stays short enough to be read.
+"""Tests that the documentation is short enough to be read.
 
-Words are counted as a reader sees them: without blocks of code, comments, targets of links, descriptions of pictures,
-and the lines of tables. A command or a name in the text counts with all its words.
+The count of words excludes text that readers skip: blocks of code, comments, targets of links, descriptions of pictures,
+and the lines of tables. All words of a command or a name in the text count.
 """
 
 import re

@@ -1,4 +1,4 @@
-"""docs/metrics.md is consistent with the exported metrics."""
+"""Tests that docs/metrics.md explains the exported metrics, and that pages name only existing metrics."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ _ALL = (Metrics, NodeGroupMetrics, PartitionMetrics)
 
 
 def test_every_label_is_explained() -> None:
-    """Labels with few values are listed with their values."""
+    """The label `version` is the exception, because its name explains it."""
     explained = set(re.findall(r"^\| `(\w+)` \| (?!counter|gauge|histogram)", _PAGE.read_text("utf-8"), re.MULTILINE))
     used = {label for of in _ALL for each in described(of(version="test").registry) for label in each.labels}
     assert used - explained == {"version"}
 
 
 def test_every_metric_on_a_page_exists() -> None:
-    """Prometheus adds endings to the names."""
+    """Pages may name a metric with an ending such as _total, which the exposition format adds."""
     there = {family.name for of in (*_ALL, WebhookMetrics) for family in of(version="test").registry.collect()}
     there |= {f"{name}_{end}" for name in there for end in ("total", "bucket", "count", "sum")}
     pages = [page.read_text("utf-8") for page in PAGES if page.name != "CHANGELOG.md"]

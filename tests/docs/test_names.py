@@ -1,4 +1,4 @@
-"""Names in backticks on the pages exist: settings, keys of annotations and labels, tests, files."""
+"""Tests that settings, keys, tests and files that pages name in backticks exist."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ _CODE = "".join(
     for path in (ROOT / folder).rglob("*")
     if path.suffix in (".py", ".yaml", ".mk", ".sh")
 )
-#: Names of V-IPU, of GKE, of the release workflow, and of a shell on a page.
+#: Names that are not in the code: variables of Google, of the release workflow, and of commands on pages.
 _FOREIGN = {
     "ARTIFACTHUB_REPOSITORY_ID",
     "PS_ACTIVE",
@@ -35,14 +35,14 @@ def _named(pattern: str) -> set[tuple[str, str]]:
 
 
 def test_every_name_in_capitals_is_in_the_code() -> None:
-    """A name with an underscore is a setting, a variable or a value."""
+    """Such a name with an underscore is a setting, a variable or a value."""
     named = _named(r"`([A-Z]+(?:_[A-Z]+)+)(?:=[a-z]+)?`")
     assert len(named) > 50
     assert [each for each in named if each[1] not in _FOREIGN and each[1] not in _CODE] == []
 
 
 def test_every_key_is_in_the_code() -> None:
-    """Keys are those of annotations, labels and taints."""
+    """Keys of annotations, labels and taints are checked."""
     known = {value for module in (names, constants) for value in vars(module).values() if isinstance(value, str)}
     named = _named(r"`((?:[a-z-]+\.)+(?:google\.com|kubernetes\.io)/[a-z-]+[a-z])")
     assert len(named) > 20
@@ -59,7 +59,7 @@ def test_every_test_exists() -> None:
 
 
 def test_every_path_on_a_page_exists() -> None:
-    """A path is relative to the repository, the package or the product; other texts with a slash are ignored."""
+    """A path may be relative to the repository, a package or a product. Other texts with a slash are ignored."""
     named = {each for each in _named(_PATH.pattern) if any((top / each[1].split("/")[0]).is_dir() for top in _FOLDERS)}
     assert len(named) > 50
     assert [each for each in named if not any((top / each[1]).exists() for top in _FOLDERS)] == []

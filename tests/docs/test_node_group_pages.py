@@ -1,4 +1,4 @@
-"""The pages on node groups are consistent with the code: reasons and limits."""
+"""Tests that the reasons and limits on the pages on node groups are those of the code."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def test_every_reason_has_an_entry_in_troubleshooting() -> None:
 
 
 def test_limits_on_the_page_are_those_of_the_code() -> None:
-    """Limits of names, machines, kinds of machines, tokens and pauses."""
+    """The test covers limits of names, machines, machine types, tokens and pauses."""
     assert f"| name of a group | {names.NAME_BUDGET} characters" in _PAGE
     assert f"| machines of a group | {bounds.GROUP_NODES:,}" in _PAGE
     (row,) = re.findall(r"(?m)^\| machine types \| (.+) \|$", _PAGE)

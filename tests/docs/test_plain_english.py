@@ -1,4 +1,4 @@
-"""Texts for users are plain English: pages, help, settings, Events, conditions, log lines, web pages."""
+"""Tests that pages, help, settings, Events, conditions, log lines and web pages have no odd wording."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ import pytest
 
 from tests.docs.shell import PAGES, ROOT
 
-#: Odd wording as a regular expression, and its replacement. Add the findings of reviews.
+#: Replacements by the regular expression of an odd wording. Reviewers add their findings.
 _WORDS = {
     r"told": "is reported, knows, is unknown",
     r"anew": "again; recreate",
@@ -48,7 +48,7 @@ _CODE = [path for folder in _FOLDERS for path in (ROOT / folder).rglob("*") if p
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the texts in a tree, without docstrings except those of commands, which are help texts."""
+    """Yield the texts in a syntax tree. Docstrings are left out, except those of commands, which are help texts."""
     match node:
         case ast.JoinedStr(values=values):
             yield "".join(str(each.value) if isinstance(each, ast.Constant) else "…" for each in values)
@@ -64,14 +64,14 @@ def _texts(node: ast.AST) -> Iterator[str]:
 def _shown(path: Path) -> list[str]:
     text = path.read_text("utf-8")
     if path.suffix == ".py":
-        # Parsing all files would take seconds; few contain an odd word, mostly in comments.
+        # Only files with an odd wording are parsed, because parsing all files would take seconds.
         return [*_texts(ast.parse(text))] if _ODD.search(re.sub(r"\"\s+f?\"", "", text)) else []
     return ["".join(each) for each in _SCRIPT_TEXT.findall(text)] if path.suffix == ".js" else [_NAMES.sub("", text)]
 
 
 @pytest.mark.timeout(20)  # Parses a hundred files.
 def test_no_text_has_an_odd_phrase() -> None:
-    """The message contains the replacement."""
+    """The message of a failure contains the replacement."""
     advice = dict(enumerate(_WORDS.items(), 1))
     pages = [page for page in PAGES if page.name != "CHANGELOG.md"]
     texts = [(path, text) for path in (*pages, *_CODE) for text in _shown(path)]

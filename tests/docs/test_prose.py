@@ -1,4 +1,4 @@
-"""Comments, docstrings and test names are plain English."""
+"""Tests that no comment, docstring or test name breaks a rule of prose.py, and tests of these rules."""
 
 from __future__ import annotations
 

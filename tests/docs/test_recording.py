@@ -1,4 +1,4 @@
-"""The recording in the README has the output of the commands of this version, and is valid SVG."""
+"""Tests that the recording in the README shows the output of the current commands, and is valid SVG."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ import pytest
 from tests.docs import recording
 from tests.docs.shell import ROOT
 
-#: Some commands start with Google's libraries.
+#: Long time-out, because some commands import Google's libraries.
 pytestmark = pytest.mark.timeout(60)
 
 
 def test_recording_shows_the_output_of_the_commands() -> None:
-    """After a change of the output, run `make docs`."""
+    """If this test fails after a change of the output, run `make docs`."""
     assert recording.FILE.read_text(encoding="utf-8") == recording.draw(list(recording.scenes()))
 
 

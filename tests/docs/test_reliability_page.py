@@ -1,4 +1,4 @@
-"""docs/develop/reality.md names a test for each assumption, docs/reliability.md every end-to-end test of a fault."""
+"""Tests that reality.md names a test for each assumption, and reliability.md each end-to-end test of a fault."""
 
 import re
 from pathlib import Path
@@ -8,18 +8,18 @@ _PAGE = (_ROOT / "docs" / "reliability.md").read_text(encoding="utf-8")
 _REALITY = (_ROOT / "docs" / "develop" / "reality.md").read_text(encoding="utf-8")
 _TEST = re.compile(r"`(test_\w+)`")
 _NAMED = sorted(set(_TEST.findall(_PAGE)))
-#: Tests of faults of GKE, of Kubernetes and of the provisioner, end to end.
+#: Modules of end-to-end tests about faults of GKE, of Kubernetes and of the provisioner.
 _OF_FAULTS = ("crashes", "guards", "leaders")
 
 
 def _tests_in(*files: Path) -> set[str]:
-    """Return the names of the tests in files, methods included."""
+    """Return the names of the test functions and test methods in files."""
     definition = re.compile(r"^(?:    )?def (test_\w+)\(", re.MULTILINE)
     return {name for file in files for name in definition.findall(file.read_text("utf-8"))}
 
 
 def test_every_assumption_names_a_test() -> None:
-    """Each item has one subject, and ends with the name of a test. test_names.py checks that the test exists."""
+    """Each item must end with the name of a test. test_names.py checks that the test exists."""
     items = [line for line in _REALITY.splitlines() if line.startswith("- ")]
     assert items
     for item in items:
@@ -27,7 +27,7 @@ def test_every_assumption_names_a_test() -> None:
 
 
 def test_page_names_every_end_to_end_test_of_a_fault() -> None:
-    """A new test must be listed with the promise that it checks."""
+    """A new test must be listed on the page, with the promise that it checks."""
     written = _tests_in(*(_ROOT / "tests" / "e2e" / f"test_{name}.py" for name in _OF_FAULTS))
 
     assert written

@@ -1,4 +1,4 @@
-"""The proof that a commit changes only comments and docstrings."""
+"""Tests of the command that proves that a commit changes only comments and docstrings."""
 
 from __future__ import annotations
 

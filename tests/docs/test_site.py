@@ -1,4 +1,4 @@
-"""The documentation's site builds without warnings: each link and anchor exists, and each page is in the navigation."""
+"""Tests that the site builds without warnings: all links and anchors exist, and the navigation has all pages."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _BUILD = (sys.executable, "-m", "sphinx", "--quiet", "--fail-on-warning", "--kee
 
 @pytest.mark.timeout(60)  # Starts Sphinx, which takes three seconds on a machine that does nothing else.
 def test_pages_are_a_valid_site(tmp_path: Path) -> None:
-    """Links, anchors and navigation are checked as in `make site`, without drawing."""
+    """Sphinx checks links, anchors and navigation as in `make site`, but writes no pages."""
     cache = tmp_path / "cache"
     made = subprocess.run(
         [*_BUILD, str(ROOT / "docs"), "-b", "dummy", "-d", str(cache), str(ROOT), str(tmp_path / "site")],

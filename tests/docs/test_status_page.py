@@ -1,4 +1,4 @@
-"""docs/status-page.md shows the pictures of `make screenshots`; docs/concepts.md names the states as the page does."""
+"""Tests of the pictures in docs/status-page.md, and of the states of the status page in docs/concepts.md."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _FOLDER = _ROOT / "docs" / "pictures"
 
 
 def test_each_picture_exists_and_is_on_the_page() -> None:
-    """No picture is missing, unused or too large."""
+    """The pictures are those that `make screenshots` creates, and none is too large."""
     names = {f"{name}.webp" for name, *_ in [*PICTURES, (LARGE,)]}
     assert {path.name for path in _FOLDER.iterdir()} == names
     assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names
@@ -26,7 +26,7 @@ def test_each_picture_exists_and_is_on_the_page() -> None:
 
 
 def test_states_have_the_same_text_on_both_pages() -> None:
-    """The table has the page's order of states, its texts, and the phases of the metrics."""
+    """The table in docs/concepts.md has the order and the texts of the status page, and the phases of metrics."""
     script = (_ROOT / "provisioner" / "slices" / "page" / "states.js").read_text("utf-8")
     words, helps = (
         dict(re.findall(r'^  (\w+): "([^"]+)",$', part.partition("};")[0], re.MULTILINE))

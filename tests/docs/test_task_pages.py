@@ -1,7 +1,7 @@
 """Runs the examples of `plan` in docs/tasks and compares their output with the page.
 
 The files are the blocks after a sentence that names them, such as "Save it as `train.yaml`". With `COMMANDS_PAGE=write`
-in the environment, the output is written to the pages, to see the changes.
+in the environment, the tests write the output to the pages, so that `git diff` shows the changes.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioner.cli import main
 from provisioner.settings import OPTIONS
 from tests.docs.shell import ROOT
 
-#: The commands start with a list of the machines.
+#: Long time-out, because `plan` reads the list of all machine types first.
 pytestmark = pytest.mark.timeout(60)
 
 _PAGES = sorted((ROOT / "docs" / "tasks").glob("*.md"))

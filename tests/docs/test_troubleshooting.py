@@ -1,4 +1,4 @@
-"""All messages of the controller have an entry in the documentation, with cause and remedy."""
+"""Tests that the documentation has an entry with cause and remedy for each message of the controllers."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ pytestmark = pytest.mark.timeout(30)
 
 _DOCS = Path(__file__).parents[2] / "docs"
 _ENTRY = re.compile(r"(?ms)^### `(?P<name>[^\n]+)`\n(?P<body>.*?)(?=^##|\Z)")
-#: States of pods, in the terms of Kubernetes.
+#: States of pods that Kubernetes shows, and which are therefore not in the code.
 _OF_KUBERNETES = frozenset({"CrashLoopBackOff", "ImagePullBackOff", "OOMKilled"})
-#: Pages of all products: node pools, node groups and partitions.
+#: Pages on Events and on symptoms, for each product: node pools, node groups and partitions.
 _EVENTS = ("events.md", "node-groups/events.md", "partitions/events.md")
 _SYMPTOMS = ("troubleshooting.md", "node-groups/troubleshooting.md", "partitions/troubleshooting.md")
 _READINESS, _LOG = "## `/readyz` fails", "## Warnings and errors in the log"
@@ -62,7 +62,7 @@ def test_each_entry_has_cause_and_remedy() -> None:
 
 
 def test_each_reason_of_an_event_has_an_entry() -> None:
-    """An entry must not be about a reason that no longer exists."""
+    """The test also finds entries about reasons that were removed."""
     assert vocabulary.literal_reasons() == set()
     table = "\n".join(_section(page, "## Events that need no action") for page in _EVENTS)
     rows = re.findall(r"`([A-Z]\w+)`", " ".join(re.findall(r"(?m)^\| (.+?) \| ", table)))
@@ -70,13 +70,13 @@ def test_each_reason_of_an_event_has_an_entry() -> None:
 
 
 def test_each_reason_of_a_delete_is_explained() -> None:
-    """The reasons are at the end of the message of an Event."""
+    """The message of the Event NodePoolDeletionStarted ends in one of these reasons."""
     said = {reason.value.replace("_", " ") for reason in DeleteReason}
     assert set(re.findall(r"(?m)^  \| `([a-z ]+)` \|", _entries()["NodePoolDeletionStarted"])) == said
 
 
 def test_each_warning_and_error_of_the_log_has_an_entry() -> None:
-    """An entry must not be about a log line that no longer exists."""
+    """The test also finds entries about log lines that were removed."""
     names = {*_rows(_LOG)}
     assert _unmatched(vocabulary.log_events(), names) == ([], [])
     assert {name for name in names if name.startswith("check.")} == {
@@ -92,13 +92,13 @@ def _unsaid(quote: str) -> list[str]:
 
 
 def test_each_line_of_readyz_and_healthz_is_in_the_code() -> None:
-    """An entry must not be about a line that no longer exists."""
+    """The test finds entries about lines that were removed."""
     assert [name for name in _rows(_READINESS) if _unsaid(name)] == []
 
 
 @pytest.mark.parametrize("page", [_EVENTS[0], _SYMPTOMS[0]])
 def test_each_quotation_is_in_the_code(page: str) -> None:
-    """Quotations are at the start of items and rows; three dots and words in capitals are placeholders."""
+    """Items and rows begin with quotations, in which three dots and words in capitals are placeholders."""
     text = (_DOCS / page).read_text("utf-8").partition(_READINESS)[0]
     quoted = [
         quote

@@ -1,4 +1,4 @@
-"""The comparison in docs/upgrade.md names existing reasons of Events."""
+"""Tests that the comparison in docs/upgrade.md names only existing reasons of Events."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _COMPARISON = _PAGE.partition("### What is different")[2]
 
 
 def test_named_reasons_of_events_exist() -> None:
-    """A renamed reason must be changed on the page."""
+    """If a reason is renamed in the code, the page must be changed."""
     named = set(re.findall(r"`((?:NodePool|Slice)[A-Z][A-Za-z]+)`", _COMPARISON))
     assert len(named) >= 3
     assert named <= reasons_of_slices()

@@ -1,4 +1,4 @@
-"""The table "Where a change belongs" names only existing files, and every file that tells kinds or settings apart."""
+"""Tests that the table "Where a change belongs" names existing files, and all files with cases by kind or setting."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from tests.docs.shell import ROOT
 
 (_PAGE,) = (ROOT / "docs").rglob("architecture.md")
 _SECTION = _PAGE.read_text(encoding="utf-8").partition("## Where a change belongs")[2].partition("\n## ")[0]
-#: Files by change.
+#: Cell with the files of a change, by the name of the change.
 _ROWS = {
     change: files for change, files in re.findall(r"^\| (.+?) \| (.+) \|$", _SECTION, re.MULTILINE) if "`" in files
 }
 _PATH = re.compile(r"`([\w.*/-]+(?:/|\.(?:py|md|js|html|yaml|tf))|deploy/[\w/-]+)`")
-#: Names of kinds with pods, as `WorkloadKind` and `KINDS` have them.
+#: Names of kinds with pods in code, such as JOBSET or PLAIN_JOB.
 _KINDS = re.compile(rf"\b(?:PLAIN_)?({'|'.join(kind.name for kind in WorkloadKind if kind.has_pods)})\b(?!_)")
 
 
@@ -75,6 +75,6 @@ def test_row_of_settings_names_every_file_that_depends_on_forms() -> None:
 
 
 def test_row_of_settings_names_every_file_of_a_setting_of_nodes() -> None:
-    """GCP_NODE_SECURE_BOOT is a setting that only the supplier reads."""
+    """GCP_NODE_SECURE_BOOT is an example of a setting of nodes."""
     folders = ["provisioner/model", "provisioner/settings", "provisioner/slices"]
     assert _lacking("setting", folders, lambda text: "secure_boot" in text) == []

@@ -1,4 +1,4 @@
-"""Texts that the controller shows to users, read from its source: log lines and reasons."""
+"""Reads texts that users see from the source of the controllers: log lines, reasons and messages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from provisioner.partitions.planning import events as partition_events
 
 _PACKAGE = Path(__file__).parents[2] / "provisioner"
 _LEVELS = frozenset({"warning", "error", "exception", "critical"})
-#: Replaces inserted values.
+#: Character that stands for an inserted value in a text.
 _GAP = "\0"
 
 
@@ -29,7 +29,7 @@ def _tree(file: str) -> ast.Module:
 
 
 def _trees(having: str = "") -> Iterator[ast.Module]:
-    """Yield the trees of the files that contain a text, because parsing all files takes a second or two."""
+    """Yield the syntax trees of the files that contain a text. Parsing all files would take a second or two."""
     return (_tree(file) for file, text in _sources().items() if having in text)
 
 
@@ -46,7 +46,7 @@ def pattern_of(node: ast.expr) -> str | None:
 
 
 def _texts(node: ast.AST) -> Iterator[str]:
-    """Yield the patterns of all texts in an expression, except parts of texts."""
+    """Yield the patterns of all texts in an expression, but not of parts of f-strings."""
     if isinstance(node, ast.expr) and (pattern := pattern_of(node)) is not None:
         yield pattern
         return
@@ -56,7 +56,7 @@ def _texts(node: ast.AST) -> Iterator[str]:
 
 @functools.cache
 def log_events() -> set[str]:
-    """Patterns of events that are logged as a warning or an error, directly or by an alias of the method."""
+    """Return patterns of events that are logged as warnings or errors, also by an alias of a logging method."""
     found: set[str] = set()
     for tree in _trees("_log."):
         for function in ast.walk(tree):
@@ -84,7 +84,7 @@ def _is_loud(node: ast.AST) -> bool:
         isinstance(node, ast.Attribute)
         and node.attr in _LEVELS
         and isinstance(node.value, ast.Name)
-        # The second one is bound to the object of its lines.
+        # `log` is a logger that is bound to the object that its lines are about.
         and node.value.id in ("_log", "log")
     )
 
@@ -131,7 +131,7 @@ def literal_reasons() -> set[str]:
 
 @functools.cache
 def words() -> str:
-    """Return all texts in the code, with gaps for inserted values; identifiers also with spaces for underscores."""
+    """Return all texts in the code. Identifiers are also included with spaces instead of underscores."""
     lines = []
     for tree in _trees():
         for node in ast.walk(tree):

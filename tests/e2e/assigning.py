@@ -1,4 +1,4 @@
-"""Workloads and checks of the tests of assignment: the pods that run on the nodes of each pool."""
+"""Workloads of the tests of assignment, and checks of which pods run on the nodes of each pool."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.objects import Json
 
 #: Number of restarts after which a workload must still have its nodes.
 RESTARTS = 10
-#: Duration of pods that must not end before their test.
+#: Duration of pods that run until the end of their test.
 _LONG = "3600s"
 
 
@@ -31,7 +31,7 @@ def train(
     annotations: Mapping[str, str] | None = None,
     **pod: Any,
 ) -> Json:
-    """Return a JobSet whose pods run longer than the test; `pod` are fields of their specification."""
+    """Return a JobSet whose pods run longer than the test by default; `pod` has fields of the pod specification."""
     body = jobset(
         name,
         ground.namespace,
@@ -61,7 +61,7 @@ def of(name: str) -> dict[str, str]:
 
 
 def running(ground: Ground, **labels: str) -> list[Json]:
-    """Return the pods with these labels that run and are not being deleted."""
+    """Return the pods with `labels` that run and are not being deleted."""
     return [
         pod
         for pod in ground.pods()
@@ -91,7 +91,7 @@ def tpu_nodes(ground: Ground) -> dict[str, dict[str, str]]:
 
 
 def marks_of_nodes(ground: Ground) -> dict[str, dict[str, str]]:
-    """Return the labels of assignment of each node with chips."""
+    """Return the labels of each node with chips that assign it to a slice."""
     return {
         name: {key: value for key, value in labels.items() if key in MARKS}
         for name, labels in tpu_nodes(ground).items()
@@ -99,7 +99,7 @@ def marks_of_nodes(ground: Ground) -> dict[str, dict[str, str]]:
 
 
 def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int, **labels_of_pods: str) -> None:
-    """The pods of each group run on all nodes of one pool, which is assigned to the group."""
+    """Check that the pods of each group run on all nodes of one pool, which is assigned to the group."""
     pool_of = {name: labels[constants.NODE_POOL] for name, labels in tpu_nodes(ground).items()}
     nodes_of_pool: dict[str, set[str]] = defaultdict(set)
     for name, pool in pool_of.items():
@@ -116,7 +116,7 @@ def assert_each_on_a_pool_of_its_own(ground: Ground, *, slices: int, **labels_of
 
 
 def remove(ground: Ground, pod: Json, *, at_once: bool = False) -> None:
-    """Delete a pod, as for a failing host; with `at_once`, as the controller manager does it for a lost node."""
+    """Delete a pod with its grace period, or with `at_once` without, as the controller manager does for a lost node."""
     path = object_path("pods", pod["metadata"]["name"], namespace=ground.namespace)
     ground.api.delete(path + ("?gracePeriodSeconds=0" if at_once else ""))
 
@@ -127,7 +127,7 @@ def await_rival(ground: Ground, name: str) -> None:
 
 
 def restart(ground: Ground, *names: str) -> None:
-    """Delete a pod of each JobSet, another one each time, and wait until all pods are replaced and run."""
+    """Delete one pod of each JobSet, in each restart another index, and wait until all pods are replaced and run."""
     before = {name: running(ground, **of(name)) for name in names}
     old = {pod["metadata"]["uid"] for pods in before.values() for pod in pods}
     for name, pods in before.items():

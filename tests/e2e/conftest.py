@@ -17,12 +17,12 @@ from rehearsal import localcluster
 from rehearsal.demos import ProvisionerProcess, Rehearsal
 from tests.e2e.kit import EAGER, PATIENCE_SECONDS, Ground, placement_policies, simulator_settings
 
-#: The API server deletes only a hundred objects per second under load.
+#: Time-outs of deletes of whole collections. Under load, the API server deletes only 100 objects per second.
 _MANY_OBJECTS = Timeouts(connect_seconds=5.0, read_seconds=PATIENCE_SECONDS)
 
 
 class Shared:
-    """The provisioner of all tests that do not start one; only one provisioner may run at a time."""
+    """The provisioner of all tests that do not start their own. Only one provisioner may run at a time."""
 
     def __init__(self, rehearsal: Rehearsal) -> None:
         self._rehearsal = rehearsal
@@ -59,7 +59,7 @@ def shared(rehearsal: Rehearsal) -> Iterator[Shared]:
 
 @pytest.fixture(scope="module")
 def leaderworkersets(rehearsal: Rehearsal) -> None:
-    """Run the LeaderWorkerSet controller; only tests that use this fixture wait for its start."""
+    """Run the LeaderWorkerSet controller. It is no part of `rehearsal`, so other tests do not wait for its start."""
     if localcluster.LWS.name not in rehearsal.cluster.component_names:
         rehearsal.cluster.add(localcluster.LWS)
 
@@ -84,7 +84,7 @@ def policies(rehearsal: Rehearsal) -> Iterator[None]:
 
 
 def _add(rehearsal: Rehearsal, operator: localcluster.Operator) -> None:
-    """Add an operator if an environment variable enables it: its build and its schemas take much time."""
+    """Add an operator, or skip the test unless TPU_PROVISIONER_OPERATORS is 1: building an operator takes minutes."""
     if os.environ.get("TPU_PROVISIONER_OPERATORS") != "1":
         pytest.skip(f"{operator.title} takes long to build and to start: run make test-operators")
     rehearsal.cluster.add(operator)

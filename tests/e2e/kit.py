@@ -37,7 +37,7 @@ from rehearsal.simulators.gke.records import PoolStatus, PoolView
 from rehearsal.simulators.gke.settings import SimulatorSettings
 from tests.support.objects import pod_spec, raw_jobset
 
-#: Durations of the simulated GKE: short enough for tests of seconds, long enough to act before they end.
+#: Durations in seconds of the simulated GKE: short for fast tests, but long enough to act before a create ends.
 QUICK: dict[str, float | None] = {
     "create_seconds": 2.0,
     "delete_seconds": 1.0,
@@ -47,8 +47,8 @@ QUICK: dict[str, float | None] = {
 }
 #: Environment of provisioners, unless a test sets these variables.
 EAGER = {"NODEPOOL_DELETION_DELAY": "2s", "NODE_MIN_LIFESPAN": "0s"}
-#: Time-out in seconds of the waits: many times the duration of any step on an idle machine, so that only a hang exceeds
-#: it.
+#: Time-out in seconds of the waits, many times the duration of any step on an idle machine: only a step that hangs
+#: takes longer.
 PATIENCE_SECONDS = 80.0
 EXCLUSIVE = "alpha.jobset.sigs.k8s.io/exclusive-topology"
 #: Arguments of kubectl for the admission policies of placement.
@@ -60,7 +60,7 @@ _numbers = itertools.count(1)
 
 
 def has_mutating_policies() -> bool:
-    """Return whether the rehearsed Kubernetes has MutatingAdmissionPolicy v1; the oldest tested version does not."""
+    """Return whether the rehearsed Kubernetes has MutatingAdmissionPolicy v1, which 1.35, the oldest tested, lacks."""
     return os.environ.get(VERSION_VARIABLES["kubernetes"]) != "1.35"
 
 
@@ -128,7 +128,7 @@ class Ground:
     # --- JobSets
 
     def apply(self, name: str, **options: Any) -> None:
-        """Create a JobSet; if one with that name is still being deleted, wait for that."""
+        """Create a JobSet. If a JobSet with its name is still being deleted, wait until it is gone."""
         self.post(jobset(name, self.namespace, **options))
 
     def post(self, body: dict[str, Any]) -> None:
@@ -182,7 +182,7 @@ class Ground:
         return [pod for pod in self.pods() if pod["metadata"].get("labels", {}).get(constants.JOBSET_NAME) == name]
 
     def runs(self, name: str, *, pods: int = 1) -> bool:
-        """Whether this number of pods of a JobSet runs."""
+        """Return whether exactly `pods` pods of a JobSet run."""
         return [pod["status"].get("phase") for pod in self.pods_of(name)].count("Running") == pods
 
     def leader(self, name: str) -> dict[str, Any] | None:
@@ -194,7 +194,7 @@ class Ground:
         return None
 
     def unschedulable(self, name: str) -> bool:
-        """Whether the scheduler has found no node for a JobSet's leader."""
+        """Return whether the scheduler has found no node for a JobSet's leader."""
         leader = self.leader(name) or {}
         conditions = leader.get("status", {}).get("conditions", ())
         return any(each.get("reason") == "Unschedulable" for each in conditions)
@@ -332,7 +332,7 @@ def placement_policies(rehearsal: Rehearsal) -> Iterator[None]:
 def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
     """Register the webhooks of a component with its manifest; yield the port at which they are called.
 
-    No kube-proxy runs, so a Service of type ExternalName leads the API server to this machine; it verifies the
+    No kube-proxy runs, so a Service of type ExternalName leads the API server to this machine. The server verifies the
     certificate by the name of the Service.
     """
     name, namespace = "tpu-provisioner-webhook", constants.DEFAULT_NAMESPACE
@@ -366,7 +366,7 @@ def registered_webhook(rehearsal: Rehearsal, component: str) -> Iterator[int]:
 def serving_webhook(
     rehearsal: Rehearsal, port: int, settings: WebhookSettings, admits: Callable[[], bool]
 ) -> Iterator[WebhookServer]:
-    """Run the webhook server; yield it when the API server reaches and trusts it, as `admits` shows."""
+    """Run the webhook server; yield it when `admits` returns true, because the API server reaches and trusts it."""
 
     def asked() -> bool:
         try:
@@ -390,7 +390,7 @@ class NodeGroups:
         client = ComputeClient(endpoint=settings.gce_endpoint)
         addresses = app.Addresses(metrics="0", probes="0", leader_elect=leader_elect)
         api = connect(str(kubeconfig))
-        # Shortened, because no calls of an earlier process arrive late here; tests/nodegroups test that case.
+        # The wait for late calls of an earlier process is shortened: no test here has such calls.
         self._patches = pytest.MonkeyPatch()
         self._patches.setattr(child, "_ARRIVED_SECONDS", 2.0)
         self.controller = app.build(settings, addresses, api, client, exit_process=lambda code: None)
@@ -424,7 +424,7 @@ def metrics(provisioner: ProvisionerProcess) -> str:
 
 
 def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
-    """Return the value of a metric, whose name has no prefix; 0 if it has no value yet."""
+    """Return the value of a metric, named without its prefix `tpu_provisioner_`; 0 if it has no value yet."""
     wanted = (f"tpu_provisioner_{name}", labels)
     for family in text_string_to_metric_families(metrics(provisioner)):
         for sample in family.samples:
@@ -436,8 +436,8 @@ def metric(provisioner: ProvisionerProcess, name: str, **labels: str) -> float:
 def await_round(provisioner: ProvisionerProcess, api: KubeApi, *, after: datetime) -> None:
     """Wait until the provisioner has made a whole round that began after the given time.
 
-    Effects that such a round must have can be checked afterwards. A node of one of its pools must exist: a change of
-    its label triggers the round.
+    A test can then check the effects of such a round. A node of one of the pools must exist, because a change of
+    its labels triggers the round.
     """
     wait_for(lambda: datetime.now(UTC) > after, f"it is {after:%H:%M:%S}", PATIENCE_SECONDS)
     node = next(
@@ -488,6 +488,6 @@ def remove_node_group_kinds(rehearsal: Rehearsal) -> None:
 def told(ground: Ground, reason: str, name: str, *, kind: str = "Pod") -> list[str]:
     """Return the messages of the provisioner's Events with a reason on objects with a name prefix, oldest first."""
     events = [event for event in ground.events(kind, name) if event["reason"] == reason]
-    # Sorted by version, because the times of Events are whole seconds.
+    # Events are sorted by version, because their times have a resolution of 1 s.
     events.sort(key=lambda event: int(event["metadata"]["resourceVersion"]))
     return [str(event["message"]) for event in events]

@@ -54,7 +54,7 @@ def post_pod(ground: Ground, namespace: str, name: str, spec: Json, **metadata: 
 
 
 def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehearsal: Rehearsal) -> None:
-    """Without the policies, each slice also gets a pool. After their installation, a slice restarts on its pool."""
+    """Each slice gets a pool without the policies, and after their installation restarts on the same pool."""
     alone.assign()
     alone.provisioner()
     alone.post(train(alone, "before", slices=2))
@@ -74,11 +74,11 @@ def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehears
         for key, names in groups.items():
             want = labels_of(key, alone.namespace) if key == after else {}
             assert [labels[name] for name in names] == [want] * 2
-        # A restart replaces the pods by pods with marks.
+        # The restart replaces the pods without marks by pods with marks, which must run on the same nodes.
         restart(alone, "before")
         assert nodes_of(running(alone)) == groups
         assert_each_on_a_pool_of_its_own(alone, slices=3)
-        # Three slices, and the brief JobSet.
+        # One create for each of the three slices, and one for the JobSet `brief`.
         assert alone.accepted("nodePools.create") == 4
 
 
@@ -86,7 +86,7 @@ def test_slices_from_before_the_policies_keep_their_pools(alone: Ground, rehears
 
 
 def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) -> None:
-    """Without assignment, the pods of JobSets without exclusive placement spread over the pools of each other."""
+    """Without assignment, pods of a JobSet without exclusive placement would run on the pools of other JobSets."""
     assigned.provisioner()
     for name, slices, exclusive in (("a", 1, False), ("b", 2, False), ("c", 1, True), ("d", 2, True)):
         assigned.post(train(assigned, name, topology="2x2x4", hosts=4, slices=slices, exclusive=exclusive))
@@ -96,7 +96,7 @@ def test_equal_jobsets_that_start_together_never_share_a_pool(assigned: Ground) 
 
 
 def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
-    """During a restart, the pools have no pods, and the rival would fit each of them."""
+    """During a restart, the pools have no pods, so the rival would fit on each pool."""
     assigned.provisioner(environment={"MAX_CHIPS": "32"})
     owners = {"exclusive": True, "spread": False}
     for name, exclusive in owners.items():
@@ -120,7 +120,7 @@ def test_jobsets_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) 
 
 @pytest.mark.usefixtures("leaderworkersets")
 def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: Ground) -> None:
-    """No annotation separates the groups of the LeaderWorkerSet."""
+    """Only the marks keep the groups of the LeaderWorkerSet apart: it has no exclusive placement."""
     assigned.provisioner(environment={"MAX_CHIPS": "24", "SERVE_JOBS": "true"})
     namespace, pod = assigned.namespace, pod_spec(terminationGracePeriodSeconds=1)
     lws = raw_lws("serve", namespace=namespace, uid="", pod=pod, metadata={"annotations": {}})
@@ -142,9 +142,9 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
         pods = running(assigned, **{constants.LWS_NAME: "serve"})
         old = {each["metadata"]["uid"] for each in pods}
         for each in pods:
-            # The controller recreates the group of a deleted leader; it may miss the deletion of a worker.
+            # Only leaders are deleted: the controller then recreates the group, but may miss the deletion of a worker.
             if each["metadata"]["labels"][constants.LWS_WORKER_INDEX] == "0":
-                # The controller may already have deleted the pod in another restart.
+                # The controller may have deleted the pod already, because it recreates the group in an earlier restart.
                 with contextlib.suppress(NotFound):
                     remove(assigned, each)
 
@@ -161,7 +161,7 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
 
 
 def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned: Ground) -> None:
-    """The chips of one of six nodes are reported late."""
+    """The first node does not report its chips at once, so one of three pools is ready later than the others."""
     assigned.provisioner()
     assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))
     annotations = {constants.ALL_OR_NOTHING: "true"}
@@ -220,7 +220,7 @@ def urgent(assigned: Ground) -> Iterator[str]:
 
 @pytest.mark.usefixtures("daemons")
 def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: Ground, urgent: str) -> None:
-    """Intruders belong to no workload, tolerate every taint, and have the labels of the pod whose node they want."""
+    """Intruders are pods without a workload that tolerate every taint and copy the labels of the owner's pod."""
     assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "30s"})
     assigned.post(train(assigned, "owner"))
     assigned.wait(lambda: len(running(assigned, **of("owner"))) == 2, "the owner runs")
@@ -250,7 +250,7 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
 
 
 def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
-    """Create pods that want the nodes of a victim, in three namespaces; return their namespaces and names."""
+    """Create pods that select the nodes of a victim; return their namespaces and names."""
     labels = victim["metadata"]["labels"]
     shown = {"labels": labels, "annotations": victim["metadata"]["annotations"]}
     spec = pod_spec(tolerations=_TOLERATES_ALL)
@@ -273,7 +273,7 @@ def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
 
 
 def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned: Ground) -> None:
-    """The pool was created for another JobSet, so that a recreated node begins with the labels of that JobSet."""
+    """The pool was created for an earlier JobSet, so a recreated node begins with the labels of that JobSet."""
     environment = {"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "60s"}
     process = assigned.provisioner(environment=environment)
     assigned.gke.set(repair_seconds=1.0)
@@ -290,7 +290,7 @@ def test_assignment_survives_restarts_edited_labels_and_recreated_nodes(assigned
     want = {name: labels_of(key, assigned.namespace) for name in nodes}
     uids = {pod["metadata"]["uid"] for pod in running(assigned)}
 
-    # A new process keeps the labels.
+    # A new provisioner process does not change the labels of the nodes.
     assert process.stop() == 0
     process = assigned.provisioner(environment=environment)
     await_round(process, assigned.api, after=datetime.now(UTC))

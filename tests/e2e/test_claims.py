@@ -1,4 +1,4 @@
-"""Tests of pods with ResourceClaims on a real control plane: chips from the TPU driver of DRA, not as a resource."""
+"""Tests of pods with ResourceClaims on a real control plane: chips come from the DRA driver, not as a resource."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ DRIVER = {constants.TPU_DRA_DRIVER: "true"}
 
 @pytest.fixture
 def device_class(alone: Ground) -> Iterator[None]:
-    """Create the DeviceClass of the driver's chart, which also serves requests for the resource."""
+    """Create the DeviceClass of the driver's chart, which also serves pods that request google.com/tpu."""
     selector = {"cel": {"expression": 'device.driver == "tpu.google.com"'}}
     body = {
         "apiVersion": "resource.k8s.io/v1",
@@ -46,7 +46,7 @@ def claim_template(name: str) -> dict[str, Any]:
 
 
 def post_claims(ground: Ground) -> None:
-    """Create the JobSet `claims` of two slices whose pods have claims, and start once both slices count as ready."""
+    """Create the JobSet `claims` of two slices whose pods have claims; it starts when both slices are ready."""
     templates = collection_path("resourceclaimtemplates", namespace=ground.namespace, root=DRA)
     ground.api.post(templates, claim_template("all-chips"))
     pod = pod_spec(
@@ -72,7 +72,7 @@ def post_claims(ground: Ground) -> None:
 
 @pytest.mark.usefixtures("device_class")
 def test_pods_with_claims_run_on_nodes_without_the_resource(alone: Ground) -> None:
-    """Each host of a slice gives its chips to one pod, even to a pod that requests them by the name of the resource."""
+    """Each host gives its chips to one pod, even if the pod requests google.com/tpu instead of a claim."""
     alone.provisioner()
     post_claims(alone)
     alone.apply("extended", topology="2x2x2", parallelism=2, run_for="10s", selector=DRIVER)

@@ -1,4 +1,4 @@
-"""Tests of crashes of the provisioner in each phase, and of the API server: no pool is doubled, lost or leaked."""
+"""Tests that no pool is doubled, lost or leaked if the provisioner crashes in any phase, or the API server restarts."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.e2e
 def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Ground) -> None:
     """The process is killed while a pool is provisioning, in use, idle and deleting.
 
-    tests/slices/suppliers/conformance.py has the case of a call whose response is lost.
+    tests/slices/suppliers/conformance.py tests a call whose response is lost.
     """
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "5s"})
 
@@ -41,7 +41,7 @@ def test_provisioner_killed_in_any_phase_continues_after_its_restart(alone: Grou
 
 
 def test_no_pool_is_deleted_while_the_api_server_restarts(alone: Ground) -> None:
-    """Afterwards, JobSets are served as before."""
+    """After the restart, JobSets are served as before."""
     process = alone.provisioner()
     alone.apply("steady", run_for="10s")
     alone.wait(lambda: alone.runs("steady"), "it runs")

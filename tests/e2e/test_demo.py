@@ -1,4 +1,4 @@
-"""Tests of the demos, started like a user starts them."""
+"""Tests of the demos, with the commands that users run."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 
 def assert_tells(story: list[str], *arguments: str, **environment: str) -> str:
-    """Check that a command succeeds and prints these lines (regular expressions) in this order; return its output."""
+    """Check that a command succeeds and prints matches of the regular expressions in order; return its output."""
     environment = {**os.environ, "COLUMNS": "160", "NO_COLOR": "1", **environment}
     command, pipe = [sys.executable, "-m", "rehearsal", *arguments], subprocess.PIPE
     with subprocess.Popen(command, env=environment, stdout=pipe, stderr=subprocess.STDOUT, text=True) as process:
@@ -42,7 +42,7 @@ def test_demo_shows_a_jobset_until_its_pools_are_deleted() -> None:
         r"16 chips in 2 node pools, created and deleted",
     ]
     told = assert_tells(story, "demo", "--create-seconds=2", "--delete-seconds=1", NODEPOOL_DELETION_DELAY="1s")
-    # The Event may come at any time.
+    # The Event may be printed between any two lines, so it is no part of the story.
     assert told.count('`admission webhook "vpod.kb.io" denied the request`, which is no failure') == 1
 
 
@@ -77,7 +77,7 @@ def test_demo_of_partitions_shows_pods_until_all_partitions_are_removed() -> Non
         r"has its IPUoF configuration, \d+ characters",
         r"has succeeded",
         r"partition tpup-[\w-]+ is removed",
-        # The pod that waited for these IPUs.
+        # This pod waited for the IPUs of the removed partition.
         r"is released to the scheduler with partition tpup-[\w-]+",
         r"has succeeded",
         r"nothing is left: no partition, no entry in the ledger",

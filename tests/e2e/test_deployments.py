@@ -18,7 +18,7 @@ _ROOT = "/apis/apps/v1"
 
 
 def deployment(namespace: str) -> dict[str, Any]:
-    """Return a Deployment without replicas, whose pods run on one host each."""
+    """Return a Deployment without replicas; each of its pods needs one host."""
     labels = {"app": "web"}
     template = {
         "metadata": {"labels": labels, "annotations": {RUN_FOR: "1h"}},

@@ -1,4 +1,4 @@
-"""Tests of the conditions under which the provisioner must do nothing: a wrong cluster, a missing CRD."""
+"""Tests that the provisioner changes nothing if its cluster is wrong or a CRD is missing."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready
             rounds = metric(process, "rounds_total", result="ok")
             alone.apply("another", run_for="1s")
             alone.wait(lambda: metric(process, "rounds_total", result="ok") >= rounds + 2, "it has heard of that")
-            # Calls of the checks at the start change nothing.
+            # The checks at the start call these methods as well, which change nothing.
             checks = {"nodePools.list", "projects.testIamPermissions", "serviceAccounts.testIamPermissions"}
             assert "clusters.get" in other.call_counts()
             assert set(other.call_counts()) <= {"clusters.get", *checks}
@@ -58,7 +58,7 @@ def test_provisioner_with_another_clusters_name_changes_nothing_and_is_not_ready
 
 
 def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> None:
-    """The readiness names the missing CRD; once it is installed again, JobSets are served."""
+    """The readiness names the missing CRD. When the CRD is installed again, JobSets are served."""
     running = alone.rehearsal.cluster
     process = alone.provisioner(environment={"NODEPOOL_DELETION_DELAY": "10s"})
     alone.apply("before", run_for="1h")
@@ -72,11 +72,11 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
         alone.rehearsal.kubectl("delete", "jobs", "--all", "-n", alone.namespace)
         alone.wait(lambda: not alone.pods(), "its pod is gone")
         rounds = metric(process, "rounds_total", result="ok")
-        # A provisioner that trusted its cache would send the delete within that time.
+        # A provisioner that trusted its cache of JobSets would delete the pool within these 10 s.
         await_round(process, alone.api, after=datetime.now(UTC) + timedelta(seconds=10))
         assert metric(process, "rounds_total", result="ok") >= rounds + 2
         assert metric(process, "watch_synced", resource="jobsets") == 0
-        # No delete was even decided: otherwise the gate would have logged that it stopped it.
+        # No delete was even decided: otherwise the gate would have logged that it postponed the delete.
         assert not logged(process, "node_pool.delete_postponed")
         assert alone.gke.count("nodePools.delete") == 0
         assert len(alone.living("before-")) == 1
@@ -85,7 +85,7 @@ def test_no_pool_is_deleted_while_the_jobset_crd_is_missing(alone: Ground) -> No
         manifests = running.binaries.manifests["jobset"] / "crd" / "bases"
         alone.rehearsal.kubectl("apply", "--server-side", "-f", str(manifests))
         alone.wait(lambda: _jobsets_are_served(alone), "the kind is back")
-        # The time until JobSet's controller notices the CRD is not tested.
+        # JobSet's controller may notice the new CRD late; its restart saves that time, which this test does not check.
         running.restart(recipes.JOBSET)
     alone.wait(lambda: ready(process)[0] == 200, "it is ready again")
     alone.wait(lambda: _taken(alone, "after"), "a JobSet is taken", 60)

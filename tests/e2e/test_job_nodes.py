@@ -1,4 +1,4 @@
-"""Tests of JobSet's placement by node labels, with JobSet's controller on a real control plane."""
+"""Tests of JobSet's node selector strategy, which places Jobs by node labels, on a real control plane."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _LABEL = "alpha.jobset.sigs.k8s.io/namespaced-job"
 def test_job_runs_on_the_pool_with_its_label_also_after_a_restart(
     ground: Ground, provisioner: ProvisionerProcess
 ) -> None:
-    """Without the provisioner, an administrator would have to label the nodes of the child Jobs."""
+    """JobSet expects a node label for each child Job, which an administrator would otherwise have to set."""
     strategy = {constants.NODE_SELECTOR_STRATEGY: "true"}
     ground.apply("placed", topology="2x2x2", replicas=2, parallelism=2, run_for="20m", annotations=strategy)
     ground.wait(lambda: ground.runs("placed", pods=4), "all pods run")

@@ -1,4 +1,4 @@
-"""Tests of plain Jobs on a real control plane, served with SERVE_JOBS if they have the annotation."""
+"""Tests of plain Jobs on a real control plane. With SERVE_JOBS, Jobs that have the annotation are served."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ def apply(ground: Ground, name: str, **options: Any) -> None:
 
 
 def ended(ground: Ground, name: str) -> bool:
-    """Whether a Job has completed, or was deleted after that."""
+    """Return whether a Job has completed, or no longer exists."""
     try:
         status = ground.api.get(object_path("jobs", name, namespace=ground.namespace, root=PLAIN_JOB.root)).get(
             "status", {}
@@ -64,11 +64,11 @@ def ended(ground: Ground, name: str) -> bool:
 
 
 def test_jobs_with_the_annotation_get_a_pool_until_they_end(alone: Ground) -> None:
-    """Other Jobs get no pool, and JobSets are served as before."""
+    """Jobs without the annotation and non-indexed Jobs get no pool, and JobSets are served as before."""
     alone.provisioner(environment=SERVING)
     alone.rehearsal.kubectl("apply", "--server-side", "--dry-run=server", f"--filename={EXAMPLE}")
     apply(alone, "plain")
-    # The pods of the second wave use the hosts of the first wave.
+    # Four completions with two pods at a time: the third and fourth pod use the hosts of the first two.
     apply(alone, "waves", completions=4)
     apply(alone, "brief", ttlSecondsAfterFinished=0)
     apply(alone, "silent", served=False)

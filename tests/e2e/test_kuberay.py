@@ -1,6 +1,6 @@
-"""Tests with the real KubeRay on a real control plane, and the webhook: each replica of several hosts is a slice.
+"""Tests of the real KubeRay and the webhook on a real control plane: each replica of several hosts is a slice.
 
-kwok simulates the kubelets, so no software of Ray runs: no pod waits for the head, and Ray never reports the state of a
+kwok simulates the kubelets, so Ray itself does not run: no pod waits for the head, and Ray never reports the state of a
 job. A RayJob can therefore end only by the failure of its submitter. These tests run only with `make test-operators`,
 which builds KubeRay the first time.
 """
@@ -59,7 +59,7 @@ def webhook(rehearsal: Rehearsal, kuberay: None) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def head_node(rehearsal: Rehearsal) -> Iterator[None]:
-    """Create a node for heads and submitters: KubeRay submits a RayJob when the head runs."""
+    """Create a node for heads and submitters, because KubeRay submits a RayJob only when the head runs."""
     room = {"cpu": "64", "memory": "256Gi", "pods": "100"}
     status = {"capacity": room, "allocatable": room}
     rehearsal.api.post(collection_path("nodes"), {"metadata": {"name": _HEAD_NODE}, "status": status})
@@ -83,7 +83,7 @@ class Ray:
         self._create("rayclusters", {**self._raw, "metadata": {"name": "ray"}})
 
     def create_job(self, **spec: Any) -> None:
-        """Create a RayJob that creates the RayCluster, and deletes it at its end."""
+        """Create a RayJob; KubeRay creates its RayCluster, and deletes the RayCluster when the RayJob ends."""
         spec |= {"entrypoint": "none", "shutdownAfterJobFinishes": True, "rayClusterSpec": self._raw["spec"]}
         self._create(
             "rayjobs", {"apiVersion": "ray.io/v1", "kind": "RayJob", "metadata": {"name": "ray"}, "spec": spec}
@@ -106,7 +106,7 @@ class Ray:
 
     @property
     def workers(self) -> list[Json]:
-        """The running workers that are not being deleted."""
+        """Running worker pods that are not being deleted."""
         return [
             pod
             for pod in self.ground.pods()
@@ -117,7 +117,7 @@ class Ray:
 
     @property
     def pools(self) -> dict[str, set[str]]:
-        """The pools of the running workers, by the name of the replica."""
+        """Pools of the running worker pods, by the name of the replica."""
         pool_of = {
             node["metadata"]["name"]: node["metadata"].get("labels", {}).get(constants.NODE_POOL, "")
             for node in self.ground.nodes()
@@ -128,7 +128,7 @@ class Ray:
         return dict(found)
 
     def await_workers(self, count: int) -> None:
-        """Wait until exactly this number of workers runs."""
+        """Wait until exactly `count` workers run."""
         self.ground.wait(lambda: len(self.workers) == count, f"{count} workers run")
 
     def await_nothing(self) -> None:
@@ -139,7 +139,7 @@ class Ray:
 
 
 def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: Ground) -> None:
-    """Each worker has its number, and the names of the others under KubeRay's Service."""
+    """The environment of each worker has its number, and the names of all workers under KubeRay's Service."""
     ray = Ray(ground)
     ray.create()
     ray.await_workers(4)
@@ -159,7 +159,7 @@ def test_group_of_several_hosts_runs_on_one_pool_and_is_deleted_with_it(ground: 
 
 
 def test_replicas_are_scaled_with_their_pools(ground: Ground) -> None:
-    """From none to four, each on its own pool, to one, which keeps its pool."""
+    """The group is scaled from 0 to 4 replicas, each on its own pool, and then to 1, which keeps its pool."""
     ray = Ray(ground, replicas=0)
     ray.create()
     ray.scale(4)
@@ -197,7 +197,7 @@ def test_replica_that_lost_a_host_is_recreated_on_the_same_pool(ground: Ground, 
 
 
 def test_suspended_rayjob_loses_its_pool_until_it_is_resumed(ground: Ground) -> None:
-    """Kueue suspends RayJobs in this way. After its delete, nothing is left."""
+    """Kueue suspends RayJobs with the field `suspend`. After the delete of the RayJob, nothing is left."""
     ray = Ray(ground)
     ray.create_job()
     ray.await_workers(4)
@@ -210,7 +210,7 @@ def test_suspended_rayjob_loses_its_pool_until_it_is_resumed(ground: Ground) -> 
 
 
 def test_ended_rayjob_leaves_no_pool(ground: Ground) -> None:
-    """The RayCluster is deleted with all its pods."""
+    """KubeRay deletes the RayCluster and its pods when the RayJob has failed."""
     ray = Ray(ground)
     submitter = {"spec": {"restartPolicy": "Never", **_HEAD["spec"]}, "metadata": {"annotations": {FAIL_AFTER: "8s"}}}
     ray.create_job(submitterPodTemplate=submitter, submitterConfig={"backoffLimit": 0})
@@ -230,10 +230,10 @@ def test_group_of_256_chips_runs_on_one_pool(ground: Ground) -> None:
 # --- With the policies of placement: the last test of the file, because the earlier tests have none ---
 
 
-# The test includes ten restarts.
+# The test includes ten restarts, which take longer than the default time-out.
 @pytest.mark.timeout(300)
 def test_replicas_never_share_a_pool_and_keep_it_despite_a_rival(assigned: Ground) -> None:
-    """KubeRay recreates a replica under another name; its index, and so its pool, remains the same."""
+    """KubeRay recreates a replica under another name, but with the same index, which determines its pool."""
     assigned.provisioner(environment={"MAX_CHIPS": "48"})
     ray, workers = Ray(assigned, replicas=3), {constants.RAY_GROUP: "tpus"}
     ray.create()

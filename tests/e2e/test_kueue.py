@@ -1,4 +1,4 @@
-"""Tests with the real Kueue on a real control plane: a JobSet is resumed when its whole capacity is ready.
+"""Tests of the real Kueue on a real control plane: Kueue resumes a JobSet when all its slices have ready pools.
 
 These tests run only with `make test-operators`, which builds Kueue the first time.
 """
@@ -54,7 +54,7 @@ _TOLERATIONS = [
     {"key": "cloud.google.com/gke-spot", "operator": "Exists"},
 ]
 _V4 = {"v4": {"tolerations": _TOLERATIONS}}
-#: Annotations of pods of slices of two hosts.
+#: Annotations with which Kueue places every two pods, the hosts of a slice, on one node pool.
 _ON_ONE_POOL = {
     "kueue.x-k8s.io/podset-slice-required-topology": constants.NODE_POOL,
     "kueue.x-k8s.io/podset-slice-size": "2",
@@ -62,7 +62,7 @@ _ON_ONE_POOL = {
 
 
 class Queue:
-    """A ClusterQueue for one test, with the objects that it needs."""
+    """A ClusterQueue of one test, and all other objects of Kueue that the test creates."""
 
     def __init__(self, ground: Ground) -> None:
         self.ground = ground
@@ -86,7 +86,7 @@ class Queue:
     def set_up(
         self, flavors: Mapping[str, Mapping[str, Any]], *, chips: int = 64, check: bool = True, **spec: Any
     ) -> None:
-        """Create a queue `tpu` with flavors that have a quota of this number of chips each."""
+        """Create a queue `tpu` with flavors, each of which has a quota of `chips`."""
         quota = [{"name": constants.TPU_RESOURCE, "nominalQuota": chips}]
         names = [self.make("ResourceFlavor", name, flavor) for name, flavor in flavors.items()]
         entries = [{"name": name, "resources": quota} for name in names]
@@ -146,7 +146,7 @@ class Queue:
         return dict(checks[0]) if checks else {}
 
     def suspended(self, name: str) -> bool:
-        """Whether a JobSet is suspended."""
+        """Return whether a JobSet is suspended."""
         return bool(self.ground.jobset(name)["spec"].get("suspend"))
 
     def requests(self) -> list[dict[str, Any]]:
@@ -170,7 +170,7 @@ class Queue:
         return "\n".join([*statuses, self.ground.picture()])
 
     def remove(self) -> None:
-        """Delete all objects. Kueue removes their finalizers when they are no longer used."""
+        """Delete all objects that were created. Kueue removes the finalizer of an object when it is no longer used."""
         for path in reversed(self._made):
             try:
                 self.ground.api.delete(path)
@@ -188,7 +188,7 @@ def queue(ground: Ground) -> Iterator[Queue]:
 
 @pytest.mark.usefixtures("provisioner")
 def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> None:
-    """The second JobSet waits for quota; the pods of both are ordinary demand."""
+    """The second JobSet waits for quota. The provisioner serves the pods of both without ProvisioningRequests."""
     queue.set_up(_V4, chips=4, check=False)
     queue.submit("first", run_for="2s")
     queue.submit("second", run_for="1s")
@@ -198,8 +198,8 @@ def test_jobset_without_an_admission_check_is_resumed_by_quota(queue: Queue) -> 
 
 
 def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue: Queue, alone: Ground) -> None:
-    """Before that, its Workload shows the expected time. No pool is created twice."""
-    # The expected time depends on earlier creates; messages are written every 15 s.
+    """While the JobSet waits, its Workload shows the expected time. No pool is created twice."""
+    # A new provisioner forecasts independently of other tests; creates outlast the 15 s between messages.
     alone.provisioner(environment=EAGER)
     alone.gke.set(create_seconds=17.0)
     queue.set_up(_V4)
@@ -214,7 +214,7 @@ def test_jobset_is_resumed_when_all_its_slices_are_ready_and_runs_on_them(queue:
 
 
 def test_stockout_moves_a_jobset_to_its_next_choice_of_capacity(queue: Queue, alone: Ground) -> None:
-    """The move takes one retry of the request. Kueue itself uses another flavor only because of its quota."""
+    """Kueue retries the request once for the next choice. It would change the flavor only because of quota."""
     # The test needs its own provisioner, because a provisioner remembers stockouts.
     alone.provisioner(environment=EAGER)
     queue.set_up(_V4)
@@ -227,7 +227,7 @@ def test_stockout_moves_a_jobset_to_its_next_choice_of_capacity(queue: Queue, al
 
 @pytest.mark.usefixtures("provisioner")
 def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) -> None:
-    """Kueue computes the topology after the check, on the new nodes, and binds each slice to a node pool."""
+    """Kueue assigns each slice to a node pool after the check has passed, when the nodes exist."""
     queue.set_up_topology()
     queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=_ON_ONE_POOL)
     queue.await_completed("train")
@@ -248,7 +248,7 @@ def test_jobset_that_preempts_another_gets_its_pools(queue: Queue) -> None:
 
 
 def test_resumed_jobset_has_a_pool_for_each_of_its_pods(queue: Queue, alone: Ground) -> None:
-    """Thirty JobSets, and stockouts in one of two flavors.
+    """Thirty JobSets compete for two flavors, and creates in one of the flavors fail with stockouts.
 
     Without the policies of placement, pods may be bound to a pool that another JobSet has left; then the pool of their
     request is deleted.
@@ -300,7 +300,7 @@ def _pools_of(raw: Mapping[str, Any], requests: Mapping[str, Mapping[str, Any]])
 
 @pytest.mark.usefixtures("provisioner")
 def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue) -> None:
-    """The JobSet is not in a queue, and no pool is created for it."""
+    """The JobSet is in no queue. The only new pool is the one that fills the buffer again."""
     ground = queue.ground
     template = {"metadata": {"name": "template"}, "template": {"spec": pod_spec(topology="2x2x1")}}
     queue.post("podtemplates", template, root="/api/v1")
@@ -321,7 +321,7 @@ def test_job_starts_on_a_warm_slice_and_the_buffer_is_filled_again(queue: Queue)
 
 
 def _full(ground: Ground) -> bool:
-    """Whether the status of the buffer shows that it is full."""
+    """Return whether the status of the buffer shows that it is full."""
     path = collection_path("capacitybuffers", namespace=ground.namespace, root="/apis/autoscaling.x-k8s.io/v1beta1")
     conditions = [
         each for raw in ground.rehearsal.objects(path) for each in raw.get("status", {}).get("conditions", ())
@@ -332,7 +332,7 @@ def _full(ground: Ground) -> bool:
 # --- With the policies of placement: the last tests of the file, because the earlier tests have none ---
 
 
-# The test includes ten restarts.
+# The test includes ten restarts, which take longer than the default time-out.
 @pytest.mark.timeout(300)
 @pytest.mark.parametrize("has_topology", [False, True], ids=["quota", "topology"])
 def test_jobset_of_a_queue_keeps_the_pools_of_its_request_despite_a_rival(

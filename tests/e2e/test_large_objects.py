@@ -11,9 +11,9 @@ pytestmark = pytest.mark.e2e
 
 
 def test_list_whose_page_size_changes_is_complete_and_consistent(ground: Ground) -> None:
-    """Small, then large, then small objects are listed in pages of limited bytes, all from the same version.
+    """Small, large and again small objects are listed in pages of limited size, all from the same version.
 
-    The API server accepts another limit with the same continue token.
+    The API server accepts a continue token with another limit than that of the page before.
     """
     path, ours = collection_path("configmaps", namespace=ground.namespace), {"paged": "true"}
 

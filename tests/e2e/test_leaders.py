@@ -1,4 +1,4 @@
-"""Tests of two replicas and one Lease: one leads, the other takes over, and no slice gets two pools."""
+"""Tests of two replicas with one Lease: if the leader ends, the other takes over, and no slice gets two pools."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ ELECT = ("--leader-elect",)
 
 
 def leads(process: ProvisionerProcess) -> bool:
-    """Whether a replica leads and has begun to work."""
+    """Return whether a replica leads and has begun to work."""
     return bool(logged(process, "cluster.proven")) and "tpu_provisioner_leader 1.0" in metrics(process)
 
 
 def chip_seconds(process: ProvisionerProcess, ground: Ground) -> float:
-    """Return the chip-seconds of a namespace that a replica exports, for all states of chips."""
+    """Return the sum of the chip-seconds that a replica exports for a namespace, over all states of chips."""
     of_namespace = rf'tpu_provisioner_chip_seconds_total\{{.*workload_namespace="{ground.namespace}"\}} (\S+)'
     return sum(map(float, re.findall(of_namespace, metrics(process))))
 
 
 def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> None:
-    """The takeover needs seconds after an orderly stop, and the rest of the Lease after a kill."""
+    """The follower takes over within seconds after an orderly stop, and when the Lease expires after a kill."""
     first = alone.provisioner(arguments=ELECT)
     second = alone.provisioner(arguments=ELECT, wait=False)
     alone.wait(lambda: ready(second)[0] == 200, "the follower is ready")
@@ -35,9 +35,9 @@ def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> N
     assert not logged(second, "cluster.proven")
     alone.apply("second-leg", run_for="1s", topology="2x2x2", parallelism=2)
     assert first.stop() == 0
-    # Sooner than the Lease of 30 s would expire.
+    # A limit of 20 s shows that the leader released the Lease, which would expire only after 30 s.
     alone.wait(lambda: leads(second), "the follower takes over", 20)
-    # Both replicas ran for less than a minute as leaders, so the value was written at the stop of the first one.
+    # Leaders save chip-seconds every minute, and neither led for a minute. The first one saved them at its stop.
     alone.wait(lambda: chip_seconds(second, alone) > 0, "the chip-seconds go on")
     handed_over = chip_seconds(second, alone)
     alone.await_completed("relay", "second-leg")
@@ -51,5 +51,5 @@ def test_follower_takes_over_from_a_stopped_or_killed_leader(alone: Ground) -> N
     alone.await_completed("third-leg")
     alone.await_gone()
     assert alone.accepted("nodePools.create") == 3
-    # Stopped in order; otherwise the next test would have to wait for its Lease.
+    # An orderly stop releases the Lease; otherwise the next test would have to wait until it expires.
     assert third.stop() == 0

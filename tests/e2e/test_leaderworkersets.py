@@ -1,4 +1,4 @@
-"""Tests of LeaderWorkerSets on a real control plane, with their real controller: each group is a slice."""
+"""Tests of LeaderWorkerSets with their real controller on a real control plane: each group is a slice."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_leaderworkerset_is_served_through_restarts_and_scaling_to_its_delete(
 def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
     ground: Ground, provisioner: ProvisionerProcess
 ) -> None:
-    """The example applies to a real API server; each pool has four hosts."""
+    """A real API server accepts the example, and each of its two pools has four hosts."""
     ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, "-f", str(EXAMPLE))
     ground.wait(lambda: len(running(ground)) == 8, "all pods of both groups run")
     pools = ground.living("serve-v6e-4x4-")
@@ -83,7 +83,7 @@ def test_example_of_a_leaderworkerset_gets_a_pool_for_each_replica(
 
 
 def places(ground: Ground) -> dict[tuple[str, str], set[str]]:
-    """Return the node pools of the running pods by the labels of group and subgroup; check each claim against them."""
+    """Return the node pools of the running pods by group and subgroup; check that the pods are parsed accordingly."""
     pool_of = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
     found: dict[tuple[str, str], set[str]] = {}
     for raw in ground.pods():
@@ -98,7 +98,7 @@ def places(ground: Ground) -> dict[tuple[str, str], set[str]]:
 
 
 def test_each_subgroup_has_a_pool_of_its_own_through_a_restart_of_its_group(assigned: Ground) -> None:
-    """The leaders request no chips, and run on hosts of subgroup 0."""
+    """The leaders, which request no chips, run on hosts of subgroup 0."""
     assigned.provisioner()
     assigned.rehearsal.kubectl("apply", "--server-side", "-n", assigned.namespace, "-f", str(SUBGROUPS))
     assigned.wait(lambda: len(running(assigned)) == 10, "all pods of both groups run")

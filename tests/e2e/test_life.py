@@ -1,4 +1,4 @@
-"""Tests of JobSets and their pools on a real control plane: the examples, and a pause."""
+"""Tests of JobSets on a real control plane: the examples get pools, and a pause prevents creates."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_every_example_applies_and_its_pods_fit_their_pools(ground: Ground, prov
 
 
 def test_pause_by_configmap_stops_creates_until_it_is_deleted(alone: Ground) -> None:
-    """The provisioner is not restarted for it."""
+    """The provisioner notices the delete of the ConfigMap without a restart."""
     made = {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": constants.PAUSE_CONFIGMAP_NAME}}
     alone.api.post(collection_path("configmaps", namespace=constants.DEFAULT_NAMESPACE), made)
     alone.provisioner()

@@ -1,6 +1,6 @@
-"""Tests of features of newer versions: gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12).
+"""Tests of new features: gangs (Kubernetes 1.37), in-place restarts and elastic JobSets (JobSet 0.12).
 
-They run only with `make test-versions`, which builds these versions the first time, with the feature gates enabled.
+They run only with `make test-versions`, which builds these versions once and enables the feature gates.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def _pools_of_jobs(ground: Ground) -> dict[str, set[str]]:
 
 
 def test_gang_of_four_slices_runs_when_all_pools_exist(ground: Ground) -> None:
-    """Affinity keeps the pods of each Job together, because a webhook must not hold back pods of a gang."""
+    """Pod affinity places the pods of each Job on one pool: exclusive placement would hold back pods of the gang."""
     _needs(kubernetes="1.37", jobset="0.12")
     body, job = _body(ground, replicas=4, run_for="5s")
     del body["metadata"]["annotations"][EXCLUSIVE]
@@ -82,7 +82,7 @@ def test_gang_of_four_slices_runs_when_all_pools_exist(ground: Ground) -> None:
 
 
 def test_gang_with_exclusive_placement_is_reported_on_the_jobset(ground: Ground) -> None:
-    """JobSet creates no followers before the leaders are bound, so the gang never has all its pods."""
+    """JobSet creates followers only after the leaders are bound, so the gang never has all its pods."""
     _needs(kubernetes="1.37", jobset="0.12")
     body, job = _body(ground, replicas=2)
     job["template"]["spec"] |= _GANG
@@ -97,7 +97,7 @@ def test_gang_with_exclusive_placement_is_reported_on_the_jobset(ground: Ground)
 
 @pytest.mark.parametrize("lost", ["a node", "the pool"])
 def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: str) -> None:
-    """A lost follower waits for the repair of its node. If the pool was deleted, the leader requests another one."""
+    """A lost follower waits for the repair of its node. If the pool was deleted, the leader gets another pool."""
     _needs(jobset="0.12")
     ground.gke.set(repair_seconds=3.0)
     body, job = _body(ground)
@@ -131,7 +131,7 @@ def test_in_place_restart_gets_its_lost_node_or_pool_back(ground: Ground, lost: 
 
 
 def test_elastic_jobset_keeps_its_pool_when_it_is_resized(ground: Ground, provisioner: ProvisionerProcess) -> None:
-    """Pods without a host in its topology wait, idle hosts are reported, and running pods continue."""
+    """If pods exceed the hosts of the topology, they wait; idle hosts are reported; running pods continue."""
     _needs(jobset="0.12")
     body, job = _body(ground)
     job["completions"] = 2

@@ -1,4 +1,4 @@
-"""Tests of the CRDs of node groups on a real API server: every rule, bound and default, and the example manifests.
+"""Tests of every rule, bound and default of the CRDs of node groups, and of the examples, on a real API server.
 
 No webhook validates these objects, so the controller must be able to read every object that the API server accepts.
 """
@@ -109,7 +109,7 @@ def server(rehearsal: Rehearsal, tmp_path_factory: pytest.TempPathFactory) -> It
     remove_node_group_kinds(rehearsal)
 
 
-#: Objects that were created before the rules, and that no controller could serve.
+#: Specs by the name of an object that was created before the CRDs had rules, and which cannot be served.
 _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
     "a" * 60: dict(GROUP),
     "no.resource": dict(GROUP),
@@ -124,7 +124,7 @@ _OF_BEFORE: Mapping[str, dict[str, Any] | None] = {
 
 
 Json = dict[str, Any]
-#: Specs by the message of the only rule that they break, each with a similar spec that satisfies the rule.
+#: Pairs by the message of a rule: a spec that breaks only this rule, and a similar spec that satisfies it.
 Rules = Mapping[str, Sequence[tuple[Mapping[str, Any], Mapping[str, Any]]]]
 
 
@@ -275,9 +275,9 @@ def _rules(schema: Mapping[str, Any]) -> Iterator[str]:
 
 @pytest.mark.parametrize("kind", Kind)
 def test_every_rule_of_the_crd_is_tested(kind: Kind) -> None:
-    """Every tested rule must also exist."""
+    """The test also finds tested rules that are missing in the CRD."""
     schema = crd(kind)["spec"]["versions"][0]["schema"]["openAPIV3Schema"]
-    # Patterns are tested with the bounds (`_values`).
+    # The messages of patterns count as tested, because the tests of bounds use values that break them (`_values`).
     tried = {*RULES.get(kind, ()), "spec is missing", "Compute Engine accepts no other", "must be a", "must be the "}
     tried |= {words for _, _, words in CHANGES} if kind is Kind.TPU_NODE_GROUP else {"spec cannot be changed; create"}
     rules = list(_rules(schema))
@@ -322,7 +322,7 @@ def test_object_without_a_spec_is_rejected(kind: Kind, server: Server) -> None:
 def test_name_is_accepted_if_the_names_derived_from_it_are_valid(
     name: str, kind: Kind, good: bool, server: Server
 ) -> None:
-    """The resources in Compute Engine get names that depend on it."""
+    """The names of the resources in Compute Engine are derived from the name of the object."""
     answer = server.create(kind, EXAMPLES[kind], name=name)
     assert answer.status_code == (201 if good else 422), answer.text
     assert ("Compute Engine accepts no other" in answer.text) is not good
@@ -348,7 +348,7 @@ def test_no_field_of_a_group_can_be_changed_added_or_removed(server: Server) -> 
 @pytest.mark.e2e
 @pytest.mark.parametrize("kind", CHILD_CHANGES)
 def test_no_field_of_a_child_can_be_changed(kind: Kind, server: Server) -> None:
-    """The controller does not change the resources in Compute Engine, so a changed spec would be wrong."""
+    """The controller never changes a resource in Compute Engine, so a changed spec would contradict the resource."""
     made = server.create(kind, EXAMPLES[kind], name="fixed", dry=False)
     assert made.status_code == 201, made.text
     path = f"{server.path(kind, 'fixed')}?dryRun=All"
@@ -362,7 +362,7 @@ def test_no_field_of_a_child_can_be_changed(kind: Kind, server: Server) -> None:
 @pytest.mark.e2e
 @pytest.mark.parametrize("name", _OF_BEFORE)
 def test_object_that_is_invalid_now_can_still_be_deleted(name: str, server: Server) -> None:
-    """The controller can write its status and finalizers; otherwise the namespace could never be deleted."""
+    """The controller can write the status and remove finalizers; otherwise the namespace could never be deleted."""
     path = server.path(Kind.TPU_NODE_GROUP, name)
     group = parse(TpuNodeGroup, server.kube.get(path))
     why = Condition(type="Ready", status=ConditionStatus.FALSE, reason=Reason.INVALID_SPEC, message="cannot be served")
@@ -429,7 +429,7 @@ def _of_size(field: str, value: object) -> Json:
     return without(GROUP, instanceConfig={**CONFIG, field: value})
 
 
-#: Bounds of TPUNodeGroups, each with a function that returns a spec with this number.
+#: Bounds of TPUNodeGroups, each with a function that returns a spec in which the number of items is its argument.
 BOUNDS: Mapping[str, tuple[int, Callable[[int], Json]]] = {
     "machines": (
         bounds.GROUP_NODES,
@@ -541,19 +541,19 @@ def test_defaults_of_the_crd_equal_those_of_the_parser(
     assert codec.write(parse(RECORDS[kind], raw_object(kind, spec)).spec) == without({**spec, **added}, *UNREAD)
 
 
-# --- objects as they are made ---
+# --- examples, and objects that the controller creates ---
 
 
 @pytest.mark.e2e
 def test_examples_apply_with_strict_validation(rehearsal: Rehearsal, server: Server) -> None:
-    """Fields that the CRDs do not define are rejected."""
+    """Strict validation rejects fields that the CRDs do not define."""
     said = rehearsal.kubectl("apply", "--dry-run=server", "--validate=strict", "-f", str(_MANIFESTS))
     assert said.count("created") == len(list(_MANIFESTS.iterdir()))
 
 
 @pytest.mark.e2e
 def test_created_child_is_parsed_without_differences(server: Server) -> None:
-    """A default that the API server adds would look like a difference, and the child would be recreated repeatedly."""
+    """If the API server added a default, the child would differ from the wanted one, and be recreated repeatedly."""
     made = server.create(Kind.TPU_NODE_GROUP, GROUP, name="parent", dry=False)
     group = parse(TpuNodeGroup, made.json()).meta
     for wanted in _children(group):

@@ -44,10 +44,10 @@ _NAMESPACE, _GROUP = "slices", "slice"
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root=APPS_ROOT)
 _SECRETS = f"{collection_path('secrets', namespace=tokens.NAMESPACE)}?labelSelector={names.GROUP_NAME}"
 _RIGHTS = Path(__file__).parents[2] / "deploy" / "nodegroups" / "rbac"
-#: The pods of the device plugin need its ServiceAccount.
+#: Folders of manifests: the rights, and the device plugin, whose pods need the ServiceAccount in its folder.
 _MANIFESTS = (_RIGHTS, _RIGHTS.parent / "device-plugin")
 _PATIENCE_SECONDS = 90.0
-#: The machines get the address of the API server that the cluster publishes.
+#: Settings without the address of the API server: the machines get the address that the cluster publishes.
 _SETTINGS = NodeGroupSettings(
     project_id=PROJECT,
     device_plugin_image="registry.example.com/plugin:1",
@@ -107,7 +107,7 @@ class World:
 
 
 def install(rehearsal: Rehearsal, directory: Path, server: str) -> Path:
-    """Grant the controller its rights; return a kubeconfig with only the token of its ServiceAccount."""
+    """Grant the controller its rights; return a kubeconfig whose only credential is its ServiceAccount token."""
     rehearsal.create_namespace(constants.DEFAULT_NAMESPACE)
     for folder in _MANIFESTS:
         rehearsal.kubectl("apply", "--server-side", "-k", str(folder))
@@ -132,9 +132,9 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 
 @pytest.mark.timeout(300)
 def test_group_is_served_from_its_create_to_its_complete_delete(world: World) -> None:
-    """The CRDs are installed late, a pod with chips is evicted, and the controller restarts in between.
+    """The CRDs are installed after the start, a pod with chips is evicted, and the controller is restarted.
 
-    The rights of the manifests are sufficient, and the controller uses each of them.
+    The rights in the manifests suffice, and the controller uses each right.
     """
     controller = world.start()
     wait_for(lambda: any("404" in each for each in controller.loop.problems()), what="the definitions are missed")
@@ -154,7 +154,7 @@ def test_group_is_served_from_its_create_to_its_complete_delete(world: World) ->
     wait_for(lambda: world.indexes() == ["0", "1", "2", "3"], what="each node has its number")
     taint = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSchedule"}
     assert all(taint in raw["spec"]["taints"] for raw in world.nodes())
-    # The controller reads a node before a change only if its taint was removed by another client.
+    # Another client removes a taint, because only then does the controller use its right to read one node.
     world.admin.merge(object_path("nodes", world.nodes()[0]["metadata"]["name"]), {"spec": {"taints": None}})
     wait_for(lambda: all(taint in raw["spec"].get("taints", []) for raw in world.nodes()), what="it is back")
     version = world.admin.get(_PLUGIN)["metadata"]["annotations"][VERSION]
@@ -192,17 +192,17 @@ def test_group_is_served_from_its_create_to_its_complete_delete(world: World) ->
     events = world.admin.get(collection_path("events", namespace=_NAMESPACE))["items"]
     reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
-    # The repeat of an Event needs another right, and does not happen in this short run.
+    # A repeated Event needs the right to patch Events, but no Event is repeated in this short run.
     try_events(connect(str(world.kubeconfig)))
     everything = yaml.safe_load_all(world.rehearsal.kubectl("kustomize", str(_RIGHTS)))
     documents = [each for each in everything if each["metadata"]["name"] == app.LEASE_NAME]
-    # The API server itself checks this right when a request is approved.
+    # No request uses this right: the API server checks it when the controller approves a certificate request.
     approve = Right("certificates.k8s.io", "signers", "approve", "", tokens.SIGNER)
     assert used_rights(world.recorder, documents) == rights(documents) - {approve}
 
 
 class Intruder:
-    """The author of a machine's startup script, who has the machine's token and tries to get more than its node."""
+    """A user with the token of a machine, as in its startup script, who tries to get the nodes of other machines."""
 
     def __init__(self, world: World, token: Token) -> None:
         self.world, self.token = world, token
@@ -251,7 +251,7 @@ def test_token_of_a_machine_gets_a_certificate_only_for_its_own_node(world: Worl
             "status": {"conditions": [{"type": "Ready", "status": "True"}]},
         }
     )
-    # These requests came before the one that was approved.
+    # The controller saw these requests before the request that it approved, and left them without a status.
     assert [world.admin.get(path).get("status", {}) for path in refused] == [{}, {}]
 
     world.compute.world.change_settings({"boot_seconds": 0.2})

@@ -1,4 +1,4 @@
-"""Test that the pods that `plan` derives equal those that JobSet and the Job controller create."""
+"""Test that the pods that `plan` predicts are equal to those that the JobSet and Job controllers create."""
 
 from __future__ import annotations
 
@@ -21,12 +21,12 @@ from tests.e2e.kit import Ground
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(300)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "all-or-nothing" / "jobset.yaml"
-#: Labels that the API server's admission adds, and UIDs of Jobs, which are unknown before they exist.
+#: Labels whose values are unknown before the pods exist: UIDs of Jobs, and a label that admission adds.
 _UNKNOWN = {"controller-uid", "batch.kubernetes.io/controller-uid", "jobset.sigs.k8s.io/priority"}
 
 
 def _known(labels: Mapping[str, str]) -> dict[str, str]:
-    """Return labels without those that are unknown before the pods exist."""
+    """Return `labels` without the labels that are unknown before the pods exist."""
     return {key: value for key, value in labels.items() if key not in _UNKNOWN}
 
 
@@ -68,5 +68,5 @@ def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> No
             given.affinity_terms,
             given.annotations,
         )
-        # Kubernetes adds tolerations for nodes that are not ready.
+        # The real pods have more tolerations, because Kubernetes adds those for nodes that are not ready.
         assert set(asked.tolerations) <= set(given.tolerations)

@@ -1,4 +1,4 @@
-"""Tests of pods with IPUs on the real API server: which are sent to the webhook, patches, and tokens of pods.
+"""Tests of pods with IPUs on a real API server: their reviews by the webhook, its patches, and tokens of pods.
 
 The webhook is registered with the manifest of the component `webhook-partitions`.
 """
@@ -73,7 +73,7 @@ def pod(annotations: Json | None = None, *, container: Json | None = None, **spe
 
 
 def tried(rehearsal: Rehearsal, raw: Json) -> Json:
-    """Return a pod as admitted and validated, by a dry run."""
+    """Return a pod as a dry run admits and validates it."""
     return rehearsal.api.post(f"{_PODS}?dryRun=All", raw)
 
 
@@ -113,7 +113,7 @@ PODS = {
 
 
 def test_injected_pod_is_valid_in_every_mode(rehearsal: Rehearsal, port: int) -> None:
-    """A second review adds no patch because of the API server's defaults."""
+    """A second review of the pod, which then has the API server's defaults, changes nothing."""
     for settings in (COMPATIBLE, LEAST, WITH_PLUGIN):
         with serving(rehearsal, port, settings):
             for name, raw in PODS.items():
@@ -139,7 +139,7 @@ _UNPRIVILEGED = {
 
 
 def test_each_mode_is_admitted_by_its_documented_levels_of_pod_security(rehearsal: Rehearsal, port: int) -> None:
-    """The fields of the tested pods need no privileges. Pod Security checks pods after the webhook."""
+    """Pod Security checks pods after the webhook, and the tested pods need no privileges without the injection."""
     levels = ("privileged", "baseline", "restricted")
     for level in levels:
         labels = {"pod-security.kubernetes.io/enforce": level}
@@ -154,7 +154,7 @@ def test_each_mode_is_admitted_by_its_documented_levels_of_pod_security(rehearsa
 
 
 def _is_admitted(rehearsal: Rehearsal, namespace: str) -> bool:
-    # Only for `restricted`: the injection makes a container privileged unless its own security context forbids that.
+    # `restricted` needs a security context of the container: without it, the injection makes the container privileged.
     container = {"securityContext": _UNPRIVILEGED} if namespace.endswith("restricted") else None
     try:
         rehearsal.api.post(f"{collection_path('pods', namespace=namespace)}?dryRun=All", pod(container=container))
@@ -234,8 +234,8 @@ def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehear
         )
         assert reviews(webhook) == before
 
-        # The binding must not change the pod's annotations: before the pod is bound, those of the binding are added to
-        # it.
+        # A binding must not set protected annotations or labels: the API server copies those of the binding to the
+        # pod.
         target = {"apiVersion": "v1", "kind": "Node", "name": "nowhere"}
         for metadata in ({"annotations": {names.RELEASE: "true"}}, {"labels": {names.POD_LABEL: "x"}}):
             binding = {
@@ -252,7 +252,7 @@ def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehear
         rehearsal.api.post(f"{path}/binding", binding)
         assert rehearsal.api.get(path)["metadata"]["annotations"]["note"] == "z"
         assert reviews(webhook) == before
-        # No kubelet ends the pod on that node, and the delete of the namespace would wait for it for a minute.
+        # The node has no kubelet that ends the pod, so the delete of the namespace would wait for the pod for a minute.
         rehearsal.api.delete(f"{path}?gracePeriodSeconds=0")
 
     tried(rehearsal, pod({}))
@@ -261,7 +261,7 @@ def test_only_pods_with_ipus_are_sent_and_their_annotations_are_protected(rehear
 
 
 def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehearsal) -> None:
-    """The tokens are created and reviewed by the API server: for the audience, bound to a pod, while the pod exists."""
+    """The API server issues and reviews tokens for an audience, bound to a pod, and valid while the pod exists."""
     api, namespace = rehearsal.api, "ipu-tokens"
     rehearsal.create_namespace(namespace)
     pods = collection_path("pods", namespace=namespace)
@@ -297,7 +297,7 @@ def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehear
     )
     sources = Sources(
         cluster_uid=lambda: "cluster",
-        # In this test, a gate keeps the pods from the scheduler; the controller would have removed it.
+        # The real pods keep their scheduling gate, because no controller runs that would remove it.
         pod=lambda _namespace, name: replace(parse_pod(mine if name == "mine" else other), gated=False, node="host-1"),
         ledger=lambda: Ledger(entries=(entry,)),
         vipu=lambda _address: vipu,
@@ -325,7 +325,7 @@ def test_token_bound_to_a_pod_authenticates_it_to_the_rest_api(rehearsal: Rehear
             *("create", "rolebinding", "looks", f"--namespace={namespace}", "--clusterrole=view"),
             f"--serviceaccount={namespace}:default",
         )
-        # The API server uses new rights after a delay, and an answer is cached for ten seconds.
+        # The wait is needed because the API server applies new rights late, and the server caches an answer for 10 s.
         wait_for(
             lambda: ground.send("GET", path, token(None)).status == 200, what="it may look", seconds=PATIENCE_SECONDS
         )

@@ -1,4 +1,4 @@
-"""Tests of the controller of partitions on a real API server, with a simulated V-IPU server: the ends of pods.
+"""Tests of the ends of pods with partitions, on a real API server with a simulated V-IPU server.
 
 The controller is a process with only the rights of deploy/partitions; it calls V-IPU with the simulated command.
 """
@@ -66,7 +66,7 @@ class World:
         )
 
     def create_node(self, name: str) -> None:
-        """Register a host that reaches the V-IPU server; it becomes ready."""
+        """Register a node that reaches the V-IPU server and becomes ready."""
         node = {
             "apiVersion": "v1",
             "kind": "Node",
@@ -76,7 +76,7 @@ class World:
         self.rehearsal.api.post(collection_path("nodes"), node)
 
     def create_job(self, name: str, size: int, *, run_for: str, node: str) -> None:
-        """Create a Job of one pod, changed as the webhook would change it."""
+        """Create a Job of one pod with the changes that the webhook would make."""
         pod: dict[str, Any] = {
             "metadata": {"annotations": {names.IPUS: str(size), RUN_FOR: run_for}},
             "spec": {
@@ -150,7 +150,7 @@ def world(rehearsal: Rehearsal, tmp_path: Path) -> Iterator[World]:
 def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None:
     """Pods fail, are deleted, are evicted and lose their node at the same time. A running pod keeps its partition.
 
-    The test acts as the pod garbage collector, which deletes the pods of a lost node only after a minute.
+    The test deletes the pod of the lost node itself: the pod garbage collector would do it only after a minute.
     """
     api = world.rehearsal.api
     world.create_node("ipu-host-lost")

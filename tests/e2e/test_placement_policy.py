@@ -45,7 +45,7 @@ CLAIMS: Json = {"resourceClaims": [{"name": "tpu", "resourceClaimTemplateName": 
 
 @dataclass(frozen=True)
 class Admission:
-    """Creates pods as dry runs: the API server admits them, and does not store them."""
+    """Creates pods as dry runs: the API server admits the pods without storing them."""
 
     rehearsal: Rehearsal
     #: Whether the changes of the policy are compared with the review of the webhook server.
@@ -56,7 +56,7 @@ class Admission:
         body: Json = {"metadata": {"name": "trial", **metadata}, "spec": spec}
         path = f"{collection_path('pods', namespace=namespace)}?dryRun=All"
         admitted = self.rehearsal.api.post(path, body)
-        # The registration of the webhook decides which pods of namespaces for administrators are reviewed.
+        # In namespaces with admin access, the policy and the webhook have different conditions: do not compare them.
         if self.compared and namespace not in (_ADMIN, _ADMIN_ASSIGNED):
             reviewed = apply_patch(body, _review(namespace, body).patch)["spec"]
             assert (marks(reviewed), terms(reviewed)) == (marks(admitted["spec"]), terms(admitted["spec"]))
@@ -86,7 +86,7 @@ def admission(rehearsal: Rehearsal) -> Iterator[Admission]:
 
 
 def _exempt_from_operators(rehearsal: Rehearsal, *namespaces: str) -> None:
-    """Exempt namespaces from webhooks of operators of earlier tests, which reject pods with incomplete labels."""
+    """Exempt namespaces from the webhooks of operators, which reject pods with incomplete labels."""
     others = {"key": "kubernetes.io/metadata.name", "operator": "NotIn", "values": list(namespaces)}
     for kind in ("mutatingwebhookconfigurations", "validatingwebhookconfigurations"):
         for name in rehearsal.kubectl("get", kind, "-o", "name").split():
@@ -134,7 +134,7 @@ def _random_labels(chosen: random.Random) -> dict[str, str]:
 
 
 def test_marks_of_pods_equal_the_keys_that_the_provisioner_computes(admission: Admission) -> None:
-    """Every combination of labels, also empty values, gives the same key in CEL and in Python."""
+    """Random combinations of labels, some with empty values, give the same key in CEL and in Python."""
     chosen = random.Random(46)
     seen = set()
     for _ in range(150):
@@ -155,7 +155,7 @@ def test_marks_that_the_author_wrote_are_overwritten(admission: Admission) -> No
 
 
 def test_pod_of_another_namespace_with_the_same_key_gets_another_mark(admission: Admission) -> None:
-    """In a namespace without the label, a pod with the labels of a group is kept off all slices."""
+    """In a namespace without the placement label, a pod with the labels of a group is kept off all slices."""
     spec = admission.admit(_OPEN, pod_spec(tolerations=[{"operator": "Exists"}]), labels=_GROUP)
     assert (marks(spec), terms(spec)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
 
@@ -176,7 +176,7 @@ _NOT_SERVED: dict[str, tuple[Json, Json]] = {
 def test_pod_of_a_group_that_the_provisioner_cannot_serve_is_not_marked(
     spec: Json, metadata: Json, admission: Admission
 ) -> None:
-    """With marks, the pod would wait forever for a pool."""
+    """If the pod had marks, it would wait forever for a pool."""
     admitted = admission.admit(_ASSIGNED, spec, **{"labels": _GROUP, **metadata})
     assert (marks(admitted), terms(admitted)) == ({}, [{"matchExpressions": [_KEPT_OFF]}])
 
@@ -204,7 +204,7 @@ _TERMS: dict[str, tuple[list[Json], list[Json]]] = {
 
 @pytest.mark.parametrize(("given", "want"), _TERMS.values(), ids=_TERMS)
 def test_every_term_of_node_affinity_excludes_slices(given: list[Json], want: list[Json], admission: Admission) -> None:
-    """For the scheduler one matching term is enough, so a term without the expression would let the pod in."""
+    """The scheduler needs only one matching term, so a term without the expression would admit the pod to slices."""
     assert terms(admission.admit(_OPEN, _with_terms(*given))) == want
 
 
@@ -222,7 +222,7 @@ def test_pod_without_required_node_affinity_is_kept_off_slices(affinity: Json, a
 
 
 def test_affinity_without_terms_is_still_rejected(admission: Admission) -> None:
-    """The API server rejects an empty list of terms; admission does not make it valid."""
+    """The API server rejects an empty list of terms, to which the policy must add none."""
     assert "must have at least one node selector term" in admission.refusal(_OPEN, _with_terms())
 
 
@@ -269,7 +269,7 @@ def test_pod_of_a_group_without_chips_is_not_marked(admission: Admission) -> Non
 
 
 def test_only_groups_with_chips_are_marked_in_namespaces_for_administrators(admission: Admission) -> None:
-    """The webhook that replaces the policy gets only pods with chips there."""
+    """In these namespaces, the webhook that can replace the policy gets only pods that request chips."""
     marked = admission.admit(_ADMIN_ASSIGNED, pod_spec(), labels=_GROUP)
     assert (marks(marked), terms(marked)) == (labels_of(slice_key(_GROUP), _ADMIN_ASSIGNED), [])
     monitoring = admission.admit(_ADMIN_ASSIGNED, pod_spec(chips=0, **CLAIMS), labels=_GROUP)
@@ -331,14 +331,14 @@ def test_affinity_that_excludes_slices_is_allowed(admission: Admission) -> None:
 
 
 def test_pod_with_too_many_terms_is_rejected(admission: Admission) -> None:
-    """The policy exceeds its budget for such a pod; it must not be admitted without the affinity."""
+    """The policy exceeds its CEL budget for the pod, which must not be admitted without the affinity."""
     spec = _with_terms(*({"matchExpressions": [_ZONE]} for _ in range(20_000)))
     refusal = admission.refusal(_OPEN, spec)
     assert "tpu-provisioner-placement" in refusal, refusal
 
 
 def test_selectors_of_gated_pods_cannot_be_extended_with_marks(admission: Admission) -> None:
-    """Scheduling gates permit updates of the nodeSelector; Kueue uses them."""
+    """The nodeSelector of a pod with a scheduling gate can be extended, as Kueue does."""
     api, path = admission.rehearsal.api, collection_path("pods", namespace=_ASSIGNED)
     ground = Ground(admission.rehearsal)
     ground.wait(lambda: admission.rehearsal.objects(collection_path("serviceaccounts", namespace=_ASSIGNED)), "account")
@@ -398,7 +398,7 @@ def assigned(alone: Ground, admission: Admission) -> Ground:
 
 
 def await_marks(ground: Ground, pods: int) -> set[str]:
-    """Wait for a number of pods; return their keys, after checking that each follows from the pod's labels."""
+    """Wait for a number of pods, and check that their marks follow from their labels; return their keys."""
     ground.wait(lambda: len(ground.pods()) == pods, f"there are {pods} pods")
     keys = set()
     for pod in ground.pods():
@@ -414,7 +414,7 @@ def test_pods_of_a_jobset_are_marked_by_their_job(exclusive: bool, assigned: Gro
     if not exclusive:
         del body["metadata"]["annotations"][EXCLUSIVE]
     assigned.post(body)
-    # With exclusive placement, JobSet creates the other pods once the leaders are bound.
+    # With exclusive placement, only the two leaders exist: JobSet creates followers when the leaders are bound.
     keys = await_marks(assigned, 2 if exclusive else 4)
     assert len(keys) == 2
     assert all(key.startswith("j-") for key in keys)
@@ -422,7 +422,7 @@ def test_pods_of_a_jobset_are_marked_by_their_job(exclusive: bool, assigned: Gro
 
 @pytest.mark.usefixtures("leaderworkersets")
 def test_leaders_of_a_leaderworkerset_are_marked_after_its_webhook(assigned: Ground) -> None:
-    """The webhook writes the label with the key of the group, and the policy is called again after it."""
+    """LeaderWorkerSet's webhook sets the label with the key of the group; the policy is then called again."""
     path = collection_path("leaderworkersets", namespace=assigned.namespace, root=LEADER_WORKER_SET.root)
     lws = raw_lws("serve", namespace=assigned.namespace, uid="", pod=pod_spec(), metadata={"annotations": {}})
     assigned.api.post(path, lws)
@@ -461,7 +461,7 @@ def tpu_nodes(rehearsal: Rehearsal) -> Iterator[None]:
 
 @pytest.mark.usefixtures("admission", "tpu_nodes")
 def test_scheduler_binds_pods_without_marks_only_to_open_pools(alone: Ground) -> None:
-    """Even a pod with every toleration, or with the labels of the group, gets no assigned and no free node."""
+    """A pod that tolerates every taint and has the labels of a group still gets no assigned and no free node."""
     spec = pod_spec(tolerations=[{"operator": "Exists"}])
     for name, labels in (("one", _GROUP), ("two", {constants.JOB_KEY: "a"})):
         body = {"metadata": {"name": name, "labels": labels}, "spec": spec}

@@ -1,4 +1,4 @@
-"""Tests of the webhook server that marks pods instead of the policy, or in addition to it, on a real API server."""
+"""Tests on a real API server of the webhook server that marks pods, without the placement policy or with it."""
 
 from __future__ import annotations
 

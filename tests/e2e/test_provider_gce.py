@@ -1,4 +1,4 @@
-"""Tests of workloads on a cluster without GKE: both controllers, a real API server, and a simulated Compute Engine.
+"""Tests of workloads without GKE: provisioner, controller of node groups, API server and simulated Compute Engine.
 
 The provisioner has only the rights of its manifests with the component provider-gce. Machines join with the tokens that
 the controller of node groups creates.
@@ -36,7 +36,7 @@ from tests.support.nodegroup_controller import PROJECT, SPEC, ZONE
 pytestmark = pytest.mark.e2e
 
 _PLUGIN = object_path("daemonsets", "tpu-device-plugin", namespace="kube-system", root="/apis/apps/v1")
-#: The only object of the device plugin's manifests that must exist.
+#: ServiceAccount of the device plugin, the only object of its manifests that the tests need.
 _PLUGIN_ACCOUNT = "tpu-device-plugin-sa"
 #: Kinds of the manifests that grant rights, or on which rights are granted.
 _KINDS = ("ClusterRole", "ClusterRoleBinding", "ConfigMap", "Role", "RoleBinding", "ServiceAccount")
@@ -59,7 +59,7 @@ _SLICE: dict[str, Any] = {
 
 
 class Cluster:
-    """A cluster without GKE, where both controllers run."""
+    """A cluster without GKE, with the provisioner and the controller of node groups."""
 
     def __init__(self, ground: Ground, compute: ComputeSimulator, kubeconfig: Path) -> None:
         self.ground, self.compute, self._kubeconfig = ground, compute, kubeconfig
@@ -68,7 +68,7 @@ class Cluster:
         self._controller: NodeGroups | None = None
 
     def start(self) -> None:
-        """Start both controllers."""
+        """Start the provisioner and the controller of node groups."""
         settings = NodeGroupSettings(
             project_id=PROJECT, device_plugin_image="registry.example.com/plugin:1", gce_endpoint=self.compute.url
         )
@@ -77,14 +77,14 @@ class Cluster:
         self.wait(lambda: ready(process)[0] == 200, "the provisioner is ready")
 
     def stop(self) -> None:
-        """Stop both controllers."""
+        """Stop the provisioner and the controller of node groups."""
         for process in self.ground.provisioners:
             process.kill()
         if self._controller is not None:
             self._controller.stop()
 
     def groups(self, name: str, *, label: str = constants.POOL_JOBSET_NAME) -> set[str]:
-        """Return the names of the groups that were created for a JobSet, or for the object of another label."""
+        """Return the names of the node groups with a label, by default those of a JobSet."""
         found = self.ground.rehearsal.objects(groups_path(constants.DEFAULT_NAMESPACE), labelSelector=f"{label}={name}")
         return {raw["metadata"]["name"] for raw in found}
 
@@ -131,7 +131,7 @@ def labels(machine: MachineView) -> dict[str, str]:
 def cluster(
     rehearsal: Rehearsal, shared: Shared, leaderworkersets: None, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Cluster]:
-    """Yield a cluster: the control plane of all tests, without calls to its GKE."""
+    """Yield a cluster on the control plane of all tests; its simulated GKE is not called."""
     directory = tmp_path_factory.mktemp("gce")
     shared.stop()
     with (
@@ -165,14 +165,14 @@ def _rights(rehearsal: Rehearsal, directory: Path) -> Iterator[Path]:
         rehearsal.kubectl("delete", "-f", machines)
         rehearsal.kubectl("delete", "serviceaccount", _PLUGIN_ACCOUNT, "--namespace=kube-system")
         remove_node_group_kinds(rehearsal)
-        # The device plugin is deleted with the last group, unless the test failed before.
+        # The controller deletes the device plugin with the last group, so it still exists only after a failed test.
         with contextlib.suppress(NotFound):
             rehearsal.api.delete(_PLUGIN)
 
 
 @pytest.mark.timeout(300)
 def test_jobsets_get_slices_that_are_deleted_after_their_end(cluster: Cluster) -> None:
-    """A slice whose first choice is out of stock gets the second choice; nothing is left of the slices.
+    """A slice whose first choice is out of stock gets its second choice. Nothing is left of the slices in the end.
 
     A group that a user created is not changed.
     """

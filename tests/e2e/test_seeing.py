@@ -1,4 +1,4 @@
-"""Tests of the commands that query a running controller: with a kubeconfig, through the API server."""
+"""Tests of the commands that query a running controller through the API server, with only a kubeconfig."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ LEADER = "the-leading-pod"
 
 
 def own_address() -> str:
-    """Return an address of this machine other than the loopback, at which the API server can reach a pod."""
+    """Return an address of this machine for a pod; the API server does not proxy to loopback addresses."""
     with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as probe:
         try:
             probe.connect(("192.0.2.1", 9))
@@ -29,7 +29,7 @@ def own_address() -> str:
 
 
 def put_pod(ground: Ground, address: str) -> None:
-    """Create a pod with the leader's name and an address, as the kubelet would report it."""
+    """Create the pod of the leader with an IP address, as the kubelet would report it."""
     namespace = constants.DEFAULT_NAMESPACE
     container = {"name": "main", "image": "none"}
     body = {"metadata": {"name": LEADER}, "spec": {"containers": [container], "schedulerName": "nobody"}}
@@ -39,7 +39,7 @@ def put_pod(ground: Ground, address: str) -> None:
 
 
 def test_status_explain_and_gc_find_the_leading_pod(alone: Ground, capsys: pytest.CaptureFixture[str]) -> None:
-    """The Lease names the pod, and the API server proxies to it: no forwarded port and no address are needed."""
+    """The Lease names the pod, and the API server proxies to it, so no port forwarding is needed."""
     address, (port,) = own_address(), free_ports(1)
     alone.provisioner(
         arguments=("--leader-elect", f"--health-probe-bind-address=0.0.0.0:{port}"), environment={"POD_NAME": LEADER}

@@ -1,4 +1,4 @@
-"""Fixture with a simulated Go."""
+"""Fixture with a home directory for a fake `go`."""
 
 from __future__ import annotations
 
@@ -11,5 +11,5 @@ from tests.support.localcluster import GoHome
 
 @pytest.fixture
 def go_home(tmp_path: Path) -> GoHome:
-    """Return an empty home directory for a simulated Go."""
+    """Return an empty home directory, to which tests add a fake `go`."""
     return GoHome(root=tmp_path)

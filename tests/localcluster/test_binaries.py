@@ -1,4 +1,4 @@
-"""Sources of programs; a program that was built only partly is never used."""
+"""Tests of finding and building programs; a half-built program is never used."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_assets_that_are_no_folder_raise_an_error(go_home: GoHome) -> None:
 
 
 def test_failed_build_reports_the_reason_and_keeps_built_programs(go_home: GoHome) -> None:
-    """The error has Go's last lines without the names of packages, and the next call continues."""
+    """The error has the last lines of Go, except names of packages. The next call builds only the other programs."""
     go_home.install_go(
         build='case "$output" in *kwok) echo sigs.k8s.io/kwok/pkg; echo half > "$output"; '
         'echo "x.go:1: no such thing"; exit 1;; esac; echo built > "$output"'
@@ -78,7 +78,7 @@ def test_failed_build_reports_the_reason_and_keeps_built_programs(go_home: GoHom
 
 
 def test_killed_build_leaves_no_usable_program(go_home: GoHome) -> None:
-    """The half-written program of a killed builder has no final name, and its go command ends with it."""
+    """A program gets its final name only when it is complete, and the go command ends with its builder."""
     go_home.install_go(build='echo half > "$output"; echo $$ > "$HOME/pid"; exec sleep 600')
     builder = subprocess.Popen(
         [sys.executable, "-c", "from rehearsal.localcluster import resolve_binaries; resolve_binaries()"],
@@ -100,7 +100,7 @@ def test_killed_build_leaves_no_usable_program(go_home: GoHome) -> None:
 
 
 def test_an_interrupted_build_ends_the_go_command(go_home: GoHome) -> None:
-    """Ctrl-C while Go runs leaves no compiler and no temporary folder."""
+    """After Ctrl-C during a build, no compiler runs and no temporary folder is left."""
     go_home.install_go(build='sleep 600 & echo $! > "$HOME/pid"; wait')
     pid_file = go_home.root / "pid"
 

@@ -1,4 +1,4 @@
-"""Failures of start()."""
+"""Tests of failures of `localcluster.start`."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from rehearsal.localcluster.recipes import RECIPES
 
 @pytest.fixture
 def broken_etcd(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """Replace all programs by one that prints an error and ends; return the folder of temporary directories."""
+    """Replace all programs by a script that prints an error and ends; return the folder for temporary directories."""
     program = tmp_path / "program"
     program.write_text("#!/bin/sh\necho 'data directory is from the future'\nexit 7\n")
     program.chmod(0o755)

@@ -1,4 +1,4 @@
-"""A program whose port was taken at the last moment is started on another port."""
+"""Tests of starting programs whose port was taken since it was chosen, and of their environment."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from rehearsal.localcluster.ports import HOST, free_ports
 #: Long time-out, because these tests start processes.
 pytestmark = pytest.mark.timeout(60)
 
-# Prints the message of Go programs if its port is taken.
+# The server ends with the message of Go programs if its port is taken.
 SERVER = """
 import socket, sys
 listener = socket.socket()
@@ -35,7 +35,7 @@ listener.accept()
 
 @pytest.fixture
 def site(tmp_path: Path) -> Site:
-    """Return a directory like that of a cluster."""
+    """Return the site of a cluster, with a directory and credentials."""
     (tmp_path / "logs").mkdir()
     credentials = Credentials.create(tmp_path / "credentials")
     return Site(directory=tmp_path, binaries=Binaries(programs={}, manifests={}), credentials=credentials)
@@ -64,7 +64,7 @@ def _component(site: Site, ports: list[int], code: str = SERVER) -> Component:
 
 
 def test_program_whose_port_is_taken_starts_on_another_port(site: Site, taken_port: int) -> None:
-    """The second plan succeeds, and a restart keeps its port."""
+    """The second attempt uses the free port, and a restart keeps this port."""
     (free,) = free_ports(1)
     component = _component(site, [taken_port, free])
     component.start()

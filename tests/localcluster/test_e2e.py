@@ -1,4 +1,4 @@
-"""The programs of a real cluster end with the command that started them; tests/e2e has the other tests."""
+"""Tests that the programs of a real cluster end with the command that started them."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _children(pid: int) -> list[int]:
 
 
 def test_no_component_outlives_the_command(tmp_path: Path) -> None:
-    """After SIGTERM the command ends within 3.5 s. For a killed command, see test_processes.py."""
+    """After SIGTERM, the command ends within 3.5 s. test_processes.py tests a killed command."""
     command = [sys.executable, "-m", "rehearsal", "up", "--no-jobset", "--directory", str(tmp_path / "c")]
     with subprocess.Popen(command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as parent:
         assert parent.stdout is not None

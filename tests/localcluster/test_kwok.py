@@ -1,4 +1,4 @@
-"""The configuration of kwok; the end-to-end tests show that kwok accepts it."""
+"""Tests of the configuration of kwok. The end-to-end tests show that kwok accepts it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from rehearsal import localcluster
 
 @pytest.mark.parametrize("annotation", [localcluster.RUN_FOR, localcluster.FAIL_AFTER, localcluster.OWN_KUBELET])
 def test_annotation_is_in_a_condition_of_a_stage(annotation: str) -> None:
-    """The file cannot refer to the constants."""
+    """The YAML file repeats the annotations, because it cannot refer to constants in Python."""
     text = Path(localcluster.__file__).with_name("kwok.yaml").read_text(encoding="utf-8")
 
     assert f'.metadata.annotations["{annotation}"]' in text

@@ -1,4 +1,4 @@
-"""Ports that are free, and remain free during a restart."""
+"""Tests that chosen ports are free, and remain free during the restart of a server."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from rehearsal.localcluster import ports
 
 
 def test_ports_differ_and_are_below_the_ports_of_clients() -> None:
-    """A client must never get the port of a server that is being restarted."""
+    """The kernel must not give a client the port of a server that is being restarted."""
     found = ports.free_ports(20)
     assert len(set(found)) == 20
     assert max(found) < ports._first_ephemeral_port()

@@ -1,4 +1,4 @@
-"""Children end with their parent, and errors of waiting contain the reason."""
+"""Tests that child processes end with their parent, and that errors of waiting contain the reason."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_stop_all_terminates_or_kills_the_program(tmp_path: Path, command: list[
 
 
 def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
-    """The kernel ends a child with the thread that created it, so that thread must not end."""
+    """The kernel ends a child with the thread that created it, so children need a thread that never ends."""
     found: list[Process] = []
     thread = threading.Thread(target=lambda: found.append(_started(tmp_path, SLEEPER)))
     thread.start()
@@ -75,7 +75,7 @@ def test_a_program_outlives_the_thread_that_started_it(tmp_path: Path) -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="only Linux ends children with their parent")
 def test_a_program_ends_with_a_killed_parent(tmp_path: Path) -> None:
-    """After SIGKILL, the parent cannot stop its children."""
+    """A killed parent cannot stop its children, so the kernel must do it."""
     code = (
         "import sys, time; from pathlib import Path; from rehearsal.localcluster.processes import Process\n"
         f"p = Process('x', {SLEEPER!r}, log=Path(sys.argv[1])); p.start(); print(p.pid, flush=True); time.sleep(600)"

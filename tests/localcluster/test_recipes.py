@@ -1,4 +1,4 @@
-"""Pinned versions, and the files that the name of a cache folder depends on."""
+"""Tests of pinned versions, and of the files on which the key of a cache folder depends."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def _append(path: Path) -> None:
     ],
 )
 def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable[[Path], object]) -> None:
-    """Each file that pins something is included, but only for the programs of its module."""
+    """Each file of a module changes the key of the programs of this module, but of no other."""
     modules = tmp_path / "modules"
     shutil.copytree(MODULES, modules)
     before = {name: cache_key(name, modules, platform="linux/amd64") for name in ("etcd", "kwok")}
@@ -50,7 +50,7 @@ def test_the_cache_key_changes_with_the_sources(tmp_path: Path, change: Callable
 
 @pytest.mark.parametrize("recipe", [pytest.param(recipe, id=f"{recipe.name} of {recipe.module}") for recipe in ALL])
 def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Recipe) -> None:
-    """The module requires the source, declares the tool, and requires no newer Go than the code checks for."""
+    """The module pins the source, declares the tool, and requires exactly the oldest Go that the code accepts."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     assert re.fullmatch(r"v\d+\.\d+\.\d+", pinned_version(recipe, MODULES))
     assert re.search(rf"^\s*(tool )?{re.escape(recipe.package)}$", text, re.MULTILINE)
@@ -62,7 +62,7 @@ def test_every_program_is_pinned_for_the_oldest_go_that_is_accepted(recipe: Reci
     "recipe", [recipe for recipe in ALL if recipe.name == "kube-apiserver"], ids=lambda each: each.module
 )
 def test_kubernetes_parts_all_have_the_stamped_release(recipe: Recipe) -> None:
-    """The release v1.N.P of k8s.io/kubernetes has published parts v0.N.P."""
+    """The release v1.N.P of k8s.io/kubernetes needs its parts, such as k8s.io/api, in version v0.N.P."""
     text = (MODULES / recipe.module / "go.mod").read_text()
     replaced = dict(re.findall(r"^\t(\S+) => \S+ (\S+)$", text, re.MULTILINE))
     version = pinned_version(recipe, MODULES)
@@ -73,7 +73,7 @@ def test_kubernetes_parts_all_have_the_stamped_release(recipe: Recipe) -> None:
 
 
 def test_environment_chooses_among_pinned_versions() -> None:
-    """Versions have their own folder and cache key; programs that are not named keep their version."""
+    """Each version has its own folder and cache key. Programs that the environment does not name keep their version."""
     chosen = {recipe.name: recipe for recipe in chosen_recipes(NEWEST, MODULES)}
     assert pinned_version(chosen["kube-scheduler"], MODULES).startswith("v1.37.")
     assert (chosen["kube-scheduler"].gates, chosen["jobset"].module) == (("GenericWorkload",), "jobset/0.12")
@@ -87,7 +87,7 @@ def test_environment_chooses_among_pinned_versions() -> None:
 
 
 def test_install_page_lists_the_pinned_versions() -> None:
-    """The page has all versions that tests run on, and no others."""
+    """The page lists exactly the versions on which tests run."""
     page = Path("docs/install.md").read_text(encoding="utf-8").partition("## Tested versions")[2]
     pinned = {pinned_version(recipe, MODULES) for recipe in ALL if recipe.name not in {"etcd", "kwok"}}
     assert {f"v{version}" for version in re.findall(r"\d+\.\d+\.\d+", page)} == pinned

@@ -1,4 +1,4 @@
-"""Choice of the Go that builds, and its environment."""
+"""Tests of the choice of the Go toolchain, and of its environment."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def _wheel(go_home: GoHome) -> Path:
     ],
 )
 def test_go_on_path_is_used_if_it_is_new_enough(go_home: GoHome, version: str) -> None:
-    """No wheel is searched."""
+    """The wheel of Go is neither searched nor fetched."""
     go = go_home.install_go(version=version)
     found = find_toolchain(go_home.cache, environment=go_home.environment, progress=go_home.said.append)
     assert found.go == go
@@ -44,7 +44,7 @@ def test_go_on_path_is_used_if_it_is_new_enough(go_home: GoHome, version: str) -
     ],
 )
 def test_wheel_is_used_if_go_is_missing_or_too_old(go_home: GoHome, version: str | None) -> None:
-    """A wheel that was fetched before is taken from the cache, and is run without the user's GOROOT."""
+    """The cache has a wheel of Go from an earlier run, which is used without the user's GOROOT."""
     if version is not None:
         go_home.install_go(version=version)
     wheel = go_home.write_go(_wheel(go_home), version="go1.27.3")

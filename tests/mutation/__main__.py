@@ -1,4 +1,4 @@
-"""Mutate the code and see whether the tests notice: `make mutate SAMPLE=300 SEED=1`.
+"""Mutates the code, and shows which mutations the tests detect: `make mutate SAMPLE=300 SEED=1`.
 
 python -m tests.mutation --sample 300 --seed 1                # a sample of all pure code, equally from each package
 python -m tests.mutation --at provisioner/slices/loop.py  # all of one file, or of a line with :LINE
@@ -26,7 +26,7 @@ from tests.mutation.results import Results, find_again, killed_percent, summary
 from tests.mutation.trying import Project, make_copy, record, try_all
 
 _ROOT = Path(__file__).resolve().parents[2]
-#: Packages of pure code, with the tests about them. Code that only reports or sends is left to other tests.
+#: Packages of pure code, with the folders of their tests. Code that only reports or sends is not mutated.
 _PACKAGES = {
     "provisioner/slices/planning": ("tests/slices",),
     "provisioner/slices/demand": ("tests/slices/demand",),
@@ -40,13 +40,13 @@ _PACKAGES = {
     "provisioner/tpu": ("tests/tpu",),
     "provisioner/workloads": ("tests/workloads", "tests/kube", "tests/slices/offline"),
 }
-#: The simulations run in separate processes, and only as the last resort.
+#: Options that leave out the simulations, which run in separate processes, and only as the last resort.
 _SIMULATIONS = ("--ignore=tests/nodegroups/simulation", "--ignore=tests/partitions/simulation")
 _OPTIONS = ("-m", "not e2e", "--hypothesis-seed=0", *_SIMULATIONS)
 
 
 def _as_recorded(*names: str) -> tuple[str, ...]:
-    """Return the command that plays the seeds whose histories are recorded, and compares them."""
+    """Return the arguments of the command that compares seeds of simulations with their recorded histories."""
     return ("-m", "tests.support.simulations.histories", *names, "--seeds", "100", "--jobs", "1")
 
 
@@ -82,7 +82,7 @@ def _arguments() -> argparse.Namespace:
 
 
 def draw(project: Project, mutations: Sequence[Mutation], *, size: int, seed: int) -> list[Mutation]:
-    """Draw a sample with the same number from each package; if one has fewer, the others give more."""
+    """Draw the same number of mutations from each package; if a package has fewer, draw more from the others."""
     rng = random.Random(seed)
     pools = sorted(
         ([each for each in mutations if project.package_of(each.path) == package] for package in project.packages),
@@ -119,7 +119,7 @@ def main() -> int:
     with tempfile.TemporaryDirectory(prefix="mutation-") as scratch:
         first = make_copy(_PROJECT, Path(scratch, "0"))
         tests = _tests(arguments.state, fingerprint, first)
-        # Made from the first copy, to include the modules that it has compiled.
+        # The other copies are made from the first copy, because it has the compiled modules already.
         copies = [first, *(Path(shutil.copytree(first, Path(scratch, str(n)))) for n in range(1, arguments.jobs))]
         for number, result in enumerate(try_all(_PROJECT, left, tests, copies), start=1):
             results.add(result)

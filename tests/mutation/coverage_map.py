@@ -1,4 +1,4 @@
-"""Tests by line of code, from one run of the clean tests under coverage with a context for each test."""
+"""Maps lines of code to the tests that run them, by one run under coverage with a context for each test."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ import coverage
 class CoverageMap:
     """Tests by file and line."""
 
-    #: Tests by path and line. The tests of a line that runs only on import are empty.
+    #: Tests by path and line; empty for a line that runs only when its module is imported.
     tests: Mapping[str, Mapping[int, frozenset[str]]]
 
     def tests_of(self, path: str, first_line: int, last_line: int) -> list[str]:
@@ -29,7 +29,7 @@ class CoverageMap:
         return self._specific_first({test for tests in self.tests.get(path, {}).values() for test in tests})
 
     def runs_on_import(self, path: str, line: int) -> bool:
-        """Whether a line runs when its module is imported, and in no test."""
+        """Return whether a line runs when its module is imported, and in no test."""
         lines = self.tests.get(path, {})
         return line in lines and not lines[line]
 
@@ -64,7 +64,7 @@ class CoverageMap:
         for file in sorted(data.measured_files()):
             lines = data.contexts_by_lineno(file)
             tests[Path(file).relative_to(root).as_posix()] = {
-                # A context consists of the test and its phase: tests/test_x.py::test_y|run
+                # A context is the ID of a test and its phase, such as tests/test_x.py::test_y|run.
                 line: frozenset(context.rpartition("|")[0] for context in contexts if context)
                 for line, contexts in lines.items()
             }

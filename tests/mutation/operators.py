@@ -1,6 +1,6 @@
-"""Mutations of Python source: small changes, each of which some test should detect. Pure.
+"""Finds mutations of Python source: small changes, each of which a test should detect. Pure.
 
-A mutation replaces one stretch of text, so that all other lines stay the same. Code that no test has to check is not
+A mutation replaces a range of text, and all other lines stay the same. Code that tests need not check is not
 mutated: docstrings, annotations, decorators, strings, log calls, and `__all__`.
 """
 
@@ -22,7 +22,7 @@ _COMPARISONS: dict[type[ast.cmpop], type[ast.cmpop]] = {
     ast.In: ast.NotIn,
     ast.NotIn: ast.In,
 }
-#: Swapping one of these operators equals negating the whole comparison.
+#: Operators for which _COMPARISONS has the negation, so that negating the comparison is no other mutation.
 _NEGATED_BY_SWAP = (ast.Eq, ast.NotEq, ast.Is, ast.IsNot, ast.In, ast.NotIn)
 _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
     ast.Add: ast.Sub,
@@ -37,7 +37,7 @@ _ARITHMETIC: dict[type[ast.operator], type[ast.operator]] = {
 }
 _CALLS = {"min": "max", "max": "min", "any": "all", "all": "any"}
 _LOGGER = "_log"
-#: Numbers from here on are taken for amounts: a difference of one is no fault.
+#: Numbers from this one on are doubled instead of changed by one, because they are usually amounts.
 _COUNTED = 10
 
 
@@ -145,7 +145,7 @@ def _of_expression(node: ast.expr) -> Iterator[_Change]:
             if value > 0:
                 yield node, "constant", str(value - 1)
         case ast.Constant(value=int(value) | float(value)):
-            # If the constant is a time, one second more is no fault, but a doubled time is.
+            # Large numbers are often times: tests need not detect one second more, but should detect a doubled time.
             yield node, "constant", str(value * 2 or 1.0)
         case ast.Call(func=ast.Name(id=name)) if name in _CALLS:
             yield node, "min-max" if name in ("min", "max") else "any-all", _renamed(node, _CALLS[name])

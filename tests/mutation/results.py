@@ -1,4 +1,4 @@
-"""Results of mutations, in a file that survives the run, and their summary."""
+"""Stores the results of mutations in a file, so that an interrupted run can continue, and summarizes them."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ class Results:
         self._path = path
 
     def read(self, fingerprint: str | None = None) -> list[Result]:
-        """Return the results in the file; empty if they are of another state than `fingerprint`."""
+        """Return the results in the file; empty if their fingerprint differs from `fingerprint`."""
         if not self._path.exists():
             return []
         first, *lines = self._path.read_text(encoding="utf-8").splitlines()
@@ -27,7 +27,7 @@ class Results:
         return [_from_json(line) for line in lines]
 
     def begin(self, fingerprint: str) -> list[Result]:
-        """Prepare the file for results of a state; return the results that it already has."""
+        """Prepare the file for results with a fingerprint; return the results that the file already has."""
         known = self.read(fingerprint)
         if not known:
             self._path.write_text(json.dumps({"fingerprint": fingerprint}) + "\n", encoding="utf-8")
@@ -40,7 +40,7 @@ class Results:
 
 
 def find_again(old: Iterable[Mutation], mutations: Sequence[Mutation]) -> Iterator[Mutation]:
-    """Yield the mutations that equal `old` ones in changed code: the same text, at the nearest line."""
+    """Yield, for each old mutation, the mutation of the current code with the same text at the nearest line."""
     for each in old:
         alike = [new for new in mutations if _kind(new) == _kind(each)]
         if alike:
@@ -48,7 +48,7 @@ def find_again(old: Iterable[Mutation], mutations: Sequence[Mutation]) -> Iterat
 
 
 def summary(project: Project, results: Sequence[Result]) -> list[str]:
-    """Return the killed share of each package and of all, then each survivor."""
+    """Return lines with the killed share of each package and of all packages, and then with each survivor."""
     lines = [f"{'package':<28} {'tried':>6} {'killed':>7} {'share':>7}"]
     for name, some in (
         *(

@@ -1,4 +1,4 @@
-"""Mutations: generated changes, code that is not mutated, and the outcome of mutations in a toy project."""
+"""Tests of the mutations of code, of code that is not mutated, and of the outcomes in a toy project."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ _TOY = {
 
 @pytest.fixture(scope="module")
 def toy(tmp_path_factory: pytest.TempPathFactory) -> Project:
-    """Return a project with four functions: two are well tested, one except for its bound, one not at all."""
+    """Return a project with four functions: two are well tested, one has an untested bound, and one is untested."""
     root = tmp_path_factory.mktemp("toy") / "project"
     for name, text in _TOY.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
@@ -110,7 +110,7 @@ def recorded(toy: Project, tmp_path_factory: pytest.TempPathFactory) -> tuple[Pa
 
 
 def test_mutations_of_untested_code_survive(toy: Project, recorded: tuple[Path, CoverageMap]) -> None:
-    """Tested code is killed; an untested bound and unused code survive. Copy and project are restored."""
+    """A mutation of tested code is killed. Afterwards, copy and project have their original text."""
     copy, tests = recorded
     wanted = {"count * 2": (Fate.KILLED, 1), "count < LIMIT": (Fate.SURVIVED, 1), "count + 1": (Fate.SURVIVED, 0)}
     mutations = [each for each in toy.mutations() if each.old in wanted]
@@ -130,7 +130,7 @@ def a_mutation(path: str = "shop/prices.py", line: int = 5, old: str = "a < b") 
 
 
 def test_sample_is_balanced_over_packages_and_repeatable() -> None:
-    """A package with few mutations gives all of them, and the others give more."""
+    """If a package has too few mutations, the sample has all of them, and more of the other packages."""
     project = Project(root=Path(), packages={"large": (), "small": (), "other": ()})
     mutations = [
         a_mutation(path=f"{package}/m.py", line=line)

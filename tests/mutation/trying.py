@@ -1,4 +1,4 @@
-"""Tries mutations: each is applied to a copy of the project, and the tests that run its lines must fail.
+"""Tries mutations: applies each to a copy of the project, and runs the tests of its lines, which should fail.
 
 The working tree is never changed. Every worker has its own copy.
 """
@@ -27,7 +27,7 @@ _LEFT_OUT = shutil.ignore_patterns(
     ".git", ".venv*", ".mutation", ".hypothesis", ".coverage*", "*_cache", "__pycache__", "*.egg-info", "dist", "build"
 )
 _PYTEST = ("-m", "pytest", "-q", "-p", "no:cacheprovider", "--no-header")
-#: Time-out of one test. No test takes a tenth of it, so a test that exceeds it hangs.
+#: Time-out of one test, more than ten times the duration of any test, so that only a test that hangs exceeds it.
 _TEST_TIMEOUT_SECONDS = 120
 #: Exit codes of pytest.
 _TESTS_FAILED = 1
@@ -52,7 +52,7 @@ class Project:
     """Packages to mutate, and the tests that should detect mutations."""
 
     root: Path
-    #: Test folders by the package directory that they are about.
+    #: Folders of tests by the folder of the package that they test.
     packages: Mapping[str, tuple[str, ...]]
     pytest_options: tuple[str, ...] = ()
     #: pytest options for the run that records the lines of each test, instead of `pytest_options`.
@@ -98,12 +98,12 @@ class Result:
     mutation: Mutation
     fate: Fate
     seconds: float
-    #: Number of tests that run its lines.
+    #: Number of tests that were chosen for the mutation.
     tests: int
 
 
 class BrokenSuiteError(Exception):
-    """Without any mutation, the tests fail, or no test is found."""
+    """The tests fail without any mutation, or no test is found."""
 
 
 def make_copy(project: Project, to: Path) -> Path:
@@ -124,7 +124,7 @@ def record(project: Project, copy: Path) -> CoverageMap:
     coverage_options = ("--cov", f"--cov-config={config}", "--cov-context=test", "--cov-report=")
     run = _run_clean((*pytest, *coverage_options, *folders), copy)
     if run.returncode == _TESTS_FAILED:
-        # A test may time out on a busy machine, and repeating the whole run would take long.
+        # Only failed tests are repeated, because a test may time out on a busy machine and a whole run takes long.
         run = _run_clean((*pytest, "--last-failed", *folders), copy)
     if run.returncode != 0:
         raise BrokenSuiteError(f"the tests do not pass without a mutation:\n{run.stdout[-5000:]}{run.stderr[-2000:]}")
@@ -172,13 +172,13 @@ def try_one(project: Project, mutation: Mutation, tests: CoverageMap, copy: Path
         fate = _fate(project, chosen, copy, project.last_resort_of(mutation.path))
     finally:
         file.write_text(original, encoding="utf-8")
-        # With the old modification time, the compiled module of the clean run is valid again.
+        # The old modification time makes the compiled module of the original text valid again.
         os.utime(file, ns=(stat.st_atime_ns, stat.st_mtime_ns))
     return Result(mutation=mutation, fate=fate, seconds=time.monotonic() - started, tests=len(chosen))
 
 
 def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> list[str]:
-    """Return the tests that run the mutation's lines; if it runs on import, those of its file, then of its package."""
+    """Return the tests of the mutation's lines; if they run only on import, those of its file and of its package."""
     chosen = tests.tests_of(mutation.path, mutation.line, mutation.end_line)
     if not tests.runs_on_import(mutation.path, mutation.line):
         return chosen
@@ -187,7 +187,7 @@ def choose_tests(project: Project, mutation: Mutation, tests: CoverageMap) -> li
 
 def _fate(project: Project, tests: list[str], copy: Path, last_resort: tuple[str, ...]) -> Fate:
     deadline = time.monotonic() + project.timeout_seconds
-    # Examples that a property test found for one mutation must not be tried first for the next.
+    # Failing examples of an earlier mutation are deleted, because Hypothesis would try them first.
     shutil.rmtree(copy / ".hypothesis", ignore_errors=True)
     chosen = copy / ".mutation-tests"
     chosen.write_text("\n".join(tests), encoding="utf-8")
@@ -224,7 +224,7 @@ def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | Non
     except subprocess.TimeoutExpired:
         return None
     finally:
-        # This includes processes that the tests have started.
+        # Killing the process group also ends processes that the tests have started.
         with contextlib.suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()
@@ -232,6 +232,6 @@ def _run(arguments: tuple[str, ...], copy: Path, *, seconds: float) -> int | Non
 
 def _environment(copy: Path, *, writes_bytecode: bool) -> dict[str, str]:
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("COV_", "PYTEST_"))}
-    # Sets of strings must have the same order in each run. The copy has precedence over installed packages.
+    # PYTHONHASHSEED fixes the order of sets of strings. PYTHONPATH puts the copy before installed packages.
     environment |= {"PYTHONHASHSEED": "0", "PYTHONPATH": str(copy)}
     return environment if writes_bytecode else environment | {"PYTHONDONTWRITEBYTECODE": "1"}

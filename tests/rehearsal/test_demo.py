@@ -1,4 +1,4 @@
-"""Checks of rehearsal commands before anything is started, and the summary at the end of the demo."""
+"""Tests of the checks before a rehearsal starts, and of the summary at the end of the demo."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ PHASES = ("wanted", "creating", "provisioning", "ready", "in_use", "idle", "dele
 
 
 def times(name: str, job: str, *, until: str = "gone") -> PoolTimes:
-    """Return the times of a pool that has reached a phase."""
+    """Return the times of a pool that has reached the phase `until`."""
     reached = PHASES[: PHASES.index(until) + 1]
     entered = {phase: float(step) for step, phase in enumerate(reached)}
     return PoolTimes(name=name, chips=8, jobs=[job], entered=entered)
@@ -61,7 +61,7 @@ def test_invalid_option_is_a_usage_error(
 
 
 def problem(*raws: dict[str, Any], **environment: str) -> str:
-    """Return the problem with these objects; empty if they can be used."""
+    """Return the problem that the demo reports for manifests; empty if it can use them."""
     documents, problems = read_documents("f", yaml.safe_dump_all(raws))
     return problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)), environment)
 
@@ -90,13 +90,13 @@ def test_manifests_without_effect_are_reported_immediately(raws: list[dict[str, 
 
 
 def test_settings_in_the_environment_apply_except_for_the_cluster() -> None:
-    """Settings of the rehearsal's own cluster, such as its zone, are fixed."""
+    """The rehearsal sets the settings of its own cluster, such as the zone, itself."""
     assert problem(raw_jobset(), SERVED_NAMESPACES="other", GCP_ZONE="nonsense") != ""
     assert problem(raw_jobset(), GCP_ZONE="nonsense") == ""
     assert "MAX_CHIPS" in problem(raw_jobset(), MAX_CHIPS="many")
 
 
 def test_unusable_cluster_is_reported(capsys: pytest.CaptureFixture[str]) -> None:
-    """The simulator of GKE registers its nodes in that cluster."""
+    """The command `simulator` registers simulated nodes in the cluster of the kubeconfig."""
     assert main(["simulator", "--port=0", "--kubeconfig=missing"]) == ExitCode.ERROR
     assert "can't use the cluster of missing" in capsys.readouterr().err

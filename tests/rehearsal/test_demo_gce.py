@@ -1,4 +1,4 @@
-"""Checks of manifests before the demo of node groups starts."""
+"""Tests of the checks of manifests before the demo of node groups starts."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.objects import raw_jobset
 
 
 def group(**spec: Any) -> dict[str, Any]:
-    """Return a node group; a field with the value None is removed."""
+    """Return a TPUNodeGroup with changed fields of its spec; the value None removes a field."""
     changed = {key: value for key, value in (SPEC | spec).items() if value is not None}
     return {
         "apiVersion": "tpu.google.com/v1alpha1",
@@ -37,7 +37,7 @@ def group(**spec: Any) -> dict[str, Any]:
     ],
 )
 def test_invalid_manifests_are_reported_before_anything_is_started(raw: list[Any], words: str) -> None:
-    """A group or a JobSet is enough: the provisioner creates the groups of JobSets."""
+    """A TPUNodeGroup or a JobSet is enough, because the provisioner creates groups for JobSets."""
     documents, problems = read_documents("a.yaml", yaml.safe_dump_all(raw))
     found = problem_with(Manifests(documents=tuple(documents), problems=tuple(problems)))
     assert words in found if words else found == ""

@@ -1,4 +1,4 @@
-"""Progress of a build on a terminal and in a log."""
+"""Tests of the progress of a build on a terminal and in a log."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ class Terminal(io.StringIO):
 
 
 def shown(stream: io.StringIO) -> list[str]:
-    """Return the visible lines: an erased line is not visible."""
+    """Return the lines that are visible in the end, without erased text."""
     return [line.rpartition("\r\x1b[K")[2] for line in stream.getvalue().split("\n")]
 
 
@@ -43,7 +43,7 @@ def test_terminal_has_one_line_for_the_whole_build() -> None:
 
 
 def test_step_is_cut_to_the_width_of_the_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The sequence that erases a line does not erase its continuation in the next row."""
+    """A longer step would continue in the next row, which the sequence that erases a line does not erase."""
     monkeypatch.setenv("COLUMNS", "20")
     stream = Terminal()
     line = ProgressLine(stream)

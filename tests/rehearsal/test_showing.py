@@ -1,4 +1,4 @@
-"""Course and end of a demo, independent of its content."""
+"""Tests of how a demo runs and ends, with a simulated rehearsal and story."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from rehearsal.localcluster import LocalClusterError
 
 @dataclass
 class Stage:
-    """Simulates the rehearsal and its story, which has one line for each check."""
+    """Simulates the rehearsal and its story, which yields one line for each check."""
 
     lines: list[str] = field(default_factory=list)
     looks: int = 0
@@ -62,7 +62,7 @@ def shown(stage: Stage, *, keep: bool = False, patience_seconds: float = 5.0) ->
 
 
 def test_demo_prints_each_change_until_its_end(capsys: pytest.CaptureFixture[str]) -> None:
-    """Lines begin with the seconds since the start."""
+    """Each line begins with the number of seconds since the start."""
     demo, ended = shown(Stage(["one", "two"]))
     assert (demo.exit_code, ended) == (ExitCode.OK, True)
     assert [line.split(" s  ")[1] for line in capsys.readouterr().out.splitlines()] == [
@@ -82,7 +82,7 @@ def test_interrupted_demo_ends_immediately(keep: bool, code: ExitCode, capsys: p
 
 
 def test_kept_cluster_is_described_and_watched_until_an_interruption(capsys: pytest.CaptureFixture[str]) -> None:
-    """The variable KEEP in the environment has the effect of the option."""
+    """The environment variable KEEP has the same effect as the option --keep."""
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("KEEP", "1")
         stage = Stage(interrupted_at=3)
@@ -94,7 +94,7 @@ def test_kept_cluster_is_described_and_watched_until_an_interruption(capsys: pyt
 
 
 def test_demo_without_progress_fails_with_a_picture(capsys: pytest.CaptureFixture[str]) -> None:
-    """Otherwise, the demo would wait without limit."""
+    """Without a limit, the demo would wait forever."""
     demo, ended = shown(Stage(), patience_seconds=0.0)
     assert (demo.exit_code, ended) == (ExitCode.ERROR, False)
     assert "The demo failed: nothing has happened for 0 s.\na picture" in capsys.readouterr().out

@@ -1,4 +1,4 @@
-"""JSON that users may send: any values, and an object with some of its parts replaced by them."""
+"""Strategies for JSON that users may send: any values, and objects with parts that are replaced by any values."""
 
 from __future__ import annotations
 

@@ -77,7 +77,7 @@ def limit() -> World:
 
 
 def limit_of_failed_pools() -> World:
-    """Set MAX_CHIPS to the chips of both slices, of which one has a pool that failed and still exists."""
+    """Set MAX_CHIPS to the chips of both JobSets; the pool of "train" has failed and still exists."""
     world = beside_a_healthy_one(max_chips=8)
     world.put_jobset("train")
     world.round(after_seconds=3)
@@ -88,7 +88,7 @@ def limit_of_failed_pools() -> World:
 
 
 def back_off() -> World:
-    """Let the create of another JobSet's pool fail with a stockout, so that "train" waits for the same back-off."""
+    """Let the pool of JobSet "other" fail with a stockout, so that "train" waits for the back-off as well."""
     world = beside_a_healthy_one()
     world.gke.fail_always("create_node_pool", FailureKind.STOCKOUT, message=_STOCKOUT)
     world.put_jobset("other")
@@ -112,7 +112,7 @@ def missing_permission() -> World:
 
 
 def wrong_cluster() -> World:
-    """Let the kubeconfig trust a certificate authority other than the cluster's, while a JobSet runs."""
+    """Let the kubeconfig trust a certificate authority that is not the cluster's, while JobSet "healthy" runs."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.put_jobset("healthy")
     world.put_leader("healthy", node="a-node")
@@ -120,7 +120,7 @@ def wrong_cluster() -> World:
 
 
 def gke_away() -> World:
-    """Let GKE become unavailable after the first JobSet runs."""
+    """Let GKE become unavailable when JobSet "healthy" runs."""
     world = beside_a_healthy_one()
     world.gke.fail_always("list_node_pools", FailureKind.UNAVAILABLE, message=_AWAY)
     return stalled(world)
@@ -150,7 +150,7 @@ def no_pods() -> World:
 
 
 def not_served() -> World:
-    """Let SERVED_NAMESPACES contain only another namespace."""
+    """Let SERVED_NAMESPACES contain only the namespace "other", which has no JobSet."""
     world = beside_a_healthy_one()
     world.loop.settings = replace(world.settings, namespaces=("other",))
     world.put_jobset("train")
@@ -171,7 +171,7 @@ def no_room() -> World:
 
 
 def split() -> World:
-    """Let two slices of two hosts have one pod each on each of their two pools, without exclusive placement."""
+    """Let two slices have one pod each on each of two pools of two hosts, without exclusive placement."""
     world = beside_a_healthy_one()
     spec, names = pod_spec(topology="2x2x2", tolerations=[toleration()]), ("train", "other")
     for name in names:
@@ -209,17 +209,17 @@ class Cause:
     """One cause: the world that has it, and the texts that must report it."""
 
     play: Callable[[], World]
-    #: Parts of the report, with the cause; each place must show all of them.
+    #: Parts of the text of the cause; each place that reports it must show all of them.
     words: tuple[str, ...]
-    #: What to do: in Events, `status`, the first three lines of `explain`, and the first screen of the page.
+    #: Advice to the user, as in Events, `status`, the first three lines of `explain`, and the top of the page.
     step: str
-    #: Place in the queue, time of the next attempt, or affected objects, as the first three lines of `explain` say it.
+    #: Place in the queue, time of the next attempt, or affected objects, as in the first three lines of `explain`.
     place: str
-    #: Words of the page for `place`; empty if they are equal.
+    #: Text on the page instead of `place`; empty if the page shows the same text.
     place_on_page: str = ""
-    #: Whether Events report it. Groups without pods, of a namespace that is not served or of a missing CRD have none.
+    #: Whether Events report the cause; not if pods or the CRD are missing, or the namespace is not served.
     in_events: bool = True
-    #: Whether it concerns all workloads: it is then in /readyz, and above the lists of the page and of `status`.
+    #: Whether the cause affects all workloads. /readyz then reports it, as do the page and `status` above their lists.
     for_all: bool = False
 
 

@@ -40,7 +40,7 @@ def policy(name: str = "policy", topology: str | None = "4x4", **changes: Any) -
 def template(
     name: str = "template", machine_type: str = "ct6e-standard-4t", model: str = "STANDARD", **changes: Any
 ) -> dict[str, Any]:
-    """Return an instance template; `scheduling` is merged, and other changes replace properties."""
+    """Return an instance template. `changes` replace properties; only `scheduling` is merged with the default."""
     scheduling: dict[str, Any] = {"onHostMaintenance": "TERMINATE", "provisioningModel": model}
     properties: dict[str, Any] = {
         "machineType": machine_type,
@@ -80,7 +80,7 @@ def group(name: str = "group", size: int = 4, mode: str = "BULK", policy: str | 
     return {**body, **changes}
 
 
-#: Guests that become nodes within a second of the request, and report a shutdown.
+#: Settings with which machines become nodes about a second after the request.
 QUICK_JOINS = ComputeSettings(
     provisioning_seconds=0.2,
     staging_seconds=0.2,
@@ -122,14 +122,14 @@ class Compute:
         return body
 
     def do(self, method: str, path: str, body: Any = None) -> Any:
-        """Make a valid change and complete its operation; return the operation as it was at first."""
+        """Make a valid change, and advance the clock by 1 s to complete it; return the operation as it was at first."""
         status, operation = self(method, path, body)
         assert status == 200, operation
         self.pass_seconds(1)
         return operation
 
     def pass_seconds(self, seconds: float) -> None:
-        """Advance the clock in the steps in which the world has something to do."""
+        """Advance the clock, and stop at the time of each event of the world."""
         end = self.clock.seconds + seconds
         while (due := self.world.advance()) is not None and (wait := (due - self.clock.now()).total_seconds()) >= 0:
             if self.clock.seconds + wait > end:
@@ -184,7 +184,7 @@ class Wire:
 
 
 def broken_invariants(world: World) -> list[str]:
-    """Return a text for each violated invariant, which is a mistake of the simulator, not of its clients."""
+    """Return a text for each violated invariant. A violation is a mistake of the simulator, not of its clients."""
     with world.moment():
         resources = world.resources()
         kept = {id(resource) for resource in resources}

@@ -76,17 +76,17 @@ class FakeWatch(Generic[T]):
         return self.absent_seconds
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether the kind is missing, as set by the test."""
+        """Return whether the watch has seen the delete of a UID, as set by the test."""
         return uid in self.deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether the cache is fresh, as set by the test."""
+        """Return whether the cache is fresh, as set by the test."""
         return self.synced and not self.silent
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One Event."""
+    """An Event that the controller emitted."""
 
     ref: ObjectRef
     kind: str
@@ -97,7 +97,7 @@ class Told:
 
 @dataclass(slots=True)
 class FakeRecorder:
-    """Keeps Events."""
+    """Recorder that keeps Events instead of sending them."""
 
     told: list[Told] = field(default_factory=list)
     dropped_total: int = 0
@@ -114,7 +114,7 @@ class FakeRecorder:
 
 
 class World:
-    """Environment of a loop whose rounds tests start."""
+    """Controller of slices whose rounds tests start, with its cluster and GKE."""
 
     def __init__(self, *, ca_pem: bytes | None = CERTIFICATE, **changes: Any) -> None:
         self.clock = FakeClock()
@@ -194,7 +194,7 @@ class World:
             get_cluster=self.gke.get_cluster, api=self.kube, trusted_ca_pem=ca_pem, assume=False, clock=self.time
         )
         supplier = GkeSupplier(gke=self.gke, clock=self.time)
-        # Reads end before the list, so that a round is deterministic.
+        # Reservations are read in the thread of the round, so that each round is deterministic.
         supplier.reservations.submit = lambda call: call()
         return supplier, proof
 
@@ -238,7 +238,7 @@ class World:
         self.kube.put_object(jobset_path(name), raw)
 
     def put_leader(self, name: str = "train", *, topology: str = "2x2x1", uid: str = "", node: str = "") -> None:
-        """Create or replace the leader pod: unschedulable, or running on a node."""
+        """Create or replace the leader pod: running if `node` is set, otherwise unschedulable."""
         path = object_path("pods", f"{name}-workers-0-0", namespace=NAMESPACE)
         self.kube.put_object(path, leader_of(name, topology=topology, uid=uid, node=node))
 
@@ -343,7 +343,7 @@ def node_of(pool: NodePool, name: str, clock: FakeClock) -> dict[str, Any]:
 
 
 def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKLOAD_GONE, **changes: Any) -> Delete:
-    """Return a delete of a pool that was created for the JobSet `train`."""
+    """Return the decision to delete a pool that was created for the JobSet `train`."""
     values: dict[str, Any] = {
         "name": PoolName(pool),
         "reason": reason,
@@ -357,5 +357,5 @@ def a_delete(pool: str = "train-pool", reason: DeleteReason = DeleteReason.WORKL
 
 
 def seconds_from(clock: FakeClock, seconds: float) -> str:
-    """Return a time relative to now in the API server's format."""
+    """Return the time that is `seconds` after now, in the API server's format."""
     return format_time(clock.now() + timedelta(seconds=seconds))

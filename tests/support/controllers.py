@@ -1,7 +1,7 @@
-"""Unschedulable pods that Kubernetes' controllers create for a workload, with the fields that are read.
+"""Creates unschedulable pods like Kubernetes' controllers, with the fields that the provisioner reads.
 
 Written from documentation and recordings of the controllers, independently of `provisioner.slices.offline.expand`,
-which creates only the leaders. `tests/e2e/test_offline.py` finds mistakes that both have in common.
+which creates only leaders. `tests/e2e/test_offline.py` finds mistakes that both modules have.
 """
 
 from __future__ import annotations
@@ -24,14 +24,14 @@ _UNSCHEDULABLE = {
     "message": "0/3 nodes are available: 3 Insufficient google.com/tpu.",
     "lastTransitionTime": NOW.isoformat(),
 }
-#: Maximum number of pods of a group, which represent all of them.
+#: Maximum number of pods that represent all pods of a plain Job, or of another group.
 _MOST_OF_A_JOB = 64
 _MOST_OF_A_GROUP = 3
 _JOBSET, _LWS = "jobset.sigs.k8s.io/", "leaderworkerset.sigs.k8s.io/"
 
 
 def pods_of(raw: Json) -> Iterator[Json]:
-    """Yield the first pods of each group of a workload, including the leader, without any waiting for another."""
+    """Yield the leader and some more pods of each group, except pods that are created after their leader is bound."""
     makers = {"JobSet": _of_jobset, "LeaderWorkerSet": _of_set, "Job": _of_plain_job}
     yield from makers[raw["kind"]](raw)
 
@@ -62,7 +62,7 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:
     owner = raw["metadata"]
-    # The pods of a Job that is not served are counted.
+    # The provisioner counts the pods of a Job that it does not serve, so three of them are too few.
     yield from _of_job(owner["namespace"], owner["name"], owner["uid"], raw["spec"], {}, most=_MOST_OF_A_JOB)
 
 
@@ -86,7 +86,7 @@ def _of_job(
 
 
 def _of_set(raw: Json) -> Iterator[Json]:
-    """Yield the leaders, and of groups with subgroups all pods.
+    """Yield the leaders; for groups with subgroups, all pods.
 
     Workers of a set with exclusive placement are created after their leader is bound.
     """

@@ -1,4 +1,4 @@
-"""GKE in memory for unit tests, which set the state of pools, inject failures, and read the calls."""
+"""Fake of GKE in memory. Unit tests set the state of its pools, inject failures, and read the recorded calls."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def failure(kind: FailureKind, message: str = "injected by the test") -> Failure
 
 @dataclass(frozen=True, slots=True)
 class Recorded:
-    """One call: its method, and the name of its pool, operation or policy, empty if none."""
+    """One call: its method, and the name of its pool, operation, policy or reservation; empty if none."""
 
     method: str
     name: str = ""
@@ -78,15 +78,15 @@ class FakeGke:
     """The part of a `GkeClient` that calls GKE. Pools change only by calls of the test.
 
     A create adds a PROVISIONING pool, and a delete makes it STOPPING; `finish_create`, `finish_delete`, `fail_pool` and
-    `set_pool` do the rest. As in GKE, deletes of STOPPING pools are rejected. Workload policies remain as they are
+    `set_pool` make all other changes. As in GKE, deletes of STOPPING pools are rejected. Workload policies remain as
     created or set.
     """
 
     cluster: Cluster = field(default_factory=lambda: Cluster(name="test", status="RUNNING"))
     calls: list[Recorded] = field(default_factory=list)
-    #: Accepted requests by pool name, the last one if a name was used several times.
+    #: Last accepted request for each pool name.
     requests: dict[PoolName, NodePoolRequest] = field(default_factory=dict)
-    #: Ends of reservations by project (empty for that of the cluster), zone and name.
+    #: Ends of reservations by project, zone and name; the project is empty for the cluster's own.
     ends: dict[tuple[str, str, str], datetime] = field(default_factory=dict)
 
     def __post_init__(self) -> None:

@@ -109,7 +109,7 @@ class FakeKube(Api):
         self._faults.clear()
 
     def uninstall(self, root: str) -> None:
-        """Respond 404 for all paths below a path, as for a kind that is not installed."""
+        """Respond 404 for all paths below `root`, as if its kinds were not installed."""
         self._absent.add(root)
 
     def install(self, root: str) -> None:
@@ -143,7 +143,7 @@ class FakeKube(Api):
     # --- the Api protocol
 
     def exchange(self, request: Request) -> JsonObject:
-        """Process a request. An apply does not remove fields that the manager no longer applies."""
+        """Process a request. Unlike in Kubernetes, an apply keeps fields that the manager no longer applies."""
         method = "APPLY" if request.content_type == APPLY_PATCH else request.method
         with self._call(method, request.path, request.query, body=None if method == "DELETE" else request.body):
             found = copy.deepcopy(self._done(method, request, request.body or {}))
@@ -180,7 +180,7 @@ class FakeKube(Api):
         return {"metadata": self._store(path, after)["metadata"]}
 
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return one page of a collection in the state of the first page (unless objects were deleted)."""
+        """Return one page of a collection."""
         path, asked = request.path, {**request.query, "limit": str(limit), "continue": continue_token}
         with self._call("GET", path, asked):
             version, start = self._version, 0
@@ -264,7 +264,7 @@ class FakeKube(Api):
 
 
 class _Guard:
-    """Holds the server's lock during a call, and raises an injected error after the effect."""
+    """Context of one call, which holds the server's lock, and raises an injected error at the end."""
 
     def __init__(self, lock: threading.Condition, late: Exception | None) -> None:
         self._lock = lock

@@ -1,4 +1,4 @@
-"""Fakes of Go and its modules, and a client of the real cluster."""
+"""Fakes of Go and its modules, and a client of the real local cluster."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ esac
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GoHome:
-    """A home with a fake go on PATH."""
+    """A home directory with a fake `go` on PATH."""
 
     root: Path
     said: list[str] = field(default_factory=list)
@@ -56,11 +56,11 @@ class GoHome:
     def install_go(
         self, *, version: str = "go1.26.3", build: str = 'echo built > "$output"; chmod +x "$output"'
     ) -> Path:
-        """Add a fake go to PATH; `build` is the shell code that creates $output."""
+        """Add a fake `go` to PATH; `build` is the shell code that creates $output."""
         return self.write_go(self.root / "bin" / "go", version=version, build=build)
 
     def write_go(self, path: Path, *, version: str, build: str = 'echo built > "$output"; chmod +x "$output"') -> Path:
-        """Write a fake go to a path."""
+        """Write a fake `go` to a path, and the files that it finds in modules."""
         for recipe in RECIPES:
             for part in ("crd", "webhook") if recipe.manifests else ():
                 manifests = self.root / "sources" / recipe.manifests / part
@@ -85,7 +85,7 @@ class GoHome:
         )
 
     def builds(self) -> list[str]:
-        """Names of the programs that the fake go has built, in order."""
+        """Return the names of the programs that the fake `go` has built, in order."""
         calls = self.root / "calls"
         lines = calls.read_text().splitlines() if calls.exists() else []
         return [line.rpartition("-o ")[2].split()[0].rpartition("/")[2] for line in lines if line.startswith("build")]

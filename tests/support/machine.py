@@ -1,6 +1,6 @@
-"""Machine whose startup script runs in bash, with fake commands.
+"""Machine that runs its startup script in bash, with fake commands.
 
-The programs that the script finds are those of `tools` (programs of this computer that do not change it) and `bin`:
+The script finds programs in `tools` (programs of this computer that do not change it) and in `bin`, which has
 fakes that record their calls. `sleep` returns immediately, and runs the actions that a test planned for it
 (`at_sleep`). The machine's files are below `root`.
 """
@@ -40,13 +40,13 @@ _LOG = 'echo "${0##*/} $*" >> "$FAKE/calls"\n'
 
 _FAKES = {
     **dict.fromkeys(_SILENT, ""),
-    # Replaces the clock: the n-th sleep runs the action planned for it.
+    # Returns immediately; the n-th sleep runs the action that the test planned for it.
     "sleep": """
 n=$(cat "$FAKE/sleeps"); n=$((n + 1)); echo $n > "$FAKE/sleeps"
 [ $n -lt 80 ] || { touch "$FAKE/endless"; kill $PPID; }
 [ ! -e "$FAKE/at-sleep-$n" ] || . "$FAKE/at-sleep-$n"
 """,
-    # The metadata server, if there is a `--header`, and the repository of packages.
+    # Responds like the metadata server, which requires a header, and like the repository of packages.
     "curl": """
 for url; do :; done
 case $url in
@@ -111,7 +111,7 @@ esac
 
 @dataclass(slots=True)
 class Machine:
-    """A machine through all its boots."""
+    """A machine, which keeps its files from one boot to the next."""
 
     path: Path
     script: str
@@ -153,7 +153,7 @@ class Machine:
             (folder / key).write_text(value)
 
     def hide_list(self) -> None:
-        """Make lists of attributes fail while the folder "$FAKE" has a file "no-list"."""
+        """Make lists of attributes fail until a test deletes the file "no-list" in the folder "$FAKE"."""
         self._set("no-list", "")
 
     def at_sleep(self, number: int, command: str) -> None:
@@ -178,7 +178,7 @@ class Machine:
         self._set("join-failures", str(times))
 
     def installed(self, version: str) -> None:
-        """Install all packages, with this minor version of Kubernetes."""
+        """Install all packages, with a minor version of Kubernetes such as "1.34"."""
         for name in _PACKAGES:
             shutil.copy(self.path / "packages" / name, self.path / "bin" / name)
         self._set("version", version)

@@ -1,4 +1,4 @@
-"""MachineConfigs in the form of GKE's autoscaler, of fictitious generations."""
+"""MachineConfigs of fictitious TPU generations, in the form of GKE's autoscaler."""
 
 from __future__ import annotations
 

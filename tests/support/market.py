@@ -1,4 +1,4 @@
-"""GKE with little capacity, and its users, for tests of hours of decisions."""
+"""Simulates GKE with little capacity, and users who add and delete JobSets, for hours of decisions."""
 
 from __future__ import annotations
 
@@ -28,12 +28,12 @@ def _hosts(accelerator: str, topology: str) -> int:
 
 
 def gang(name: str = "train", namespace: str = "default", replicas: int = 2, **changes: Any) -> Workload:
-    """Return a JobSet that starts with all slices or none; its pods must be marked."""
+    """Return an all-or-nothing JobSet; the world of its pods must have `marked` set."""
     return make_jobset(name, namespace=namespace, **{"annotations": _TOGETHER, "replicas": replicas} | changes)
 
 
 def add_mixed(world: World, name: str, topology: str) -> Workload:
-    """Add an all-or-nothing JobSet, with a slice of each of two accelerators, to a world of marked pods."""
+    """Add an all-or-nothing JobSet that has one slice of v4 and one of v5p; the world must have `marked` set."""
     templates = {
         group: make_requirements(accelerator=accelerator, topology=topology, tolerations=())
         for group, accelerator in (("slice", "tpu-v4-podslice"), ("other", "tpu-v5p-slice"))
@@ -55,7 +55,7 @@ def add_mixed(world: World, name: str, topology: str) -> Workload:
 
 
 class Market:
-    """GKE with durations of creates and deletes, and with failures that tests choose."""
+    """A world in which creates, boots and deletes take time, and creates fail as tests choose."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Market:
         self.fails: Callable[[str], Failure | None] = lambda _jobset: None
         #: Time since which a pool has had its status.
         self.begun: dict[tuple[PoolName, PoolStatus], datetime] = {}
-        #: Time since which a pool has been waiting for its nodes.
+        #: Time at which a pool has its nodes.
         self._up_at: dict[PoolName, datetime] = {}
         #: Time at which all leaders of a JobSet were first bound.
         self.ran_at: dict[str, datetime] = {}
@@ -120,7 +120,7 @@ class Market:
             self.step(seconds=seconds)
 
     def serves(self, workload: Workload, *, within_seconds: float, step_seconds: float = 1.0) -> bool:
-        """Add a JobSet; return whether all its slices run in time."""
+        """Add a JobSet; return whether all its slices run within `within_seconds`."""
         self.world.add(workload)
         until = self.world.now + timedelta(seconds=within_seconds)
         while workload.name not in self.ran_at and self.world.now < until:
@@ -129,7 +129,7 @@ class Market:
 
 
 class Stream:
-    """Keeps some small jobs in the cluster. When one ends, another is added."""
+    """Keeps up to `most` one-host JobSets in the cluster. When one ends, another is added."""
 
     def __init__(self, market: Market, *, most: int, minutes: float, namespace: str = "stream") -> None:
         self.market = market
@@ -139,7 +139,7 @@ class Stream:
         self.count = 0
 
     def step(self, *, seconds: float = 20) -> None:
-        """End completed jobs, add others, and advance the clock by one step."""
+        """Delete the JobSets whose time is over, add new ones, and advance the clock by one step."""
         world, ran_at = self.market.world, self.market.ran_at
         there = [each for each in world.workloads.values() if each.name.startswith("s0")]
         for each in there:
@@ -156,7 +156,7 @@ class Stream:
             self.step(seconds=seconds)
 
     def served(self, name: str, *, within_minutes: float) -> bool:
-        """Advance the clock until a JobSet runs, at most to the time limit."""
+        """Advance the clock until a JobSet runs, at most by `within_minutes`; return whether it runs."""
         until = self.market.world.now + timedelta(minutes=within_minutes)
         while name not in self.market.ran_at and self.market.world.now < until:
             self.step()

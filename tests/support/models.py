@@ -1,4 +1,4 @@
-"""Builders of the model's types: by default a v4 slice of two hosts; keywords replace fields."""
+"""Builders of the model's types. The default is a v4 slice of two hosts; keyword arguments replace fields."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def make_jobset(
     template: Requirements | None = None,
     **changes: Any,
 ) -> Workload:
-    """Return a JobSet of one replicated job "slice"; its UID follows from its name."""
+    """Return a JobSet of one replicated job "slice"; its UID depends on namespace and name by default."""
     job = PodGroup(
         name="slice",
         replicas=replicas,
@@ -145,7 +145,7 @@ def make_pod(
     marked: bool = False,
     **changes: Any,
 ) -> Pod:
-    """Return a pod of one child Job or group; the leader of a slice is unschedulable until it is bound.
+    """Return a pod of one child Job or group, by default an unschedulable one if `node` is empty.
 
     A `marked` pod has the selectors that admission adds.
     """
@@ -163,7 +163,7 @@ def make_pod(
         "name": f"{group_name}-{index}-abcde" if not is_lws else f"{group_name}-{index}" if index else group_name,
         "uid": f"uid-of-{workload.uid}-{group_name}-{index}",
         "workload_name": workload.name,
-        # Pods of LeaderWorkerSets do not contain a UID.
+        # A pod of a LeaderWorkerSet does not contain the set's UID.
         "workload_uid": "" if is_lws else workload.uid,
         "group_name": group_name,
         "group_key": group_key(workload.namespace, group_name),
@@ -209,7 +209,7 @@ def make_request(workload: Workload, *, job: int = 0, attempt: int = 0, **settin
 def pool_request(
     slice_: Slice, settings_: Settings, attempt: int, choice: CapacityChoice | None = None
 ) -> NodePoolRequest:
-    """Return the request for one attempt of a slice, for one of its choices or, by default, for the best.
+    """Return the request for one attempt of a slice with a choice of capacity, by default the best one.
 
     Raises UnmeetableError if no choice is possible.
     """
@@ -227,7 +227,7 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
 
 
 def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) -> Slice:
-    """Return a slice whose leader has these requirements."""
+    """Return the slice of a JobSet whose pods have `requirements`."""
     asked = make_requirements(**requirements)
     return make_slice(make_jobset(name, parallelism=parallelism, template=asked), requirements=asked)
 
@@ -252,7 +252,7 @@ def make_node(pool: NodePool, index: int = 0, **changes: Any) -> Node:
 
 
 def make_nodes(pool: NodePool, **changes: Any) -> tuple[Node, ...]:
-    """Return all nodes of a new pool; none if the pool is created without nodes."""
+    """Return all nodes of a new pool; none for flex-start, which begins without nodes."""
     return tuple(
         make_node(pool, index, **changes)
         for index in range(0 if pool.capacity is CapacityKind.FLEX_START else pool.hosts)
@@ -271,7 +271,7 @@ def foreign_pool(name: str = "default-pool", **changes: Any) -> NodePool:
 
 
 def go_pool(workload: Workload, *, job: int = 0, status: PoolStatus = PoolStatus.RUNNING, **changes: Any) -> NodePool:
-    """Return a pool as the Go provisioner creates it: without UID, job key and attempt; with COMPACT on one host."""
+    """Return a pool of the Go provisioner: without UID, job key and attempt; COMPACT even with one host, except v6e."""
     selector = workload.groups[0].template.node_selector
     accelerator, topology = selector[constants.TPU_ACCELERATOR], selector[constants.TPU_TOPOLOGY]
     chips = workload.groups[0].template.chips

@@ -1,6 +1,6 @@
-"""Controller of node groups in one thread, with a simulated Compute Engine and a fake cluster.
+"""Controller of node groups in one thread, with a simulated Compute Engine and a fake API server.
 
-The caches always show the current objects. Machines that have read their token join when a test calls for it.
+The caches always show the current objects. Machines with a valid token join when a test calls `join` or `run`.
 """
 
 from __future__ import annotations
@@ -114,7 +114,7 @@ class Cluster(FakeKube):
 
 
 class World:
-    """Environment of a loop whose rounds tests start."""
+    """Controller of node groups whose rounds tests start, with its cluster and Compute Engine."""
 
     def __init__(self, *, dry_run: bool = False) -> None:
         self.dry_run = dry_run
@@ -139,7 +139,7 @@ class World:
         self.loop = self.start()
 
     def start(self) -> Loop:
-        """Start a new controller without memory, as after a crash."""
+        """Start a new controller, which remembers nothing, as after a crash."""
         client = ComputeClient(endpoint="http://127.0.0.1:1")
         client._session = self.wire  # type: ignore[assignment]
         self.thread.shutdown(wait=True)
@@ -213,15 +213,15 @@ class World:
         return condition.reason if condition is not None else ""
 
     def is_ready(self) -> bool:
-        """Whether the group is ready."""
+        """Return whether the group is ready."""
         return self.reason() == "Ready"
 
     def is_gone(self) -> bool:
-        """Whether nothing of the group is left."""
+        """Return whether no object, machine or resource of the group exists."""
         return not any(self.state().values())
 
     def state(self) -> dict[str, list[str]]:
-        """Return the names of all objects and resources of the group."""
+        """Return the names of all objects, machines and resources of the group, by kind."""
         collections = {kind.plural: collection_path(kind.plural, root=API_ROOT) for kind in Kind}
         collections |= {"nodes": collection_path("nodes"), "secrets": _SECRETS}
         found = {
@@ -244,7 +244,7 @@ class World:
         ]
 
     def join(self) -> None:
-        """Make each running machine with a token a node; nodes of deleted machines stop reporting."""
+        """Register a node for each running machine with a valid token. Nodes of deleted machines stop reporting."""
         running = {}
         for machine in self.compute.world.machines():
             if machine.status == "RUNNING":
@@ -337,5 +337,5 @@ class World:
 
 
 def certificate() -> str:
-    """Return the certificate of an authority."""
+    """Return the certificate of a new certificate authority."""
     return Authority("kubernetes", now=FakeClock().now(), valid=timedelta(days=1)).certificate_pem.decode()

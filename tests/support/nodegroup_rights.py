@@ -1,12 +1,12 @@
-"""Methods of Compute Engine that the controller of node groups calls, which determine its permissions."""
+"""Methods of Compute Engine that the controller of node groups calls. Its permissions follow from them."""
 
 from __future__ import annotations
 
 from rehearsal.simulators.compute.api import PERMISSIONS
 
-#: Permission on service accounts; all others are on projects.
+#: The only permission that is granted on service accounts; all other permissions are granted on projects.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Methods that are called during the life of a group.
+#: Methods that are called from the creation of a group to its deletion.
 METHODS = frozenset(
     {
         "resourcePolicies.insert",

@@ -66,7 +66,7 @@ def provider_id(machine: str) -> str:
 
 
 def raw_machine_node(name: str, *, labels: Mapping[str, str] | None = None, **parts: Any) -> Json:
-    """Return a ready node of a machine, with the group's labels and its chips, cordoned by default."""
+    """Return the node of a machine with 4 chips, by default ready, cordoned and with the group's labels."""
     marks = {names.ACCELERATOR: "tpu7x", **LABELS} if labels is None else dict(labels)
     spec = {
         "providerID": provider_id(name),
@@ -82,7 +82,7 @@ def raw_machine_node(name: str, *, labels: Mapping[str, str] | None = None, **pa
 
 
 def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any) -> Json:
-    """Return a running pod."""
+    """Return a pod that runs on a node."""
     requests = {constants.TPU_RESOURCE: str(chips)} if chips else {"cpu": "1"}
     spec = {
         "nodeName": node,
@@ -94,13 +94,13 @@ def raw_pod_on(node: str, name: str = "train-0", *, chips: int = 4, **parts: Any
 
 
 def target(kind: Kind, name: str = GROUP, uid: str = "u1") -> Target:
-    """Return a resource as an argument of calls."""
+    """Return the target of calls for a resource of Compute Engine."""
     scopes = {Kind.WORKLOAD_POLICY: REGION, Kind.MANAGED_INSTANCE_GROUP: ZONE}
     return Target(uid=uid, namespace=NAMESPACE, kind=kind, scope=scopes.get(kind, EVERYWHERE), name=name)
 
 
 def a_proof(machines: Iterable[str] = ("m-0", "m-1"), **changes: Any) -> Proof:
-    """Return the proof that is required before the group is deleted with these machines."""
+    """Return the proof that is required before a managed instance group is deleted with `machines`."""
     values: Json = {
         "namespace": NAMESPACE,
         "name": MANAGER,

@@ -1,4 +1,4 @@
-"""Raw JSON of the kinds of tpu.google.com, as written by users and the API server, and strategies by their schema."""
+"""Raw JSON of the kinds of tpu.google.com, and strategies that draw values from their schemas."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ CLUSTER_UID = "9d2e7c66-0f0a-4b0e-8f0f-0a4c6c1b2d3e"
 IMAGE = "projects/ubuntu-os-accelerator-images/global/images/ubuntu-accel-2404-amd64-tpu-tpu7x"
 _COMPUTE = "https://www.googleapis.com/compute/v1/projects/research-project"
 
-#: Form of manifests for gke-labs/tpu-operator, with every field of its instanceConfig.
+#: instanceConfig with every field that gke-labs/tpu-operator has, in the form of its manifests.
 INSTANCE_CONFIG: Mapping[str, Any] = {
     "machineType": "tpu7x-standard-4t",
     "image": IMAGE,
@@ -32,7 +32,7 @@ INSTANCE_CONFIG: Mapping[str, Any] = {
     "networkTags": ["research", "tpu"],
     "serviceAccounts": [{"email": "default", "scopes": ["https://www.googleapis.com/auth/cloud-platform"]}],
 }
-#: Fields of specs without an effect, which are not read.
+#: Fields of specs that have no effect, because the controller does not read them.
 UNREAD = ("minNodeCount", "acceleratorConnectionMode", "bootDisk")
 #: One object of each kind, with every field of gke-labs/tpu-operator.
 SPECS: Mapping[Kind, Mapping[str, Any]] = {
@@ -78,7 +78,7 @@ def raw_object(kind: Kind, spec: object, *, name: str = "slice", **parts: Any) -
 
 
 def without(spec: Mapping[str, Any], *names: str, **changes: Any) -> Json:
-    """Return a spec without some fields and with changes to others."""
+    """Return a spec with `changes`, and without the fields `names`."""
     return {key: value for key, value in {**spec, **changes}.items() if key not in names}
 
 

@@ -1,6 +1,6 @@
 """Raw JSON of workloads, pods and nodes as the API server sends it, or as users create it.
 
-`metadata` adds or replaces fields. So does `spec`, except for pods and nodes; other keywords replace whole parts. An
+`metadata` adds or replaces fields. So does `spec`, except in pods and nodes; other keywords replace whole parts. An
 empty `namespace` or `uid` is left out, because the API server sets it.
 """
 
@@ -77,7 +77,7 @@ def raw_pod(
 ) -> Json:
     """Return a pod, by default the unschedulable leader of the first slice of a JobSet `train`."""
     marks = child_marks("train", "train-slice-0", namespace="default", uid="jobset-uid-1")
-    # The Job that controls the pod determines its group, not a label.
+    # The owner Job determines the group of the pod, so a wrong label has no effect.
     marks["labels"][constants.JOB_KEY] = "a" * 40
     shown = {"resourceVersion": "7", "creationTimestamp": CREATED, **marks, **(metadata or {})}
     raw = _object("v1", "Pod", name, namespace, uid or f"uid-of-{name}", shown)
@@ -134,7 +134,7 @@ def raw_plain_pod(
     metadata: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return an unschedulable pod of any controller, or of none."""
+    """Return an unschedulable pod without a workload, with the controller `owner` or none."""
     shown = {"labels": {}, "ownerReferences": [owner] if owner is not None else [], **(metadata or {})}
     spec = pod_spec(topology=topology, chips=chips, tolerations=[toleration()])
     return raw_pod(name, metadata=shown, **{"spec": spec, **parts})
@@ -196,7 +196,7 @@ def raw_job(
     spec: Mapping[str, Any] | None = None,
     **parts: Any,
 ) -> Json:
-    """Return an indexed Job with the annotation of served Jobs."""
+    """Return an indexed Job with the annotation that makes the provisioner serve it."""
     raw = _object(
         "batch/v1",
         "Job",
@@ -219,7 +219,7 @@ def raw_lws(
     pod: Mapping[str, Any] | None = None,
     metadata: Mapping[str, Any] | None = None,
 ) -> Json:
-    """Return a LeaderWorkerSet with exclusive placement, in which each group has a node pool."""
+    """Return a LeaderWorkerSet with exclusive placement of each group on a node pool."""
     exclusive = {"annotations": {constants.LWS_EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}}
     api_version = LEADER_WORKER_SET.root.removeprefix("/apis/")
     raw = _object(api_version, "LeaderWorkerSet", name, namespace, _uid(uid, name), {**exclusive, **(metadata or {})})

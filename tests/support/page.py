@@ -1,4 +1,4 @@
-"""The status page for tests: constructed documents, a server that shows them, and a real browser."""
+"""Parts of tests of the status page: constructed documents, a server that shows them, and a real browser."""
 
 from __future__ import annotations
 
@@ -180,7 +180,7 @@ def a_view(
 
 @dataclass(slots=True, kw_only=True)
 class HandMadeBoard(Board):
-    """A board with the document of a test. Its server is the real board's."""
+    """A board that shows a document which the test sets, on the server of real boards."""
 
     about: About = ABOUT
     shown: Document = field(
@@ -238,7 +238,7 @@ def _program(name: str) -> str | None:
 
 @contextmanager
 def a_browser() -> Iterator[webdriver.Chrome]:
-    """Start a browser without a window; without a browser, skip the test, or fail it in CI."""
+    """Start a browser without a window. If no browser is installed, skip the test, or fail it in CI."""
     missing = why_no_browser()
     if missing:
         (pytest.fail if os.environ.get("CI") == "true" else pytest.skip)(missing)
@@ -301,7 +301,7 @@ def rows_of(browser: webdriver.Chrome, selector: str = "#board .row:not(.workloa
 
 
 def a_large_view(slices: int = 500, hosts: int = 64) -> View:
-    """Return slices of some teams; a fifth of them wait, and a fifth are joining."""
+    """Return a view with many slices; a fifth of them wait, and a fifth are joining."""
     workloads, views, pools = [], [], []
     for number in range(slices):
         if number % 10 == 0:

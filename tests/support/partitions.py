@@ -1,4 +1,4 @@
-"""Controller of partitions in one thread: its real parts, a V-IPU server in memory, and a fake cluster."""
+"""Controller of partitions in one thread, with a V-IPU server in memory and a fake API server."""
 
 from __future__ import annotations
 
@@ -42,12 +42,12 @@ class FakeVipu:
         self.partitions: dict[str, Partition] = {}
         #: Method and partition of each call, in order.
         self.calls: list[tuple[str, str]] = []
-        #: Number of lists of partitions. If `answers` is not set, lists wait; with `failing`, lists fail.
+        #: Number of lists of partitions. Lists wait until `answers` is set, and fail if `failing` is set.
         self.reads = 0
         self.answers = threading.Event()
         self.answers.set()
         self.failing: FailureKind | None = None
-        #: Errors of the next calls of a method; raised after the effect if the flag is set.
+        #: Errors of the next calls by method; an error is raised after the effect of the call if its flag is set.
         self.faults: dict[str, list[tuple[Failure, bool]]] = {}
 
     def put(self, partition_id: str, state: PartitionState) -> None:
@@ -105,7 +105,7 @@ class Inline(Executor):
 
 
 class Controller:
-    """One controller process with rounds that tests start. Cluster and server may be used by several processes."""
+    """One controller process whose rounds tests start. Several processes can share a cluster and a server."""
 
     def __init__(
         self, kube: FakeKube | None = None, vipu: FakeVipu | None = None, clock: FakeClock | None = None
@@ -155,7 +155,7 @@ class Controller:
             self.clock.advance(seconds)
 
     def restarted(self) -> Controller:
-        """Return the next process, with the same cluster and server."""
+        """Return a new controller process with the same cluster, server and clock."""
         return Controller(self.kube, self.vipu, self.clock)
 
     # --- pods

@@ -1,4 +1,4 @@
-"""Environment of the REST API of partitions: an API server with tokens and rights, pods, a ledger, and servers."""
+"""Environment of the REST API of partitions: an API server with tokens and rights, pods, a ledger, V-IPU servers."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def jwt(mark: str = "") -> str:
 
 
 class ReviewingKube(FakeKube):
-    """API server that accepts the tokens it created, and grants the rights in `rights`."""
+    """API server that authenticates the tokens that it created, and grants the rights in `rights`."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -42,7 +42,7 @@ class ReviewingKube(FakeKube):
         #: Granted rights: user, verb, namespace.
         self.rights: set[tuple[str, str, str]] = set()
         self.reviews: list[str] = []
-        #: If not set, reviews wait.
+        #: Reviews wait until the event is set.
         self.answers = threading.Event()
         self.answers.set()
 
@@ -67,7 +67,7 @@ class ReviewingKube(FakeKube):
         return token
 
     def post(self, path: str, body: JsonObject, **options: Any) -> JsonObject:
-        """Process reviews; handle other requests as a fake API server."""
+        """Process reviews; pass other requests to the fake API server."""
         if path not in (TOKEN_REVIEWS, ACCESS_REVIEWS):
             return super().post(path, body, **options)
         self.reviews.append(path)
@@ -88,7 +88,7 @@ class ReviewingKube(FakeKube):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Response to a client."""
+    """Response of the REST API."""
 
     status: int
     headers: Message

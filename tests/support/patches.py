@@ -27,7 +27,7 @@ def apply_patch(raw: Any, patch: Iterable[Operation]) -> Any:
             parent.insert(key, value)
         else:
             if each.op == "replace":
-                # Raises KeyError if the field does not exist.
+                # This read raises KeyError if the field does not exist.
                 parent[key]
             parent[key] = value
     return found

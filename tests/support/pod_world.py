@@ -1,4 +1,4 @@
-"""Small world for decisions about pods of any controller, which share node pools."""
+"""Small world for decisions about pods that share node pools, such as pods of ReplicaSets."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.world import World
 
 
 def pod_of(name: str, owner: str = "web", *, kind: str = "ReplicaSet", **parts: Any) -> Pod:
-    """Return a pod of a controller, which is not scheduled yet."""
+    """Return an unscheduled pod of a controller."""
     version = "batch/v1" if kind == "Job" else "apps/v1"
     pod = parse_pod(raw_plain_pod(name, reference(kind, owner, version), **parts), jobs=False)
     assert pod is not None
@@ -43,7 +43,7 @@ class Cluster(World):
                 self.pods[uid] = replace(pod, node_name=free.pop(0), phase="Running", unschedulable_since=None)
 
     def settle(self, rounds: int = 8) -> None:
-        """Let creates end, bind pods, and delete pools."""
+        """Do rounds; after each, complete creates and deletes, and bind pods."""
         for _ in range(rounds):
             self.step()
             self.finish_creates()

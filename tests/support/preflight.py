@@ -1,4 +1,4 @@
-"""A subject that passes all checks, and a fake of Google Cloud's other APIs."""
+"""Subject that passes all checks, and a fake of the Google Cloud APIs other than GKE."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ ACCOUNT = "tpu-nodes@project-1.iam.gserviceaccount.com"
 ORIGINAL_LEASE = object_path(
     "leases", constants.ORIGINAL_LEASE_NAME, namespace=constants.DEFAULT_NAMESPACE, root=LEASES_ROOT
 )
-#: Policy that marks pods, and its binding.
+#: Paths of the admission policy that marks pods, and of its binding.
 PLACEMENT_OBJECTS = tuple(
     object_path(resource, PLACEMENT_POLICY, root=f"/apis/{ADMISSION_GROUP}/v1")
     for resource in ("mutatingadmissionpolicies", "mutatingadmissionpolicybindings")
@@ -37,13 +37,13 @@ NOW = datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
 
 @dataclass
 class FakeInspector:
-    """Other methods of a `GkeClient`, with permissions, reservations and failures that tests set."""
+    """Methods of a `GkeClient` for permissions and reservations, with results and failures that tests set."""
 
     on_project: set[str] = field(default_factory=lambda: {*PROJECT_PERMISSIONS})
     on_account: dict[str, set[str]] = field(default_factory=lambda: {ACCOUNT: {ACT_AS}})
     #: Status of reservations by project, zone and name.
     reservations: dict[tuple[str, str, str], str] = field(default_factory=dict)
-    #: End of all reservations; None if never.
+    #: End of all reservations; None if they do not end.
     ends_at: datetime | None = None
     #: Failures by method.
     failures: dict[str, FailureKind] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class FakeInspector:
 
 @dataclass
 class FakeGoogle:
-    """Client with the methods of the fake GKE and of the other APIs."""
+    """Client with the methods of the inspector and of the fake GKE."""
 
     gke: FakeGke
     inspector: FakeInspector

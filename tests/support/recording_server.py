@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import parse_qsl, urlsplit
 
-#: Special lines of a stream: wait until the test ends, or close the connection without the end of the body.
+#: Special lines of a stream: HANG waits until the server ends; DROP closes the connection before the end of the body.
 HANG = object()
 DROP = object()
 
@@ -39,7 +39,7 @@ class Recorded:
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """A response: `hang_up` closes the connection, `wait_for` delays the response, `lines` are a stream."""
+    """A response. `hang_up` closes the connection, `wait_for` delays the response, and `lines` replace `body`."""
 
     body: Any = b""
     status: int = 200

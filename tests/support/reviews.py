@@ -1,4 +1,4 @@
-"""Reviews without a webhook server, and their versions."""
+"""Calls of webhooks with reviews, without a server, and the versions of reviews."""
 
 from __future__ import annotations
 

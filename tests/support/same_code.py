@@ -17,7 +17,7 @@ _WITH_DOCSTRING = (ast.Module, ast.ClassDef, ast.FunctionDef, ast.AsyncFunctionD
 
 
 def code_of(source: str, *, renames: bool = False) -> str:
-    """Return the code of a module in a form that neither comments nor docstrings nor line breaks change.
+    """Return the code of a module in a form that is independent of comments, docstrings and line breaks.
 
     `renames` leaves out the names of tests.
     """

@@ -1,4 +1,4 @@
-"""Selectors, collections and merge patches, with the meaning that they have in an API server."""
+"""Implements selectors, collections and merge patches as in an API server."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from provisioner.kube.protocol import JsonObject
 
 
 def belongs(path: str, collection: str) -> bool:
-    """Whether an object's path lies in a collection, of one namespace or of all."""
+    """Return whether an object's path is in a collection of one namespace or of all."""
     root, _, resource = collection.rpartition("/")
     if path.rpartition("/")[0] == collection:
         return True
@@ -72,12 +72,12 @@ def _field(raw: Any, path: str) -> Any:
     return raw
 
 
-#: Lists in which a strategic merge patch changes single items by key.
+#: Lists of which a strategic merge patch changes single items, identified by their name.
 _LISTS_BY_NAME = ("webhooks",)
 
 
 def merged(target: Any, change: Any, *, strategic: bool = False) -> Any:
-    """Return a value changed by a JSON merge patch. Unchanged parts are shared; null removes a field."""
+    """Return the result of a JSON merge patch, which shares unchanged parts with `target`; null removes a field."""
     if not isinstance(change, dict):
         return change
     result = dict(target) if isinstance(target, dict) else {}

@@ -1,4 +1,4 @@
-"""Servers of small apps, and clients that send bytes, over real sockets."""
+"""Servers of small apps, and clients that send bytes to them over real sockets."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ async def hello(scope: Scope, receive: Receive, send: Send) -> None:
 
 @contextmanager
 def servers() -> Iterator[Serve]:
-    """Give a function that starts servers, which are stopped at the end of the block."""
+    """Yield a function that starts servers; they are stopped at the end of the block."""
     started: list[HttpServer] = []
 
     def start(*apps: ASGIApp, tls: ssl.SSLContext | None = None, **limits: float) -> HttpServer:

@@ -1,4 +1,4 @@
-"""Requests for pools, and clients of a simulator."""
+"""Bodies of requests for node pools, and a client of the simulators."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ POOLS_PATH = f"{CLUSTER_PATH}/nodePools"
 
 
 def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
-    """Return a v5e 4x4 slice of four hosts, as a client would send it."""
+    """Return the pool of a v5e 4x4 slice of four hosts, as a client would send it."""
     pool = {
         "name": name,
         "initialNodeCount": 4,
@@ -25,7 +25,7 @@ def slice_pool(name: str = "slice", **changes: Any) -> dict[str, Any]:
 
 
 def empty_pool(name: str = "slice", **config: Any) -> dict[str, Any]:
-    """Return a flex-start slice, which is created without nodes."""
+    """Return the pool of a flex-start slice, which is created without nodes."""
     return slice_pool(
         name,
         initialNodeCount=0,

@@ -1,4 +1,4 @@
-"""Invariants of the information that users get about one decision, for any state of the world."""
+"""Finds false statements in the view that users get of one decision, for any state of the world."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from provisioner.slices.planning.plan import DeleteReason, Plan
 from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.view.types import Host, PoolView, SliceView, State, View
 
-#: A waiting slice has one of these reasons, or gets one soon.
+#: Reasons of a waiting slice. It may have none for a short time.
 _WAITS = frozenset(
     {
         constants.CREATION_WAITING,
@@ -29,18 +29,18 @@ _WAITS = frozenset(
 #: States of a slice whose leader does not fit on the pool of its other pods.
 _WAITS_FOR_THE_NEXT = frozenset({State.WAITING, State.CREATING, State.JOINING, State.READY})
 _WAITS_FOR_A_NODE = frozenset({State.JOINING, State.READY})
-#: Maximum difference between two reads of a clock at the same time.
+#: Tolerance for two times that should be equal, but were computed in different ways.
 _ROUNDING = timedelta(microseconds=1)
 _ABOUT_TO_BE_SENT = "The create of its node pool is about to be sent."
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Bound:
-    """Positions of pods by the snapshot, determined without the decision."""
+    """Pools and pods that are bound to them, by the snapshot and independently of the decision."""
 
     #: Pools to which the unfinished pods of a slice are bound, including pods that are being deleted.
     pools: Mapping[str, set[str]]
-    #: Pools of the pods of a slice that are not being deleted.
+    #: Pools of the pods of a slice, without pods that are being deleted.
     staying: Mapping[str, set[str]]
     #: Number of unfinished pods on a pool that are within their grace period.
     pods: Mapping[str, int]

@@ -15,7 +15,7 @@ _POLL_SHARE = 0.1
 
 
 def wait_for(condition: Callable[[], Any], *, what: str = "the condition", seconds: float = 30) -> Any:
-    """Wait until the condition is true; return its value."""
+    """Wait until the condition returns a true value; return the value. Fails the test after `seconds`."""
     started = time.monotonic()
     while not (result := condition()):
         waited = time.monotonic() - started

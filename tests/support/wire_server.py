@@ -14,7 +14,7 @@ __all__ = ["DROP", "HANG", "Answer", "WireServer", "as_json", "running"]
 
 
 class WireServer:
-    """Responses are taken from the queue of "METHOD path" ("WATCH path" for watches); the last one is repeated."""
+    """Takes responses from the queue of "METHOD path" ("WATCH path" for watches), and repeats the last one."""
 
     def __init__(self) -> None:
         self._answers: dict[str, deque[Answer]] = defaultdict(deque)

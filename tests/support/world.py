@@ -1,4 +1,4 @@
-"""Small world for decisions: GKE and a scheduler without I/O, changed only by tests."""
+"""Small world for decisions, with GKE and a scheduler in memory. Only tests change it."""
 
 from __future__ import annotations
 
@@ -35,7 +35,7 @@ from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
 
-#: Interval of decisions that are compared with a decision without cached results.
+#: One in this number of decisions is compared with a decision without cached results.
 _COMPARED_EVERY = 6
 
 
@@ -64,10 +64,10 @@ class World:
         self.last_round: Round | None = None
         self.created: list[PoolName] = []
         self.deleted: list[PoolName] = []
-        #: Failure of a create or delete; None if GKE accepts it.
+        #: Functions that return the failure of a create or delete, or None if GKE accepts the call.
         self.refuse_create: Callable[[Create], Failure | None] = lambda _: None
         self.refuse_delete: Callable[[Delete], Failure | None] = lambda _: None
-        #: Returns the sort key of a leader's UID in the scheduler.
+        #: Sort key of pod UIDs in the scheduler of `live`; None for the order of UIDs.
         self.order: Callable[[str], Any] | None = None
         self.add(*workloads)
 
@@ -110,7 +110,7 @@ class World:
                 self.put_pool(replace(pool, status=PoolStatus.RUNNING), created_at=self.now)
 
     def bring_nodes(self, name: PoolName, *indices: int, **changes: Any) -> None:
-        """Add nodes to a pool that was created without nodes: the named ones, or all."""
+        """Add nodes to a pool that was created without nodes: those with `indices`, by default all."""
         pool = self.pools[name]
         for index in indices or range(pool.hosts):
             self.put(make_node(pool, index, created_at=self.now, **changes))
@@ -126,7 +126,7 @@ class World:
                 self.remove_pool(name)
 
     def schedule(self, *, order: Callable[[str], Any] | None = None) -> None:
-        """Bind each waiting leader and its followers to the first free ready pool that fits, in the order of names."""
+        """Bind each waiting leader and its followers to the first free pool, by name, that is ready and fits."""
         for uid in sorted(self.pods, key=order):
             leader = self.pods[uid]
             if leader.node_name or leader.finished or leader.completion_index != 0:
@@ -145,12 +145,12 @@ class World:
     def _free_pool(self, leader: Pod) -> list[Node]:
         busy = {self.nodes[pod.node_name].pool_name for pod in self.pods.values() if pod.node_name in self.nodes}
         for name in sorted(self.pools):
-            # A delete cordons its nodes first.
+            # GKE cordons the nodes of a pool before it deletes them, so no pod is bound to a STOPPING pool.
             if name in busy or self.pools[name].status is PoolStatus.STOPPING:
                 continue
             nodes = sorted((node for node in self.nodes.values() if node.pool_name == name), key=lambda node: node.name)
             labelled = any(constants.SLICE in node.labels for node in nodes)
-            # If admission marks pods, all others have an affinity that keeps them off labelled nodes.
+            # In a world of marked pods, a pod without a mark has an affinity that keeps it off labelled nodes.
             if self.marked and labelled and constants.SLICE not in leader.requirements.node_selector:
                 continue
             fits = 0 < self.pools[name].hosts <= len(nodes) and all(
@@ -171,7 +171,7 @@ class World:
         return self.workloads.get(Workloads.of(self.workloads).uid_of(pod) or WorkloadUid(""))
 
     def end_pods(self, workload: Workload, *groups: int) -> None:
-        """Remove all pods of a workload, or those of some of its groups."""
+        """Remove the pods of a workload, by default of all its groups."""
         names = {make_pod(workload, job=each).group_name for each in groups}
 
         def is_over(pod: Pod) -> bool:
@@ -208,7 +208,7 @@ class World:
         return frozenset(name for name, call in calls.items() if call.state is CallState.UNDER_WAY)
 
     def look(self, **changes: Any) -> Plan:
-        """Decide without sending calls, which remain in progress."""
+        """Decide, but do not send the calls of the plan, which remain in progress."""
         snapshot = self.snapshot(**changes)
         plan = decide(snapshot, self.memory, self.settings, self.rules, self.now, self.last_round)
         if len(self.plans) % _COMPARED_EVERY == 1:
@@ -298,7 +298,7 @@ class World:
         return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
 
     def _look_up(self, look_up: LookUp) -> LookUpAnswer:
-        """Answer by the current state; an operation ends when its pool is no longer being created."""
+        """Return the current state. An operation is done when its pool is neither being created nor being deleted."""
         pool = self.pools.get(look_up.name)
         if not look_up.operation:
             return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)
@@ -326,7 +326,7 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 
 
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
-    """Return the names of workloads whose owners are notified that they get no node pools."""
+    """Return the names of workloads that get a notice that they get no node pools."""
     snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
     round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
     return [notice.objects[0].name for notice in notices_of_workloads(round_)]

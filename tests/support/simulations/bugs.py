@@ -1,4 +1,4 @@
-"""Planted bugs: small mutations of the real code. If one is not found, the checks of a simulation are too weak."""
+"""Planted bugs: small mutations of the real code. If a simulation does not find one, its checks are too weak."""
 
 from __future__ import annotations
 
@@ -20,20 +20,20 @@ class Bug:
     at: At
     mutate: Callable[[Any], Any]
     also: tuple[At, Callable[[Any], Any]] | None = None
-    #: First seed of the search, near a seed that shows the bug.
+    #: First seed to run, so that a seed that shows the bug is found soon.
     search_from: int = 0
-    #: Kinds of faults that show the bug, if it would be rare among all kinds; empty for all kinds.
+    #: Only kinds of faults to inject, because the bug is rarely shown by all kinds together; empty for all kinds.
     storm: tuple[str, ...] = ()
 
 
 def always(value: Any) -> Callable[[Any], Any]:
-    """Return a mutation after which a function returns a constant."""
+    """Return a mutation that makes a function return a constant."""
     return lambda _original: lambda *_args, **_options: value
 
 
 @contextmanager
 def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
-    """Apply the bug of a name, none if the name is empty; yield the kinds of faults that show it."""
+    """Apply the bug with a name, none if the name is empty; yield the kinds of faults that show the bug."""
     bug = next((each for each in bugs if each.name == name), None)
     with ExitStack() as stack:
         for at, mutate in ((bug.at, bug.mutate), *filter(None, (bug.also,))) if bug is not None else ():
@@ -43,7 +43,7 @@ def planted(bugs: Sequence[Bug], name: str) -> Iterator[tuple[str, ...]]:
 
 @contextmanager
 def mutated(at: At, mutate: Callable[[Any], Any]) -> Iterator[None]:
-    """Replace an attribute of a module or class, and all references that were imported by name."""
+    """Replace an attribute of a module or class, in all modules that imported it by name as well."""
     owner, attribute = at
     original = vars(owner)[attribute]
     modules = [module for key, module in sys.modules.items() if key.startswith("provisioner.")]

@@ -1,4 +1,4 @@
-"""Command line of a simulation: many runs in one process per core, a single run, or the planted bugs."""
+"""Command line of a simulation: runs many seeds in parallel, replays one seed, or searches the planted bugs."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ class Simulation:
     def main(self) -> int:
         """Run the command; return 1 if an invariant is broken or a planted bug is not found."""
         if os.environ.get("PYTHONHASHSEED") != "0":
-            # Replays of a seed depend on the order of sets of strings.
+            # A seed has the same history only if sets of strings have the same order.
             os.environ["PYTHONHASHSEED"] = "0"
             os.execv(sys.executable, [sys.executable, "-m", self.module, *sys.argv[1:]])
         names = ("all", *(bug.name for bug in self.bugs))

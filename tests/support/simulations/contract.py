@@ -1,6 +1,6 @@
-"""Tests of each simulation, in separate processes.
+"""Tests that each simulation inherits. They run the simulation in separate processes.
 
-Otherwise, tracing coverage would take most of the time, and the order of sets would not be fixed.
+In the process of pytest, coverage would take most of the time, and the order of sets would not be fixed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ import pytest
 _ROOT = Path(__file__).parents[3]
 
 
-# These runs take all cores for minutes. Bugs often show as hours of virtual time without progress, which take long.
+# The runs take all cores for minutes, and longer if a bug causes hours of virtual time without progress.
 @pytest.mark.timeout(3000)
 class HistoriesContract:
     """Runs of many seeds keep all invariants and have the recorded histories."""
@@ -27,7 +27,7 @@ class HistoriesContract:
     seeds: ClassVar[int] = 100
 
     def test_no_seed_breaks_an_invariant_and_each_goes_as_recorded(self) -> None:
-        """Each run must reach the final state that the simulation's module describes. `make histories` records."""
+        """Each run must reach the final state of the simulation's module. `make histories` records histories."""
         done = self._run("tests.support.simulations.histories", self.name, "--seeds", str(self.seeds))
         assert done.returncode == 0, done.stdout[-20000:] + done.stderr[-5000:]
 
@@ -44,12 +44,12 @@ class HistoriesContract:
 
 
 class SimulationContract(HistoriesContract):
-    """In addition, each planted bug is found."""
+    """Adds the test that each planted bug is found."""
 
     #: Name of the module for `python -m`.
     module: ClassVar[str]
     bugs: ClassVar[int]
-    #: Maximum number of seeds in which each bug must be found.
+    #: Number of seeds among which each bug must be found.
     seeds_for_a_bug: ClassVar[int]
 
     def test_every_planted_bug_is_found(self) -> None:

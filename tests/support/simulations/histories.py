@@ -1,6 +1,6 @@
-"""Hashes of the histories of many seeds of each simulation, which show the runs that a change of the code affects.
+"""Compares or writes hashes of the histories of many seeds. They show the runs that a change of the code affects.
 
-If a seed has the recorded history in another process, its run depends only on its number and the code.
+If a seed has its recorded history in another process, its run depends only on the seed and the code.
 
 python -m tests.support.simulations.histories                # compare with tests/data/histories
 python -m tests.support.simulations.histories --write slices # write the hashes of one simulation
@@ -31,7 +31,7 @@ _MODULES = {
 def main() -> int:
     """Compare or write; return 1 if a history has changed, or an invariant is broken."""
     if os.environ.get("PYTHONHASHSEED") != "0":
-        # Replays of a seed depend on the order of sets of strings.
+        # A seed has the same history only if sets of strings have the same order.
         os.environ["PYTHONHASHSEED"] = "0"
         os.execv(sys.executable, [sys.executable, "-m", "tests.support.simulations.histories", *sys.argv[1:]])
     parser = argparse.ArgumentParser(prog="python -m tests.support.simulations.histories")
@@ -60,7 +60,7 @@ def main() -> int:
 
 
 def _play(module: str, seed: int) -> tuple[str, str]:
-    """Return the start of the hash of a seed's history, and the broken invariant."""
+    """Return 16 digits of the hash of a seed's history, and the broken invariant; empty if none."""
     outcome = importlib.import_module(module).run_seed(seed, recording=True)
     return hashlib.sha256("\n".join(map(str, outcome.history)).encode()).hexdigest()[:16], outcome.problem
 

@@ -1,4 +1,4 @@
-"""Plays one run: to its end, to a violation, or until its time limit."""
+"""Plays one run until it ends, violates an invariant, or reaches its limit of CPU time."""
 
 from __future__ import annotations
 

@@ -14,14 +14,14 @@ from typing import Any
 from rehearsal.simulators.http.world import BaseWorld
 
 EPOCH = datetime(2026, 1, 1, tzinfo=UTC)
-#: Maximum depth of nested waits; a deeper wait passes without events, because more nesting finds no further bugs.
+#: Maximum depth of nested waits. A deeper wait returns at once, because more nesting finds no further bugs.
 _DEEPEST = 6
 
 
 class Agenda:
-    """Virtual time: callbacks in the order of their times, or of their creation if the times are equal.
+    """Virtual time. Callbacks run in the order of their times; if the times are equal, in the order of their creation.
 
-    `wait` may be called in a callback. Callbacks that are due in the meantime then run nested, like other threads and
+    A callback may call `wait`, which runs the callbacks that become due, as other threads and machines act during a
     machines during a call. The time never decreases.
     """
 
@@ -56,12 +56,12 @@ class Agenda:
         self.now = max(self.now, end)
 
     def wall(self, skew_seconds: float = 0.0) -> datetime:
-        """Return the time of day, by a clock that may be wrong."""
+        """Return the time of a wall clock that is wrong by `skew_seconds`."""
         return EPOCH + timedelta(seconds=self.now + skew_seconds)
 
 
 def seconds_of(moment: datetime) -> float:
-    """Return the virtual time of a time of day."""
+    """Return the virtual time in seconds for a time of the wall clock."""
     return (moment - EPOCH).total_seconds()
 
 
@@ -70,9 +70,9 @@ class Violated(BaseException):
 
 
 class Stage:
-    """Environment of one run."""
+    """Random numbers, virtual time, faults and history of one run."""
 
-    #: Width of the column of the actor in the history.
+    #: Width of the column of the history that names the actor.
     who_width = 10
 
     def __init__(self, seed: int, *, recording: bool = False) -> None:
@@ -107,7 +107,7 @@ class Stage:
         def follow() -> None:
             if (due := world.timeline.next_due) is None:
                 return
-            # Virtual seconds are floats, and the cloud's are microseconds: round up, so that the event is due.
+            # The cloud rounds times to microseconds: add 10 of them, so that the event is due when `tick` runs.
             when = seconds_of(due) + 1e-5
             if when not in ticks:
                 ticks.add(when)
@@ -121,11 +121,11 @@ class Stage:
         world.timeline.on_added = follow
 
     def wall(self) -> datetime:
-        """Return the time of day."""
+        """Return the time of the correct wall clock."""
         return self.agenda.wall()
 
     def chance(self, probability: float) -> bool:
-        """Return a random Boolean."""
+        """Return True with a probability."""
         return self.rng.random() < probability
 
     def note(self, who: str, what: str, *values: object) -> None:
