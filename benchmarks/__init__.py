@@ -1,1 +1,1 @@
-"""Measurements on the real control plane with the simulated GKE: `make bench`. Nothing here is a test."""
+"""Measurements, most of them on the real control plane with a simulated GKE: `make bench`. They are no tests."""

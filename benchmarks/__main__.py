@@ -19,7 +19,7 @@ from benchmarks.world import World, now, pause, world
 _POOL_SECONDS = 20.0
 _JOBSETS = 24
 _CROWD = 300
-#: Number of users who create JobSets at the same time.
+#: Number of threads that create JobSets at the same time.
 _HANDS = 24
 _QUOTA = 5
 
@@ -104,7 +104,7 @@ def crowd() -> None:
 
 
 def _crowd(here: World, *, frozen: bool) -> None:
-    # Pools are ready only after all creates: the work for their nodes is not part of the measurement.
+    # No pool becomes ready during the measurement, which must not include the work for nodes.
     here.rehearsal.gke.set(create_seconds=3600.0)
     if frozen:
         here.provisioner.send(signal.SIGSTOP)
@@ -215,7 +215,7 @@ def _alone(here: World) -> float:
 
 
 def _create_at_once(here: World, run_times: dict[str, str]) -> datetime:
-    """Create JobSets in several threads, as their users would; a single thread would blur the start."""
+    """Create JobSets in several threads, because a single thread would take too long; return the time of the start."""
     started = now()
     with ThreadPoolExecutor(_HANDS) as hands:
         list(hands.map(lambda item: here.create(item[0], run_for=item[1]), run_times.items()))

@@ -1,6 +1,6 @@
-"""Durations of reviews of pods whose StatefulSet has to be read: for clients that do nothing else, and in use.
+"""Measures reviews of pods whose StatefulSet has to be read, for clients that only send reviews, and in use.
 
-Clients that do nothing else send a request as soon as they have the last response. So 16 requests are always in the
+Clients that only send reviews send the next as soon as they have a response. So 16 requests are always in the
 server, and the result is the duration of a queue of 16. In use, the client is an API server, which has other work for
 each pod.
 """
@@ -50,13 +50,13 @@ _ANSWER_SECONDS = 30.0
 
 
 def measure(say: Say) -> None:
-    """Send 1,000 reviews by 16 clients that do nothing else."""
+    """Send 1,000 reviews by 16 clients, each of which sends the next when it has a response."""
     requests = [_request(review(number)) for number in range(SETS * REPLICAS * 2)]
     asyncio.run(_measure(say, "webhook", requests, "environment"))
 
 
 def measure_ipus(say: Say) -> None:
-    """Send the same number of reviews of pods that request IPUs."""
+    """Send 1,000 reviews of pods that request IPUs by 16 clients."""
     requests = [_request(review(number, pod_with_ipus), "/mutate/partitions") for number in range(SETS * REPLICAS * 2)]
     variables = {"IPU_INJECTION": "compatible", "IPU_INIT_IMAGE": "registry.example/tpu-provisioner:1"}
     asyncio.run(_measure(say, "pods with IPUs", requests, "partitions", **variables))
@@ -69,7 +69,7 @@ async def _measure(say: Say, title: str, requests: list[bytes], hook: str, **var
         kubeconfig = Path(name) / "kubeconfig"
         write_kubeconfig(kubeconfig, api.sockets[0].getsockname()[1])
         with webhook_server(Path(name), kubeconfig, hook=hook, **variables) as server:
-            # API servers also keep their connections.
+            # The clients keep their connections for all requests, as API servers do.
             clients = await _connect(server)
             await _ask(clients, requests, _WARM_UP)
             before = server.values()
@@ -126,7 +126,7 @@ def _request(body: bytes, path: str = "/mutate") -> bytes:
 
 
 class _Client(asyncio.Protocol):
-    """A cheap client, because it shares the cores with the server."""
+    """Client that uses little CPU time, because it shares the cores with the server."""
 
     transport: asyncio.Transport
 
@@ -154,7 +154,7 @@ class _Client(asyncio.Protocol):
 
 
 class _Api(asyncio.Protocol):
-    """Simulates the API server: every StatefulSet exists."""
+    """Simulates an API server on which every StatefulSet exists."""
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast(asyncio.Transport, transport)
@@ -185,7 +185,7 @@ def measure_in_use(say: Say) -> None:
         with webhook_server(Path(name), rehearsal.cluster.kubeconfig) as server:
             _register(rehearsal, server)
             uids = {f"set-{number}": _create_set(api, f"set-{number}") for number in range(SETS)}
-            # A dry run includes all of admission. Stored pods would make the scheduler use the cores.
+            # A dry run includes all of admission, and creates no pods for which the scheduler would use the cores.
             path = f"{collection_path('pods', namespace=NAMESPACE)}?dryRun=All"
 
             def create(number: int) -> float:
@@ -240,7 +240,7 @@ def _register(rehearsal: Rehearsal, server: Server) -> None:
 
 
 def _create_set(api: KubeApi, name: str) -> str:
-    """Create a StatefulSet whose controller waits for its first pod without end; return its UID."""
+    """Create a StatefulSet whose first pod never becomes ready, so that no other is created; return its UID."""
     template = pod(0)
     labels = {"app": name}
     raw = {
@@ -273,7 +273,7 @@ def _await_registration(create: Callable[[int], Any]) -> None:
 
 
 def _counted(api: KubeApi) -> dict[str, float]:
-    """Return the StatefulSets read by the API server, the seconds of these reads, and of waiting for reviews."""
+    """Return the API server's number of reads of StatefulSets, their seconds, and the seconds of waits for reviews."""
     found = {"reads": 0.0, "read seconds": 0.0, "waits": 0.0}
     requests = "apiserver_request_duration_seconds"
     for sample in samples_of(_exposition(api)):

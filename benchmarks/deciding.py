@@ -1,4 +1,4 @@
-"""Duration of one decision in worlds that are larger than the local control plane can run."""
+"""Measures a decision in worlds that are too large for the local control plane."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def measure(say: Callable[..., None]) -> None:
     for slices in (100, 1000, 4000):
         pending = _burst(slices)
         running = _running(pending)
-        # All slices of a burst get creates; for running slices, the decision has a memory and the last one's results.
+        # The slices of a burst are new. Running slices are decided on with the memory of an earlier decision.
         remembered = decide(running, Memory(), _SETTINGS, GKE_RULES, _NOW).memory
         for what, snapshot, memory in (
             ("that all want a pool", pending, Memory()),
@@ -42,7 +42,7 @@ def measure(say: Callable[..., None]) -> None:
 
 
 def _median(snapshot: Snapshot, memory: Memory, last: Round | None = None) -> float:
-    """Return the median time of a decision, with or without the results of the last one."""
+    """Return the median time in milliseconds of a decision, with the results of the last decision or without."""
     seconds = []
     for _ in range(_RUNS):
         started = time.perf_counter()
@@ -80,7 +80,7 @@ def _burst(slices: int) -> Snapshot:
 
 def _running(burst: Snapshot) -> Snapshot:
     pools, nodes, pods = [], [], []
-    # Enough threads for all creates of the burst.
+    # The concurrency allows all creates of the burst in one decision.
     settings = replace(_SETTINGS, concurrency=len(burst.pods))
     by_key = {
         create.slice_id.group_key: create for create in decide(burst, Memory(), settings, GKE_RULES, _NOW).creates

@@ -1,4 +1,4 @@
-"""Cost of the proof before a delete, in calls to the API server and in time, for one pool of many hosts."""
+"""Measures the proof before the delete of a pool with many hosts: calls to the API server, and time."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ _RUNS = {256: 5, 2048: 1}
 _TARGET_HOSTS = 256
 #: Number of DaemonSet pods on each node of GKE, and of images in its status.
 _DAEMONS, _IMAGES = 8, 50
-#: Number of other pods in the cluster, and of these on each of their nodes.
+#: Number of pods on nodes of no pool, in total and for each of these nodes.
 _STRANGERS, _STRANGERS_PER_NODE = 2000, 100
 _NAMESPACE = "default"
 _WRITERS = 16
-#: Programs that change nodes and pods all the time; those of a real cluster run on other machines.
+#: Programs that are stopped, because they would use the cores of this machine for changes of nodes and pods.
 _AROUND = ("kube-controller-manager", "kube-scheduler", "kwok", "jobset")
 
 
@@ -88,7 +88,7 @@ def _measure_pool(
 
 @contextmanager
 def _counted(api: KubeApi) -> Iterator[Counter[str]]:
-    """Count the requests that are sent, by verb and kind."""
+    """Count the requests that the client sends, by verb and resource."""
     counts: Counter[str] = Counter()
     lock = threading.Lock()
     send = api._send  # noqa: SLF001 - below it nothing repeats a request

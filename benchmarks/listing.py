@@ -18,7 +18,7 @@ from provisioner.slices.suppliers.gke.client import GkeClient
 _STARTS = 7
 _LISTS = 20
 _POOLS = (200, 1000)
-#: Other modules of the controller are imported first, because they share some imports with the client.
+#: Program that measures the client's imports; the controller's other modules, which share some, are imported first.
 _IMPORTS = """
 import time
 import provisioner.kube, provisioner.slices.loop, provisioner.runtime.logs, provisioner.runtime.status
@@ -49,7 +49,7 @@ def _start() -> tuple[float, ...]:
 
 
 def _list_milliseconds(count: int) -> float:
-    """Return the time that the calling thread spends on one list."""
+    """Return the CPU time in milliseconds that the calling thread needs for one list."""
     body = json.dumps({"nodePools": [_pool(index) for index in range(count)]}).encode()
 
     class Handler(BaseHTTPRequestHandler):

@@ -1,4 +1,4 @@
-"""200 node groups of 16 machines at the same time: time until all are ready, calls to Compute Engine, memory.
+"""Measures 200 node groups of 16 machines that are created at the same time: durations, calls and memory.
 
 Ready times and calls are those of the simulation, in virtual time; tests/nodegroups/simulation/many.py has the
 durations of machines in it. Memory is that of a process with all modules of a controller, and with the data that the
@@ -68,7 +68,7 @@ print(found, imported, held, now_held, most, seconds * 1000)
 
 
 def measure(say: Callable[..., None]) -> None:
-    """Play one group and 200, then measure the memory for the controller's data of the 200."""
+    """Simulate one group and 200 groups, and measure the memory for the data of the 200 groups."""
     with tempfile.TemporaryDirectory() as folder:
         kept = Path(folder) / "kept"
         alone, many = _play("1"), _play(str(_GROUPS), str(kept))

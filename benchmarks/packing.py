@@ -1,4 +1,4 @@
-"""Share of IPUs in use with the real planning, compared with planners that know more, or that keep no order.
+"""Measures the share of IPUs in use with the real planning, and with planners that know more or keep no order.
 
 Partitions are created and removed without delay, so that only the choice of pods counts. They are placed as on the
 simulated server: contiguous, aligned to their size, at the lowest position. All pods exist from the start, oldest
@@ -37,7 +37,7 @@ class Job:
 
     ipus: int
     runs_seconds: float
-    #: Run time that a scheduler assumes; infinite if it knows none.
+    #: Run time in seconds that planners may assume; infinite if the pod has no deadline.
     deadline_seconds: float = inf
 
 
@@ -53,7 +53,7 @@ class Load:
     slack: float = inf
 
     def jobs(self, count: int) -> list[Job]:
-        """Return the pods, which are the same at each call."""
+        """Return random pods, which are the same in each call."""
         rng, found = random.Random(17), []
         for _ in range(count):
             seconds = rng.uniform(_SHORTEST_SECONDS, _LONGEST_SECONDS)
@@ -88,7 +88,7 @@ def measure(say: Callable[..., None]) -> None:
 
 @dataclass(frozen=True, slots=True)
 class _Space:
-    """All IPUs by number, and the times at which they are taken."""
+    """All IPUs, and the periods in which they are taken."""
 
     allocations: Sequence[int]
     #: Periods in seconds, from start to end, by IPU.
@@ -107,7 +107,7 @@ class _Space:
         return found
 
     def earliest(self, ipus: int, seconds: float) -> tuple[float, int]:
-        """Return the earliest time at which a position is free for this many seconds, and the lowest such position."""
+        """Return the earliest time at which a position is free for `seconds`, and the lowest such position."""
         found = (inf, 0)
         for place in self.places(ipus):
             start = self._earliest_at(place, ipus, seconds)
@@ -136,7 +136,7 @@ class _Space:
         return bisect_right(list(accumulate(self.allocations)), place)
 
     def take(self, place: int, ipus: int, start: float, seconds: float) -> None:
-        """Take IPUs from a time on, for this many seconds."""
+        """Take IPUs for `seconds` from the time `start`."""
         for ipu in self.taken[place : place + ipus]:
             ipu.append((start, start + seconds))
 
@@ -149,7 +149,7 @@ def ours(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
 def foreknown(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
     """Return the share if all run times and positions are known in advance, and younger pods delay no older one.
 
-    Each pod, oldest first, has the earliest start that older ones leave it.
+    Each pod, oldest first, starts as early as the older pods allow.
     """
     space = _Space(allocations)
     starts = []
@@ -172,7 +172,7 @@ def seeing(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
 
 
 def unordered(jobs: Sequence[Job], allocations: Sequence[int]) -> float:
-    """Return the share if every pod that fits starts: large pods wait as long as there are small ones."""
+    """Return the share if every pod that fits starts at once, so that large pods wait while small pods exist."""
     return _play(jobs, _Seeing(allocations, ordered=False))
 
 
@@ -252,7 +252,7 @@ class _Planning:
 
     jobs: Sequence[Job]
     allocations: Sequence[int]
-    #: Size that was rejected, and pods that ran in the allocation then, by allocation.
+    #: Size of the last rejected create, and the pods that ran at that time, by allocation.
     refused: dict[int, tuple[float, frozenset[int]]] = field(default_factory=dict)
     _candidates: list[Candidate] = field(init=False)
 
@@ -289,7 +289,7 @@ class _Planning:
                 job = waiting[number]
                 place = space.lowest(at, job.ipus)
                 if place is None:
-                    # Further placements of this decision are decided again.
+                    # All further placements are decided again, because the planning must know the rejection.
                     self.refused[at] = (job.ipus, frozenset(here[at]))
                     break
                 space.take(place, job.ipus, 0.0, inf)

@@ -1,4 +1,4 @@
-"""Use of V-IPU servers by partitions, in virtual time, and the duration of a decision about partitions."""
+"""Measures the use of V-IPU servers in virtual time, and the duration of a decision about partitions."""
 
 from __future__ import annotations
 
@@ -91,7 +91,7 @@ def measure(say: Callable[..., None]) -> None:
 
 
 def _decide_milliseconds(waiting: int) -> float:
-    """Return the median time of a decision while nearly all IPUs are taken and all pods wait."""
+    """Return the median time in milliseconds of a decision while nearly all IPUs are taken."""
     run = _Run(_MIXES[1], pods=waiting)
     run.advance(600.0)
     seconds = []
@@ -153,7 +153,7 @@ class _Run:
 
     @property
     def seconds(self) -> float:
-        """Duration of the run."""
+        """Duration of the run in virtual seconds."""
         return (self.now - _BEGIN).total_seconds()
 
     def run(self) -> None:
@@ -171,12 +171,12 @@ class _Run:
         self.share_taken, self.share_used = taken / counted / _IPUS, used / counted / _IPUS
 
     def advance(self, seconds: float) -> None:
-        """Run for this many seconds."""
+        """Run until `seconds` after the beginning."""
         while self._heap and self._heap[0][0] <= _BEGIN + timedelta(seconds=seconds):
             self._step()
 
     def snapshot(self) -> Snapshot:
-        """Return the snapshot for a decision."""
+        """Return the snapshot that the controller would decide on."""
         return Snapshot(
             cluster_uid="cluster",
             pods=tuple(self.waiting.values()),

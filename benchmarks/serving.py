@@ -1,4 +1,4 @@
-"""Cost of serving metrics and probes: imports, memory, and a scrape."""
+"""Measures the serving of metrics and probes: imports, memory, and scrapes."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from provisioner.slices.metrics import Metrics
 _STARTS = 7
 _SCRAPES = 200
 _SLICES = 1000
-#: Program that measures the imports for serving; the other imports of a start precede them.
+#: Program that measures the imports for serving, after the other imports of a start.
 _IMPORTS = """
 import sys, time
 def memory():
@@ -77,7 +77,7 @@ def _start() -> tuple[float, float]:
 
 
 def _metrics() -> Metrics:
-    """Return metrics like those after a thousand slices have started, run and ended."""
+    """Return metrics as if 1,000 slices had been served."""
     metrics = Metrics(version="benchmark")
     for method in ("get", "list", "create", "delete", "operation"):
         for kind in (None, "quota", "stockout", "unknown"):

@@ -25,7 +25,7 @@ AT_ONCE = 16
 SETS = 25
 REPLICAS = 8
 NAMESPACE = "ml"
-#: Name in the certificate.
+#: DNS name in the certificate of the server.
 HOST = "tpu-provisioner-webhook.tpu-provisioner-system.svc"
 _START_SECONDS = 30
 
@@ -52,7 +52,7 @@ class Values:
         )
 
     def within_which(self, share: float) -> float:
-        """Return the lowest bound of the histogram below which this share of the reviews was answered."""
+        """Return the lowest bound in seconds of the histogram within which a share of the reviews was answered."""
         return min(limit for limit, count in self.within.items() if count >= share * self.reviews)
 
 
@@ -118,7 +118,7 @@ def webhook_server(folder: Path, kubeconfig: Path, *, hook: str = "environment",
 
 
 def pod(number: int, owner_uids: dict[str, str] | None = None) -> dict[str, Any]:
-    """Return a pod of one of the StatefulSets, as their controller creates it."""
+    """Return a pod as the controller of one of the StatefulSets creates it."""
     owner = f"set-{number % SETS}"
     uid = (owner_uids or {}).get(owner, f"u-{owner}")
     amount = {"google.com/tpu": "4"}
@@ -126,7 +126,7 @@ def pod(number: int, owner_uids: dict[str, str] | None = None) -> dict[str, Any]
         "apiVersion": "v1",
         "kind": "Pod",
         "metadata": {
-            # Pod 0 of each set may exist already.
+            # The index is not 0, because the controller may have created pod 0 of the set already.
             "name": f"{owner}-{1 + number % (REPLICAS - 1)}",
             "namespace": NAMESPACE,
             "labels": {"tpu-provisioner.cloud.google.com/inject": "enabled"},

@@ -1,4 +1,4 @@
-"""Base of all measurements: a rehearsal, JobSets of one slice, and waiting for conditions."""
+"""Base of measurements on a real control plane: a rehearsal, JobSets of one slice, and waits for conditions."""
 
 from __future__ import annotations
 
@@ -79,12 +79,12 @@ class World:
         ]
 
     def await_running(self, jobsets: int, timeout_seconds: float) -> datetime:
-        """Wait until all pods of this many JobSets run."""
+        """Wait until all pods of `jobsets` JobSets run; return the time."""
         self.wait(lambda: self.running_pods() >= jobsets * _HOSTS, "all pods run", timeout_seconds)
         return now()
 
     def await_completed(self, timeout_seconds: float) -> datetime:
-        """Wait until all JobSets have completed."""
+        """Wait until all JobSets have completed; return the time."""
         self.wait(
             lambda: all(each.get("status", {}).get("terminalState") == "Completed" for each in self.jobsets()),
             "all JobSets complete",

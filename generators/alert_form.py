@@ -1,4 +1,4 @@
-"""The form of an alert: a rule for the Prometheus operator, and a policy of Cloud Monitoring."""
+"""Defines alerts, and converts them to rules of the Prometheus operator and policies of Cloud Monitoring."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from provisioner.slices.metrics import PREFIX
 
 GROUP = "tpu-provisioner"
 RUNBOOKS = Path("docs") / "runbooks"
-#: Labels of an installation, because one Prometheus or one project may have several installations.
+#: Labels that identify an installation: one Prometheus or one project may have several installations.
 EACH = "cluster, namespace"
 CRITICAL, WARNING = "critical", "warning"
-#: Page of the runbooks of each product, by the first word of the alerts' slugs; that of node pools for all others.
+#: Page of runbooks by the first word of an alert's slug. All other alerts are on the page of node pools.
 _PAGES = {"nodegroups": "node-groups", "partitions": "partitions", "webhook": "webhook"}
 #: Alerts whose runbook is the same for the controllers of all products.
 _SHARED = frozenset({"absent", "no-leader", "loop-stalled", "watch-stale", "decision-faults"})
@@ -24,7 +24,7 @@ class Rule:
     """An alert."""
 
     name: str
-    #: Name of its policy's file. Without the product, the heading of its runbook.
+    #: Name of the file of the policy. Without the product, it is also the anchor of the runbook.
     slug: str
     query: str
     #: Minutes for which the query has to hold.
@@ -98,11 +98,11 @@ def _filled(text: str, variable: str, labels: tuple[str, ...]) -> str:
 
 
 def metric(name: str, *labels: str, function: str = "max", prefix: str = PREFIX, **matchers: str) -> str:
-    """Return a query for a metric by installation and labels."""
+    """Return a query that aggregates a metric by installation and labels."""
     chosen = ",".join(f'{label}="{value}"' for label, value in matchers.items())
     return f"{function} by ({', '.join((EACH, *labels))}) ({prefix}{name}{f'{{{chosen}}}' if chosen else ''})"
 
 
 def gone(prefix: str) -> str:
-    """Return a query for processes that are absent but ran within the last day; longer absence is intended."""
+    """Return a query for processes that ran within the last day, but not now; a longer absence is intended."""
     return f"count by ({EACH}) (last_over_time({prefix}build_info[1d])) unless count by ({EACH}) ({prefix}build_info)"

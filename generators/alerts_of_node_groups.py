@@ -9,7 +9,7 @@ from provisioner.nodegroups.metrics import PREFIX
 
 
 def _groups_by(*reasons: Reason) -> str:
-    """Return a query for the number of node groups with one of some reasons."""
+    """Return a query for the number of node groups whose condition Ready has one of `reasons`."""
     chosen = "|".join(reasons)
     return f'max by ({EACH}, reason) ({PREFIX}groups{{reason=~"{chosen}"}}) > 0'
 

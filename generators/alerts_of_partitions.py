@@ -52,7 +52,7 @@ RULES = (
     Rule(
         name="IPUPartitionsLedgerUnknown",
         slug="partitions-ledger-unknown",
-        # A replica that does not lead need not know the ledger.
+        # Only the leader counts, because other replicas need not know the ledger.
         query=f"{metric('ledger_known', prefix=PREFIX)} < 1 and {metric('leader', prefix=PREFIX)} > 0",
         minutes=10,
         severity=CRITICAL,

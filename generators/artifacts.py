@@ -28,7 +28,7 @@ from generators.release import ReleaseError, read_image
 
 _REPOSITORY = Path(__file__).parents[1]
 _PLUGIN = "tpu"
-#: The plugin is a script and a wheel, because Python has no single-file programs for all platforms.
+#: Script of the plugin, which runs a wheel: Python has no single-file programs for all platforms.
 _SCRIPT = """#!/bin/sh
 # Runs the commands of tpu-provisioner from the wheel next to this script: with uv, otherwise in a virtual environment.
 set -eu
@@ -110,7 +110,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_plugin(image: str, repository: str, wheel: Path, folder: Path) -> None:
-    """Write the archive of the plugin, and krew's manifest with its checksum; equal inputs give equal bytes."""
+    """Write the archive of the plugin, and krew's manifest with the checksum. Equal inputs give equal bytes."""
     tag = read_image(image)["tag"]
     archive = folder / f"kubectl-{_PLUGIN}_{tag}.tar.gz"
     script = _SCRIPT.replace("WHEEL", wheel.name).replace("TAG", tag)
@@ -120,7 +120,7 @@ def make_plugin(image: str, repository: str, wheel: Path, folder: Path) -> None:
         "LICENSE": ((_REPOSITORY / "LICENSE").read_bytes(), 0o644),
     }
     packed = io.BytesIO()
-    # Without times of files and of the compression.
+    # The archive has no times of files and of the compression, so that equal inputs give equal bytes.
     with tarfile.open(fileobj=packed, mode="w") as tar:
         for name, (content, mode) in files.items():
             entry = tarfile.TarInfo(name)
@@ -141,7 +141,7 @@ class Statement(NamedTuple):
     """A vulnerability that a scan of the image reported, and that does not affect the image."""
 
     vulnerability: str
-    #: Debian package of the image.
+    #: Debian package in the image.
     package: str
     #: Value of OpenVEX's `justification`.
     justification: str
@@ -159,7 +159,7 @@ def read_statements(file: Path) -> list[Statement]:
 
 
 def vex(image: str, timestamp: str, statements: Sequence[Statement]) -> str | None:
-    """Return an OpenVEX 0.2 document about the image, None without statements: its schema requires at least one."""
+    """Return an OpenVEX 0.2 document about the image; None without statements, because its schema requires one."""
     if not statements:
         return None
     found = read_image(image)

@@ -1,6 +1,6 @@
-"""Generates the files of the charts that depend on the code, dashboards, alerts, and rights to workloads.
+"""Generates the files of the charts that depend on the code, such as schemas, dashboards, alerts and rights.
 
-`generators/release.py` adds to a released chart its image and its repository.
+`generators/release.py` adds the image and the repository to a released chart.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ CHART = Path(__file__).parents[1] / "deploy" / "charts" / "tpu-provisioner"
 _PARTITIONS_CHART = CHART.parent / "ipu-partitions"
 #: Settings that the Deployment takes from the pod itself.
 OF_THE_POD = frozenset({"POD_NAMESPACE", "POD_NAME"})
-#: Settings that the chart sets: names of its objects, which are fixed, and the value placement.namespaces.
+#: Settings that the chart sets itself: names of its objects, and the value placement.namespaces.
 OF_THE_CHART = frozenset({"WEBHOOK_SERVICE", "WEBHOOK_CONFIGURATION", "PLACEMENT_NAMESPACES"})
-#: Settings for which the other chart has separate values.
+#: Settings for which the chart of partitions has separate values.
 _OF_VALUES = frozenset({"VIPU_SERVERS", "VIPU_CREDENTIALS"})
-#: Values of gke-tpu-env-injector's chart.
+#: Description and names of values that only gke-tpu-env-injector's chart has.
 _OLD = {"description": "Of gke-tpu-env-injector's chart; see docs/webhook.md."}
 _OF_ENV_INJECTOR = (
     *("replicaCount", "additionalArguments", "cert-manager", "nameOverride", "fullnameOverride", "podSecurityContext"),
@@ -87,7 +87,7 @@ def _chart(name: str, description: str, *, keywords: list[str]) -> str:
         "version": provisioner.__version__,
         # Tag of the image, which equals the tag of the release.
         "appVersion": f"v{provisioner.__version__}",
-        # ValidatingAdmissionPolicy and scheduling gates are generally available from this version on.
+        # This is the first version in which ValidatingAdmissionPolicy and scheduling gates are generally available.
         "kubeVersion": ">=1.30.0-0",
         "keywords": keywords,
         "annotations": {
@@ -139,7 +139,7 @@ def _schema() -> dict[str, Any]:
                     "description": "iam.gke.io/gcp-service-account, if IAM grants the roles to a Google service "
                     "account.",
                 },
-                # In gke-tpu-env-injector's chart.
+                # These are values of gke-tpu-env-injector's chart.
                 create=_FLAG,
                 name=_TEXT,
             ),
@@ -242,7 +242,7 @@ def _schema() -> dict[str, Any]:
             ),
             "webhook": _webhook(),
             "nodegroups": _nodegroups(),
-            # The templates accept these with webhook.only; otherwise their errors name the replacement.
+            # With webhook.only, templates accept these values; otherwise, they fail and name the replacement.
             **{name: dict(_OLD) for name in _OF_ENV_INJECTOR},
         },
     }
@@ -325,7 +325,7 @@ def _nodegroups() -> dict[str, Any]:
 
 
 def _partitions_schema() -> dict[str, Any]:
-    """Return the schema of the other chart's values, whose names are those of Graphcore's plugin."""
+    """Return the schema of the values of the chart of partitions, which has the names of Graphcore's plugin."""
     port: dict[str, Any] = {"type": ["integer", "string"], "pattern": "^[0-9]{1,5}$", "minimum": 1, "maximum": 65535}
     count: dict[str, Any] = {"type": "integer", "minimum": 0}
     settings = [
@@ -351,7 +351,7 @@ def _partitions_schema() -> dict[str, Any]:
             podAnnotations=_MAP,
             **dict.fromkeys(("podSecurityPolicyContext", "securityContext", "resources"), _FREE),
             service=_closed(type=_TEXT, port=port),
-            # If it is enabled, the template fails with the reason.
+            # Any value is valid here, because the template fails with the reason if autoscaling is enabled.
             autoscaling=_FREE,
             admissionWebhooks=_closed(
                 scope=_TEXT,
@@ -384,7 +384,7 @@ def _closed(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
 
 
-#: Endings of values that several parts of the chart have; the table omits them, and the text below it describes them.
+#: Endings of values that several parts of the chart have. The text below the table describes them.
 _COMMON = (".resources", ".nodeSelector", ".tolerations", ".affinity", "Monitor.labels", ".interval")
 
 

@@ -1,4 +1,4 @@
-"""JSON schemas of the chart's `settings`, each generated from the form of its option.
+"""Generates JSON schemas of the chart's `settings` from the forms of the options.
 
 The controller accepts all values that the schema accepts, with two exceptions that no regular expression can check:
 repeated names in a list, and combinations of settings. The schema is stricter in rare forms: a duration has each unit
@@ -24,7 +24,7 @@ _TRUTH = ("true", "false", "1", "0", "t", "f", "T", "F", "TRUE", "FALSE", "True"
 
 
 def property_of(option: Option) -> Property:
-    """Return the schema of an option's value. Raises LookupError if its form is unknown here."""
+    """Return the schema of an option's value. Raises LookupError if this module does not know the option's form."""
     made: Property = {"description": option.description}
     if option.default:
         made["default"] = option.default
@@ -35,7 +35,7 @@ def _form(option: Option) -> Property:
     known = _FORMS.get(option.read)
     if known is not None:
         return known
-    # Function of settings/forms.py that created the reader, and its arguments: a pattern, bounds or choices.
+    # The reader was created by a function of settings/forms.py, with a pattern, bounds or choices as arguments.
     maker = option.read.__qualname__.partition(".")[0]
     made_with = inspect.getclosurevars(option.read).nonlocals if inspect.isfunction(option.read) else {}
     match maker:
@@ -43,8 +43,8 @@ def _form(option: Option) -> Property:
             least, most = made_with["least"], made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(least, most)}?$", "minimum": least, "maximum": most}
         case forms.number_up_to.__name__:
-            # The controller takes larger numbers as the maximum, with a warning; a new installation has to state the
-            # real value.
+            # The controller replaces larger numbers by the maximum, with a warning. The schema rejects them, so that a
+            # new installation states the real value.
             most = made_with["most"]
             return {"type": _TEXT_OR_NUMBER, "pattern": f"^{whole(1, most)}?$", "minimum": 1, "maximum": most}
         case forms.power_of_two.__name__:
@@ -65,7 +65,7 @@ def _form(option: Option) -> Property:
         case node_forms.named.__name__:
             return _ANY
         case forms.amounts.__name__:
-            # The check allows more labels than the pattern.
+            # Labels of accelerators are matched by _ACCELERATOR, because their check accepts more than the pattern.
             name = _ACCELERATOR if made_with["check"] is forms.check_accelerator else _item(made_with)
             return _text(_list(rf"(?:{name}|\*)\s*=\s*{whole(0, forms.MOST)}"))
     raise LookupError(
@@ -87,7 +87,7 @@ def _text(body: str) -> Property:
 
 
 def _at_most(count: int, property_: Property) -> Property:
-    """Limit the number of items of a comma list; like the controller, count empty items."""
+    """Limit the number of items of a list with commas. Empty items count, as in the controller."""
     return property_ | {"allOf": [{"pattern": f"^[^,]*(?:,[^,]*){{0,{count - 1}}}$"}]}
 
 
@@ -96,7 +96,7 @@ def whole(least: int, most: int) -> str:
     parts = []
     start = least
     while start <= most:
-        # Size of the longest range from `start` in which all last digits occur after the same first digits.
+        # Number of last digits that can have any value in the longest such range of numbers from `start`.
         zeros = 0
         while start % 10 ** (zeros + 1) == 0 and start > 0 and start + 10 ** (zeros + 1) - 1 <= most:
             zeros += 1
@@ -109,7 +109,7 @@ def whole(least: int, most: int) -> str:
     return f"(?:{'|'.join(parts)})"
 
 
-#: Durations with each unit at most once, largest first, below Go's longest duration of 292 years.
+#: Patterns of durations with each unit at most once, largest unit first, and below Go's maximum of 292 years.
 _FRACTION = r"(?:\.[0-9]{0,9})?"
 _DURATION = (
     r"(?:0|"
@@ -126,24 +126,24 @@ _RUN = (
 
 
 def _minutes(least: int) -> str:
-    """Return a pattern of durations of at least this many minutes."""
+    """Return a pattern of durations of at least `least` minutes."""
     seconds = rf"(?:[0-9]{{1,9}}{_FRACTION}s)?"
     hours = rf"[1-9][0-9]{{0,5}}{_FRACTION}h(?:[0-9]{{1,7}}{_FRACTION}m)?{seconds}"
     return rf"(?:{hours}|{whole(least, 999_999)}{_FRACTION}m{seconds})?"
 
 
 def _duration(pattern: str) -> Property:
-    # A number without quotes has no unit; only zero needs no unit.
+    # The only valid number is 0, because every other duration needs a unit.
     return {"anyOf": [{"type": "string", "pattern": f"^{pattern}$"}, {"const": 0}]}
 
 
 _NAME = choices._NAME.pattern  # noqa: SLF001 - the schema is made from what the controller reads by
 _ZONE = choices.ZONE.pattern
-#: With the project "projects", the text is the API's own path of a reservation.
+#: Pattern of a reservation. It also matches the path in Google's API, as if "projects" were the project.
 _RESERVATION = rf"reservation/(?:{_NAME}|(?:{choices.PROJECT.pattern})/{_NAME}(?:/{_NAME}){{0,2}})"
 _KINDS = "on-demand|spot|flex-start"
 _CHOICE = rf"(?:{_KINDS}|{_RESERVATION})(?:\s*@\s*{_ZONE})?"
-#: The first colon ends the network, so its project cannot be domain-scoped (example.com:project).
+#: Project of a network, which cannot be domain-scoped (example.com:project), because a colon ends the network.
 _OWN_PROJECT = choices.PROJECT.pattern.removeprefix("([a-z0-9.-]+:)?")
 _VPC = forms._NETWORK.pattern.replace(choices.PROJECT.pattern, _OWN_PROJECT)  # noqa: SLF001 - as above
 _NETWORK = rf"{_VPC}\s*:\s*{forms._SUBNETWORK.pattern}"  # noqa: SLF001 - as above
@@ -155,10 +155,10 @@ _PRICE = (
     rf"(?:(?:{_ACCELERATOR}|\*)(?:/(?:{'|'.join(kind.value for kind in CapacityKind)}))?"
     rf"\s*=\s*{forms.PRICE.pattern}|currency\s*=\s*[A-Z]{{3}})"
 )
-#: Any text: the controller rejects it at its start, with the nearest name.
+#: Schema of any text. The controller checks the text at its start, and suggests the nearest valid name.
 _ANY: Property = {"type": "string"}
 _FORMS: Mapping[Callable[[str], Any], Property] = {
-    # Any text, because only Google knows the valid names.
+    # A plain text has no pattern, because only Google knows the valid names.
     str: _ANY,
     **dict.fromkeys((node_forms.ADMIN_LABELS, node_forms.ADMIN_TAINTS), _ANY),
     **dict.fromkeys((node_forms.resource_labels, node_forms.allowed_settings), _ANY),
@@ -166,7 +166,7 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     forms.go_duration_seconds: _duration(_DURATION),
     forms.parse_networks: _at_most(bounds.NETWORKS, _text(_list(_NETWORK))),
     forms.provider: {"enum": [forms.GKE, forms.GCE, ""]},
-    # YAML reads on and off without quotes as booleans.
+    # Booleans are included, because YAML reads on and off without quotes as booleans.
     forms.auto_upgrade: {"enum": ["auto", "on", "off", True, False, *_TRUTH, ""]},
     forms.placement: {"enum": ["none", "compact", ""]},
     nodegroups._address: _text(f"(?:{_API_SERVER})?"),  # noqa: SLF001 - as above
@@ -178,10 +178,10 @@ _FORMS: Mapping[Callable[[str], Any], Property] = {
     options.parse_images: _text(_list(rf"(?:{_ACCELERATOR}|\*)\s*=\s*{options.IMAGE.pattern}")),
     choices.parse_choices: _at_most(bounds.CHOICES, _text(_list(_CHOICE))),
 }
-#: Options for which the controller's check differs from its form.
+#: Schemas of options that the controller checks in addition to their form.
 _EXCEPTIONS: Mapping[str, Property] = {
     "MAX_RUN_DURATION": _duration(_RUN),
     "GCP_NODE_MAX_RUN_DURATION": _text(rf"(?:{whole(10, 172_800)}m|{whole(1, 2880)}h)?"),
-    # The controller's own form includes Unicode white space, which other dialects do not.
+    # The pattern of the form is not used, because it depends on Unicode white space, which dialects define differently.
     "GCP_NODE_SERVICE_ACCOUNT": _text(f"(?:{forms.SERVICE_ACCOUNT.pattern})?"),
 }

@@ -13,7 +13,7 @@ from provisioner.nodegroups.api.types import GROUP, Kind
 _ROOT = Path(__file__).parents[1]
 _SOURCE = _ROOT / "provisioner" / "nodegroups" / "api" / "crds"
 FOLDER = _ROOT / "deploy" / "nodegroups" / "crds"
-#: A chart can read no file outside of its own folder.
+#: Folder of the copies for the chart, which can read only files in its own folder.
 CHART_FOLDER = _ROOT / "deploy" / "charts" / "tpu-provisioner" / "nodegroups"
 _HEAD = "# Copied from provisioner/nodegroups/api/crds by `make crds`; do not edit.\n"
 

@@ -1,4 +1,4 @@
-"""The dashboard of slices, and the files of all dashboards, which `make chart` writes as JSON into the charts.
+"""Defines the dashboard of slices, and generates the files of all dashboards, which `make chart` writes.
 
 The other dashboards are in `generators.other_dashboards`, and their form in `generators.dashboard_form`.
 """
@@ -392,7 +392,7 @@ SLICES = Dashboard(
     prefix=PREFIX,
     rows=_ROWS,
 )
-#: Dashboards by chart, which cannot read files outside its folder; the kustomize component refers to the first chart's.
+#: Dashboards by chart; a chart can read only files in its folder. kustomize uses the files of the first chart.
 BY_CHART = {
     "tpu-provisioner": (SLICES, NODE_GROUPS, WEBHOOK, PARTITIONS),
     "ipu-partitions": (PARTITIONS, WEBHOOK),

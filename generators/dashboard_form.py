@@ -1,6 +1,6 @@
-"""The form of a Grafana dashboard: its panels, their layout, and their queries.
+"""Defines Grafana dashboards: panels, their layout, and their queries.
 
-Replicas that wait for the Lease also export metrics: a gauge is the maximum over an installation's replicas, summed
+Replicas that do not lead also export metrics, so a gauge is the maximum over an installation's replicas, summed
 over the installations that the variables `cluster` and `namespace` select. If Prometheus has no label `cluster`, "All"
 includes everything.
 """
@@ -12,7 +12,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-#: Without braces, because Flux replaces variables in braces in all manifests (postBuild).
+#: Data source of all panels. The variable has no braces, because Flux replaces variables in braces (postBuild).
 _DATASOURCE = {"type": "prometheus", "uid": "$datasource"}
 _CHOSEN = 'cluster=~"$cluster",namespace=~"$namespace"'
 _ROW_HEIGHT = 1
@@ -35,7 +35,7 @@ class Panel:
     width: int = 8
     height: int = 8
     stacked: bool = False
-    #: For a single value: texts by value, and the values from which it turns red or green.
+    #: For a panel of a single value: texts by value, and the values from which its color changes.
     texts: dict[str, str] = field(default_factory=dict)
     steps: Steps = ((None, "green"),)
 
@@ -121,7 +121,7 @@ class Dashboard:
     title: str
     description: str
     tags: tuple[str, ...]
-    #: Prefix of the metrics that it shows.
+    #: Prefix of the metrics on the dashboard.
     prefix: str
     rows: tuple[tuple[str, tuple[Panel, ...]], ...]
 
@@ -200,12 +200,12 @@ class Dashboard:
 
 @dataclass(frozen=True, slots=True)
 class Queries:
-    """Queries for the metrics of one process, by their names without the prefix."""
+    """Builds queries for the metrics of one process; methods get names of metrics without the prefix."""
 
     prefix: str
 
     def series(self, name: str, *matchers: str) -> str:
-        """Return all series of the selected installations."""
+        """Return a query for all series of a metric in the selected installations."""
         return f"{self.prefix}{name}{{{','.join((_CHOSEN, *matchers))}}}"
 
     def gauge(self, name: str, *labels: str, summed: tuple[str, ...] = (), matchers: tuple[str, ...] = ()) -> str:
@@ -215,15 +215,15 @@ class Queries:
         return f"sum by ({', '.join(labels)}) ({inner})" if labels else f"sum({inner})"
 
     def worst(self, name: str, *labels: str) -> str:
-        """Return the maximum over all replicas."""
+        """Return a query for the maximum over all replicas."""
         return f"max by ({', '.join(labels)}) ({self.series(name)})" if labels else f"max({self.series(name)})"
 
     def known(self, name: str) -> str:
-        """Return 1 if a replica of each installation has the value 1."""
+        """Return a query for the minimum over installations of the maximum over replicas."""
         return f"min(max by (cluster, namespace) ({self.series(name)}))"
 
     def since(self, name: str) -> str:
-        """Return the time since a time stamp, of the installation with the oldest one."""
+        """Return a query for the seconds since a time stamp, in the installation with the oldest time stamp."""
         return f"time() - {self.known(name)}"
 
     def growth(
@@ -234,20 +234,20 @@ class Queries:
         window: str = "$__rate_interval",
         matchers: tuple[str, ...] = (),
     ) -> str:
-        """Return the growth of a counter; each process has a counter that begins at zero."""
+        """Return a query for the growth of a counter, which begins at zero in each process."""
         by = f"sum by ({', '.join(labels)}) " if labels else "sum"
         return f"{by}({function}({self.series(f'{name}_total', *matchers)}[{window}]))"
 
     def rate(self, name: str, *labels: str) -> str:
-        """Return the rate of a series of a counter or histogram."""
+        """Return a query for the rate of a series of a counter or histogram."""
         return f"sum by ({', '.join(labels)}) (rate({self.series(name)}[$__rate_interval]))"
 
     def mean(self, name: str, *labels: str) -> str:
-        """Return the mean of a histogram."""
+        """Return a query for the mean of a histogram."""
         return f"{self.rate(f'{name}_sum', *labels)} / {self.rate(f'{name}_count', *labels)}"
 
     def quantiles(self, name: str, *labels: str, window: str = "$__rate_interval") -> tuple[tuple[str, str], ...]:
-        """Return the quantiles of a histogram, with their legends."""
+        """Return queries for the quantiles of a histogram, each with its legend."""
         legend = "".join(f"{{{{{label}}}}} " for label in labels)
         by = ", ".join(("le", *labels))
         buckets = f"sum by ({by}) (rate({self.series(f'{name}_bucket')}[{window}]))"
@@ -255,5 +255,5 @@ class Queries:
 
 
 def or_0(query: str) -> str:
-    """Return 0 if there is no series: a kind or phase that has never occurred has no series."""
+    """Return a query that gives 0 without series, because a kind or phase that never occurred has no series."""
     return f"{query} or vector(0)"

@@ -1,4 +1,4 @@
-"""The dashboards of the other processes: node groups, the webhook server, partitions of IPUs."""
+"""Defines the dashboards of node groups, of the webhook server, and of partitions of IPUs."""
 
 from __future__ import annotations
 

@@ -20,7 +20,7 @@ from provisioner.settings.forms import region_of
 
 _DEPLOY = Path(__file__).parents[1] / "deploy"
 _TEMPLATE = Path("example-project") / "example-cluster"
-#: References of the template to other folders, which are replaced if these are in a remote repository.
+#: References of the template to other folders, which are replaced if the folders are in a remote repository.
 _LOCAL = re.compile(r"(?m)^((?:# )?- )(?:\.\./)+(\S+)$")
 #: Name of a folder; a domain-scoped project ID (example.com:project) is valid as well.
 _FOLDER = re.compile(r"[a-z][-a-z0-9.:]*")
@@ -43,7 +43,7 @@ class Choices:
 
     #: Google service account that the controller acts as; empty for a direct principal.
     google_service_account: str = ""
-    #: Empty if the template's placeholder is kept.
+    #: Image of the controller; empty to keep the placeholder of the template.
     image: str = ""
     #: Folder to create; None if it is below deploy/.
     folder: Path | None = None
@@ -100,14 +100,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 def make_overlay(deploy: Path, values: Mapping[str, str], choices: Choices | None = None) -> Path:
-    """Create the folder, by default below `deploy`; return it. Raises OverlayError, and has written nothing then."""
+    """Create the folder of an overlay; return its path. If it raises OverlayError, nothing was written."""
     choices = choices or Choices()
     _check(values, choices)
     folder = choices.folder or deploy / values["GCP_PROJECT_ID"] / values["GCP_CLUSTER"]
     if folder.exists():
         raise OverlayError(f"{folder} already exists and was not changed; edit it, or remove it first")
     folder.parent.mkdir(parents=True, exist_ok=True)
-    # The folder is renamed when it is complete.
+    # The folder gets its final name when it is complete, so that a failure leaves no incomplete overlay.
     with tempfile.TemporaryDirectory(prefix=".making-", dir=folder.parent) as scratch:
         copy = Path(scratch) / "overlay"
         shutil.copytree(deploy / _TEMPLATE, copy)
@@ -122,7 +122,7 @@ def _check(values: Mapping[str, str], choices: Choices) -> None:
     for variable, name in (("GCP_PROJECT_ID", "PROJECT_ID"), ("GCP_CLUSTER", "CLUSTER_NAME")):
         if not _FOLDER.fullmatch(values[variable]):
             problems.append(f"{name}={values[variable]!r} is not a valid name")
-    # Values that are inferred on GKE need not be given here, and must not count as missing.
+    # The check gets example values for empty settings that are inferred on GKE, which must not count as missing.
     inferred = {"GCP_CLUSTER_LOCATION": "us-central2", "GCP_ZONE": "us-central2-b"}
     if values["GCP_CLUSTER_LOCATION"] and not values["GCP_ZONE"]:
         region = region_of(values["GCP_CLUSTER_LOCATION"])
@@ -187,7 +187,7 @@ def _fill_settings(path: Path, values: Mapping[str, str]) -> None:
 def _fill_kustomization(folder: Path, project: str, choices: Choices) -> None:
     paths = (folder / "kustomization.yaml", folder / "components" / "kustomization.yaml")
     main, components = (path.read_text(encoding="utf-8") for path in paths)
-    # In an image's name, a domain-scoped project is a path.
+    # A domain-scoped project (example.com:project) is a path in the name of an image.
     main = main.replace("/example-project/", f"/{project.replace(':', '/')}/")
     if choices.google_service_account:
         main += _act_as(folder, choices.google_service_account)
@@ -215,7 +215,7 @@ def _image_entry(image: str) -> str:
     match = _IMAGE.fullmatch(image)
     lines = ["- name: controller", f"  newName: {match['name']}"] if match else []
     if match and match["tag"]:
-        # Quoted, because a tag may look like a number.
+        # The tag is quoted, because it may look like a number.
         lines.append(f'  newTag: "{match["tag"]}"')
     if match and match["digest"]:
         lines.append(f"  digest: {match['digest']}")

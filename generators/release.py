@@ -22,9 +22,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 _REPOSITORY = Path(__file__).parents[1]
-#: Organisation in the texts of this repository, until the first release. A release replaces it by its own.
+#: Organisation in the texts of this repository. A release replaces it by the organisation of its image.
 PLACEHOLDER = "my-organization"
-#: Image and chart registry in these texts.
+#: Registry of images and charts in the texts of this repository.
 REGISTRY = f"ghcr.io/{PLACEHOLDER}"
 _IMAGE = re.compile(r"(?P<name>[a-z0-9][^\s:@]*(?:/[^\s:@]+)+):(?P<tag>v[^\s:@]+)@(?P<digest>sha256:[0-9a-f]{64})")
 _CHART = Path("deploy") / "charts" / "tpu-provisioner"
@@ -32,7 +32,7 @@ _OVERLAY = Path("deploy") / "example-project" / "example-cluster"
 _OF_NODE_GROUPS = Path("deploy") / "example-project" / "self-managed-cluster"
 _OF_PARTITIONS = Path("deploy") / "example-project" / "ipu-cluster"
 _HEAD = "apiVersion: kustomize.config.k8s.io/v1beta1\nkind: Kustomization\n"
-#: A separate manifest has the Namespace: users who delete one product keep it for the others.
+#: Patch that removes the Namespace, which a separate manifest has, so that the delete of a product keeps it.
 _WITHOUT_NAMESPACE = """- patch: |-
     $patch: delete
     apiVersion: v1
@@ -79,7 +79,7 @@ def main(arguments: Sequence[str]) -> int:
 
 
 def make_chart(source: Path, image: str, repository: str, folder: Path) -> None:
-    """Copy the chart to a new folder, with the image's name and digest as defaults."""
+    """Copy the chart to a new folder, with the name and digest of the image as default values."""
     found = read_image(image)
     shutil.copytree(source / _CHART, folder)
     _replace(folder / "values.yaml", '  repository: ""\n', f"  repository: {found['name']}\n")
@@ -108,7 +108,7 @@ def _annotations(found: re.Match[str], repository: str) -> str:
 
 
 def filled(text: str, image: str) -> str:
-    """Return a text with the registry and the organisation of an image, such as ghcr.io/owner/name."""
+    """Return a text whose placeholders are replaced by the registry and organisation of an image."""
     registry, _, _ = image.rpartition("/")
     return text.replace(REGISTRY, registry).replace(PLACEHOLDER, registry.rpartition("/")[2])
 
@@ -117,7 +117,7 @@ def make_manifest(source: Path, overlay: Path, image: str, folder: Path) -> None
     """Create an overlay next to deploy/base without the Namespace, and in its folder `settings` one with the settings.
 
     The settings are the example's limits, without any that the controller can infer. They are separate because users
-    change them: applied again with the other objects, they would conflict.
+    change them, and an apply of all objects for an upgrade would conflict with these changes.
     """
     found = read_image(image)
     shutil.copytree(source / overlay, folder)

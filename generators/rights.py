@@ -1,4 +1,4 @@
-"""Generates the RBAC rules of the kinds of workloads: in the ClusterRoles of overlay and chart, and as components."""
+"""Generates RBAC rules for kinds of workloads in the ClusterRoles of overlay and chart, and in components."""
 
 from __future__ import annotations
 
@@ -49,12 +49,12 @@ def files() -> dict[Path, str]:
 
 
 def _if(setting: str) -> str:
-    """Return the template's condition that a setting is true, in the spellings that the provisioner accepts."""
+    """Return a Helm condition that a setting is true, in any spelling that the provisioner accepts."""
     return f'{{{{- if has (toString .Values.settings.{setting}) (list "1" "t" "T" "true" "TRUE" "True") }}}}'
 
 
 def _filled(path: Path, rules: str) -> str:
-    """Return a file with other rules between the two comments. Raises ValueError if a comment is missing."""
+    """Return the content of a file with new rules between two comments. Raises ValueError if a comment is missing."""
     before, generated = path.read_text(encoding="utf-8").split(_BEGIN)
     _, after = generated.split(_END)
     return f"{before}{_BEGIN}{rules}{_END}{after}"
@@ -83,6 +83,6 @@ def _rights(kinds: Iterable[Kind]) -> Iterable[tuple[str, str, str]]:
         by_group.setdefault(kind.api_group, []).append(kind)
     for group, members in by_group.items():
         yield group, ", ".join(each.resource for each in members), "get, list, watch"
-        # The provisioner reports in the status of kinds without pods.
+        # Kinds without pods need another right, because the provisioner writes their status.
         if statuses := [f"{each.resource}/status" for each in members if not each.kind.has_pods]:
             yield group, ", ".join(statuses), "patch"

@@ -18,9 +18,9 @@ _REPOSITORY = Path(__file__).parents[1]
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Write to the single path given; return the exit code."""
+    """Write the bill to the path that is the only argument; return the exit code."""
     (target,) = (Path(argument) for argument in arguments)
-    # The commands of an environment are next to its interpreter.
+    # The command is in the folder of the interpreter, as all commands of an environment.
     command = Path(sys.executable).parent / "cyclonedx-py"
     done = subprocess.run(
         [
@@ -34,17 +34,17 @@ def main(arguments: Sequence[str]) -> int:
             "requirements/run.txt",
         ],
         cwd=_REPOSITORY,
-        # Suppresses a warning that the lock has no dependencies between packages.
+        # A warning is suppressed: that the lock file has no dependencies between packages.
         env={**os.environ, "PYTHONWARNINGS": "ignore"},
         stdout=subprocess.PIPE,
         check=True,
     )
     bill = json.loads(done.stdout)
     component = bill["metadata"]["component"]
-    # pyproject.toml takes the version from the code.
+    # The version is set here, because pyproject.toml takes it from the code.
     component["version"] = provisioner.__version__
     component["purl"] = f"pkg:pypi/tpu-provisioner@{provisioner.__version__}"
-    # The lock has no dependencies between packages, so all are dependencies of the image.
+    # All packages become dependencies of the image, because the lock file has no dependencies between packages.
     bill["dependencies"] = [
         {"ref": component["bom-ref"], "dependsOn": sorted(part["bom-ref"] for part in bill["components"])},
         *(each for each in bill.get("dependencies", []) if each["ref"] != component["bom-ref"]),

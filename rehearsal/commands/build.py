@@ -1,4 +1,4 @@
-"""`tpu-rehearsal build`: the programs of the local control plane."""
+"""`tpu-rehearsal build`: builds the programs of the local control plane."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ def command(*, lws: bool, kueue: bool, kuberay: bool) -> int:
 
     The first build takes about ten minutes.
     """
-    # Standard output contains only the paths, for scripts.
+    # Progress goes to standard error, because scripts read the paths from standard output.
     line = ProgressLine(sys.stderr)
     try:
         choices = ((LWS, lws), (KUEUE, kueue), (KUBERAY, kuberay))

@@ -1,4 +1,4 @@
-"""`tpu-rehearsal demo`: runs a JobSet without a cloud and shows its life, until all its node pools are deleted."""
+"""`tpu-rehearsal demo`: runs a JobSet without a cloud, and shows each step until its node pools are deleted."""
 
 from __future__ import annotations
 
@@ -143,7 +143,7 @@ def summary(pools: Iterable[PoolTimes], calls: Mapping[str, Mapping[Any, int]]) 
     """Yield the times of each node pool, the calls to GKE, and the final state of the pools."""
     made = [times for times in pools if "creating" in times.entered]
     if made:
-        # A pool has no jobs before it is in use; until then, only its name shows for which slice it was created.
+        # A pool that was never in use has no jobs, so only its name shows for which slice it was created.
         rows = (((", ".join(times.jobs), times.name), str(times.chips), times) for times in made)
         yield from steps_table(("SLICE, NODE POOL", "CHIPS"), rows, _STEPS)
     yield from calls_table("GKE", calls)
@@ -171,7 +171,7 @@ def _phase(times: PoolTimes) -> str:
 
 
 def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
-    """Return the reason why these manifests would create no pool, empty if they would."""
+    """Return the reason why the manifests would create no pool; empty if they would create one."""
     if manifests.problems:
         return "\n".join(output.plain(str(each)) for each in manifests.problems)
     jobsets = [each for each in manifests.documents if each.raw.get("kind") == _KIND]
@@ -189,7 +189,7 @@ def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
         return str(error)
     found = forecast(jobsets, effective, GKE_RULES)
     if found.pools or any(each.reason for each in found.remarks):
-        # Remarks with a reason become Events, which the demo shows.
+        # A remark with a reason is no problem here, because the demo shows it as an Event.
         return ""
     reasons = [output.plain(str(each)) for each in found.remarks]
     return "\n".join(reasons) or f"no JobSet in these files requests {TPU_RESOURCE}, so nothing would happen"

@@ -24,7 +24,7 @@ from rehearsal.simulators.http.settings import SettingsError
 _EXAMPLES = ("nodegroups/slice.yaml", "nodegroups/jobset-on-slice.yaml")
 #: Number of VMs of every simulated reservation.
 _RESERVED = 10_000
-#: Environment of the provisioner that creates groups for JobSets without one.
+#: Environment of the provisioner, which runs if no manifest has a TPUNodeGroup.
 _PROVISIONER = {
     "PROVIDER": "gce",
     "GCP_PROJECT_ID": PROJECT,
@@ -75,7 +75,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
         simulated = _simulated(groups, create_seconds=create_seconds, boot_seconds=boot_seconds)
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
-    # Simulated guests log each failed step at level info, such as a read of missing metadata; the demo hides that.
+    # The level `warning` hides log lines of simulated guests, such as those about a read of missing metadata.
     logs.configure("warning")
     demo = Demo(keep=keep)
     with demo, GroupRehearsal(settings=simulated, progress=demo.tell) as rehearsal:
@@ -106,7 +106,7 @@ def command(files: tuple[Path, ...], *, create_seconds: float, boot_seconds: flo
 
 
 def _used(story: GroupStory) -> str:
-    """Return a message if all groups were ready once and all JobSets have ended, otherwise ""."""
+    """Return a message if every group has been ready at some time and all JobSets have ended, otherwise ""."""
     if story.failed:
         raise RehearsalError(f"JobSet {', '.join(story.failed)} failed; see its pods for the reason")
     if not story.all_ready or story.unfinished:
@@ -168,7 +168,7 @@ def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]]
 
 
 def problem_with(manifests: Manifests) -> str:
-    """Return the reason why these manifests cannot be shown, empty if they can."""
+    """Return the reason why the demo cannot use the manifests; empty if it can."""
     if manifests.problems:
         return "\n".join(output.plain(str(each)) for each in manifests.problems)
     groups = _groups(manifests)

@@ -6,10 +6,10 @@ import re
 import shutil
 from typing import TextIO
 
-#: Messages about the current step. Each replaces the one before it on a terminal.
+#: Messages about the current step. On a terminal, each replaces the message before it.
 _STEP = re.compile(r"building \S+ \(\d+/\d+\)|another process is building")
 _STILL_RUNS = "so far"
-#: Returns to the start of the line and erases it.
+#: Sequence that moves the cursor to the start of the line and erases the line.
 _ERASE = "\r\x1b[K"
 
 
@@ -26,7 +26,7 @@ class ProgressLine:
         """Write a message. A message about a step has no line of its own on a terminal."""
         is_step = _STEP.match(text) is not None
         if not self._changes:
-            # A log needs no line every few seconds.
+            # A log gets no message that only reports that a step still runs.
             if not (is_step and _STILL_RUNS in text):
                 self._stream.write(f"{prefix}{text}\n")
             self._stream.flush()

@@ -1,4 +1,4 @@
-"""Common parts of the demo commands: their main loop and end, output lines with the elapsed time, and tables."""
+"""Common parts of the demo commands: main loop, handling of signals and errors, lines with the time, and tables."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from rehearsal.localcluster import LocalClusterError
 
 #: Interval in seconds between two checks for changes.
 _LOOK_SECONDS = 0.2
-#: Seconds without a change after which a demo fails, in addition to the time that machines take.
+#: Time in seconds without a change after which a demo fails. Demos add the durations of simulated operations.
 STANDSTILL_SECONDS = 120.0
 #: Width of a table, and minimum width of its first column, in characters.
 _TABLE_WIDTH = 80
@@ -44,8 +44,8 @@ class Demo:
     def __init__(self, *, keep: bool) -> None:
         self._keep = keep or os.environ.get("KEEP", "") not in ("", "0", "false")
         self._started = time.monotonic()
-        # A plain flag, no threading.Event: a signal handler that runs while its own thread holds the Event's lock would
-        # deadlock.
+        # The flag is no threading.Event: its signal handler would deadlock if it interrupted a thread that holds the
+        # lock of the Event.
         self._interrupted = False
         self._line = ProgressLine(sys.stdout)
         self.exit_code = ExitCode.OK
@@ -57,7 +57,7 @@ class Demo:
 
     def _interrupt(self, _number: int, _frame: FrameType | None) -> None:
         if self._interrupted:
-            # On a second signal, stop at once: the user does not want to wait for the orderly shutdown.
+            # A second signal stops at once, because the user does not want to wait for the orderly shutdown.
             raise KeyboardInterrupt
         self._interrupted = True
 
@@ -85,7 +85,7 @@ class Demo:
         picture: Callable[[], str],
         patience_seconds: float = STANDSTILL_SECONDS,
     ) -> bool:
-        """Print each change until `ended` returns a text, and print that as well; return False if interrupted before.
+        """Print each change until `ended` returns a text, and print this text. Return False if interrupted before.
 
         Raises RehearsalError with the text of `picture` if nothing has changed for `patience_seconds`.
         """
@@ -105,7 +105,7 @@ class Demo:
         return False
 
     def stay(self, rehearsal: RehearsedCluster, places: Mapping[str, str]) -> None:
-        """Print the addresses of everything and keep it running until an interruption, if the user asked for that."""
+        """With --keep, print the addresses of the services, and keep everything running until an interruption."""
         if not self._keep or self._interrupted:
             return
         rows = [("kubectl", str(rehearsal.cluster.binaries["kubectl"])), *places.items()]
@@ -146,9 +146,9 @@ def calls_table(service: str, calls: Mapping[str, Mapping[Any, int]]) -> Iterato
 def steps_table(
     head: tuple[str, str], rows: Iterable[tuple[Iterable[str], str, Times]], steps: Sequence[tuple[str, str, str]]
 ) -> Iterator[str]:
-    """Yield a table of the seconds that each thing spent in each step; it has 80 columns, even if the names are long.
+    """Yield a table of the seconds that each resource spent in each step. Long names continue on further lines.
 
-    A row has the names of a thing, each on its own lines, its count and its times; a step has its title, begin and end.
+    A row has the names of a resource, its count and its times. A step has a title, and the names of its begin and end.
     """
     yield click.style("\nTime in each step, in seconds", bold=True)
     heads = [head[1], *(title.upper() for title, _, _ in steps)]

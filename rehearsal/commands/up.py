@@ -27,7 +27,7 @@ def command(*, directory: Path | None, jobset: bool, lws: bool, kueue: bool, kub
     """Start a Kubernetes control plane on this machine, print its KUBECONFIG, and run it until Ctrl-C."""
     # Handle SIGTERM like Ctrl-C, so that a service manager can stop the cluster in order at any point of the start.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
-    # Standard output contains only the address, for scripts.
+    # Progress goes to standard error, because scripts evaluate the line on standard output.
     progress = ProgressLine(sys.stderr).show
     try:
         with start(directory, progress=progress, jobset=jobset, lws=lws, kueue=kueue, kuberay=kuberay) as cluster:

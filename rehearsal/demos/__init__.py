@@ -1,4 +1,4 @@
-"""Complete environments on one machine: a real control plane, simulated clouds, and the controllers as processes."""
+"""Rehearsals on one machine, with a real control plane, simulated clouds, and the controllers as processes."""
 
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsalError, wait_for
 

@@ -1,7 +1,7 @@
 """Rehearsal of node groups: local control plane, controller, simulated Compute Engine, and the story of a demo.
 
-Machines know only those facts about the cluster that the controller writes into their metadata. The story, as lines for
-users and as times for a table, uses only sources of any user: the API server's objects and the controller's log.
+Machines know only the facts about the cluster that the controller writes into their metadata. The story, as lines for
+users and as times for a table, uses only objects of the API server and the log of the controller, as users can.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from rehearsal.demos.world import ControllerProcess, RehearsedCluster, Times, re
 from rehearsal.simulators.compute import ComputeSettings, ComputeSimulator
 
 API_ROOT = f"/apis/{GROUP}/{VERSION}"
-#: ServiceAccount of the device plugin's DaemonSet. It has no rights here, because no device plugin runs.
+#: ServiceAccount of the device plugin's DaemonSet. The account gets no rights, because no device plugin runs.
 _PLUGIN_ACCOUNT = {
     "apiVersion": "v1",
     "kind": "ServiceAccount",
     "metadata": {"name": "tpu-device-plugin-sa", "namespace": "kube-system"},
 }
-#: Bindings of the existing roles that machines need to join with their tokens.
+#: Bindings of two existing roles, which machines need to join with their tokens.
 _MACHINES = [
     {
         "apiVersion": "rbac.authorization.k8s.io/v1",
@@ -105,14 +105,14 @@ _KINDS = {
     "InstanceTemplate": "instance template",
     "ManagedInstanceGroup": "managed instance group",
 }
-#: Text for users for each log event; `{kind}` and `{name}` belong to a resource in Compute Engine.
+#: Line of the story for each log event; `{kind}` and `{name}` are those of a resource in Compute Engine.
 _WORDS = {
     "resource.create_accepted": "requests {kind} {name} from Compute Engine",
     "resource.delete_accepted": "deletes {kind} {name}",
     "resource.gone": "{kind} {name} is gone",
 }
 _DONE = {"CREATE": "{kind} {name} exists", "DELETE": "{kind} {name} is gone"}
-#: Counts of a group's machines, each with the text of its line.
+#: Line of the story for each count of a group's machines.
 _COUNTED = {
     "running": "machines run",
     "joined": "machines have joined the cluster",
@@ -122,7 +122,7 @@ _COUNTED = {
 
 @dataclass(slots=True, kw_only=True)
 class GroupTimes(Times):
-    """Time at which a group reached each step first, in seconds of the story's clock."""
+    """Time at which a group first reached each step, in seconds of the story's clock."""
 
     machines: int = 0
 
@@ -150,7 +150,7 @@ class GroupStory(WorkloadStory):
 
     @property
     def all_ready(self) -> bool:
-        """Whether there are groups, and each has been ready at some time."""
+        """Whether there are groups, and every group has been ready at some time."""
         return bool(self.groups) and all("ready" in times.entered for times in self.groups.values())
 
     def advance(self) -> Iterator[str]:
@@ -180,7 +180,7 @@ class GroupStory(WorkloadStory):
     def _count(self, times: GroupTimes, status: Mapping[str, Any]) -> Iterator[str]:
         wanted, machines = status.get("nodeCount", 0), status.get("machines", [])
         conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
-        # Read from Compute Engine, as with gcloud, because the controller lists machines less often.
+        # Running machines are read from Compute Engine, because the controller lists machines less often.
         running = {each.name for each in self._compute.machines if each.status == "RUNNING"}
         counts = {
             "running": sum(each["name"] in running for each in machines),
@@ -236,5 +236,5 @@ def _state(raw: Mapping[str, Any]) -> str:
     conditions = raw.get("status", {}).get("conditions", [])
     ready: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
     reason = str(ready.get("reason", ""))
-    # The duration of a delete depends on the resource that it waits for; the message names it.
+    # The message is shown for deletes, because it names the resource for which the delete waits.
     return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

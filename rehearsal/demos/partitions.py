@@ -1,7 +1,7 @@
 """Rehearsal of IPU partitions: local control plane, webhook, controller, simulated V-IPU server, and the story.
 
 No kubelet runs init containers here: `configuration_of` does the work of a pod's init container, with a token of the
-pod. The story uses only sources of any user: the API server's objects and the partitions that the V-IPU server lists.
+pod. The story uses only objects of the API server and the partitions that the V-IPU server lists, as users can.
 """
 
 from __future__ import annotations
@@ -159,7 +159,7 @@ def _host(name: str) -> dict[str, Any]:
 
 
 def _service(port: int) -> dict[str, Any]:
-    """Return a Service that leads the API server to this machine; the certificate is still for the Service's name."""
+    """Return a Service that leads the API server to this machine, where the certificate is for the Service's name."""
     return {
         "apiVersion": "v1",
         "kind": "Service",
@@ -169,7 +169,7 @@ def _service(port: int) -> dict[str, Any]:
 
 
 def _registration(port: int) -> dict[str, Any]:
-    """Return the registration of the component webhook-partitions, reduced to new pods."""
+    """Return the registration of the component webhook-partitions, but only for creates of pods."""
     hook = {
         "name": "partitions.tpu-provisioner.cloud.google.com",
         "admissionReviewVersions": ["v1"],
@@ -201,7 +201,7 @@ _ENDED = {"Succeeded": "has succeeded", "Failed": "has failed"}
 
 @dataclass(slots=True, kw_only=True)
 class PodTimes(Times):
-    """Time at which a pod reached each step first, in seconds of the story's clock."""
+    """Time at which a pod first reached each step, in seconds of the story's clock."""
 
     ipus: str
     partition: str = ""
@@ -217,7 +217,7 @@ class PartitionStory:
         self._waits: set[tuple[str, str]] = set()
         #: Times of the pods by UID.
         self.pods: dict[str, PodTimes] = {}
-        #: UIDs of the pods that got their configuration.
+        #: UIDs of the pods that have got their configuration.
         self._served: set[str] = set()
         self.failed: list[str] = []
 

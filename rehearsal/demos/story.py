@@ -1,6 +1,6 @@
-"""The story of a rehearsal: its changes as lines for users, and its times for a table.
+"""The story of a rehearsal: lines for users about each change, and times for a table.
 
-It uses only sources of any user: the API server's objects and the provisioner's log.
+The story uses only objects of the API server and the log of the provisioner, as users can.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from provisioner.workloads import JOBSET
 from provisioner.workloads.asks import PROVISIONING_REQUEST
 from rehearsal.demos.world import ProvisionerProcess, Rehearsal, RehearsedCluster, Times, read_records
 
-#: Text for users for each phase. Changes to other phases are not shown.
+#: Line of the story for each phase of a pool. Changes to other phases are not shown.
 _PHASE_WORDS = {
     "creating": "requests node pool {node_pool} from GKE: {nodes} of {machine_type}, {chips} chips, for {owner}",
     "provisioning": "node pool {node_pool}: GKE creates it",
@@ -26,19 +26,19 @@ _PHASE_WORDS = {
     "failed": "node pool {node_pool} failed: {note}",
     "gone": "node pool {node_pool} is gone",
 }
-#: Webhook of JobSet whose rejections look like failures in the Events of Jobs, and their meaning.
+#: Webhook of JobSet, whose rejections look like failures in the Events of Jobs; and a text that explains them.
 _JOBSET_WEBHOOK = "vpod.kb.io"
 _REJECTION_IS_NORMAL = (
     "JobSet creates the other pods of a slice when the leader pod has a node; until then, Events of the Jobs contain "
     f'`admission webhook "{_JOBSET_WEBHOOK}" denied the request`, which is no failure'
 )
-#: Changes that are not shown: a pool is ready again between the end of its pods and the end of its JobSet.
+#: Changes of the phase that are not shown. A pool is ready again between the end of its pods and of its JobSet.
 _RETURNS = {("in_use", "ready")}
 
 
 @dataclass(slots=True, kw_only=True)
 class PoolTimes(Times):
-    """Time at which a pool entered each phase first, in seconds since the epoch."""
+    """Time at which a pool first entered each phase, in seconds since the epoch."""
 
     chips: int = 0
     shape: str = ""
@@ -109,7 +109,7 @@ class WorkloadStory:
         yield from self._changes(self._pod_states, states, _pod_line)
 
     def _rejections(self) -> Iterator[str]:
-        """Explain once that JobSet's webhook rejects pods, as soon as an Event reports it."""
+        """Yield the explanation of JobSet's rejections once, when an Event reports the first one."""
         if self._rejection_explained:
             return
         events = self._rehearsal.objects("/api/v1/events", fieldSelector="reason=FailedCreate")
@@ -181,7 +181,7 @@ class Story(WorkloadStory):
         if record.get("chips"):
             times.chips = record["chips"]
             times.shape = f"{record['machine_type']} {record['topology']}"
-        # The last part of the slice's name is the job.
+        # The last part of the slice's name is the name of its Job.
         job = str(record.get("slice")).rpartition("/")[2]
         if new == "in_use" and job not in times.jobs:
             times.jobs.append(job)

@@ -1,6 +1,6 @@
-"""Starts the local control plane, the simulated GKE and controllers, gives access to them, and measures times.
+"""Starts the local control plane, the simulated GKE and controllers, and gives access to them.
 
-Each controller runs as a separate process, started as a user would start it, so that it can be killed.
+Each controller runs as a separate process, as a user would start it, so that tests can kill it.
 """
 
 from __future__ import annotations
@@ -34,9 +34,9 @@ _POLL_SECONDS = 0.05
 _LONGEST_POLL_SECONDS = 0.25
 _POLL_SHARE = 0.1
 _STOP_SECONDS = 35.0
-#: Names of the rehearsed cluster; the simulator serves no other cluster.
+#: Names of the rehearsed cluster, the only cluster that the simulated GKE serves.
 PROJECT, LOCATION, ZONE, CLUSTER = "rehearsal-project", "us-central2", "us-central2-b", "rehearsal"
-#: Name of the process of each command in messages.
+#: Name, in messages, of the process that runs each command.
 _TITLES = {
     "run": "provisioner",
     "nodegroups": "controller of node groups",
@@ -47,13 +47,13 @@ _TITLES = {
 
 @dataclass(slots=True, kw_only=True)
 class Times:
-    """Time at which something reached each step first, in seconds of one clock."""
+    """Time at which a resource first reached each step, in seconds of one clock."""
 
     name: str
     entered: dict[str, float] = field(default_factory=dict)
 
     def enter(self, step: str, now: float) -> bool:
-        """Record that a step is reached; return whether it had not been reached before."""
+        """Record that a step is reached; return whether the step is reached for the first time."""
         if step in self.entered:
             return False
         self.entered[step] = now
@@ -67,7 +67,7 @@ class Times:
 
 
 class RehearsalError(Exception):
-    """A rehearsal failed; the message names the missing result and describes the state instead."""
+    """A rehearsal failed. The message names the expected result that is missing, and describes the state."""
 
 
 class ControllerProcess(Process):
@@ -104,7 +104,7 @@ class ControllerProcess(Process):
         )
 
     def launch(self) -> None:
-        """Start the process without waiting until it is ready: some tests start one that never becomes ready."""
+        """Start the process without waiting until it is ready, because in some tests it never becomes ready."""
         super().start()
 
     def start(self, *, timeout_seconds: float = 60.0) -> None:
@@ -241,7 +241,7 @@ class RehearsedCluster(ABC):
     def process(
         self, command: str, *, environment: Mapping[str, str], arguments: Iterable[str] = ()
     ) -> ControllerProcess:
-        """Create a process that runs a command, not started yet. It is killed when the cluster stops."""
+        """Create a process that runs a command, but do not start it. The process is killed when the cluster stops."""
         made = ControllerProcess(
             command,
             kubeconfig=self.cluster.kubeconfig,
@@ -312,7 +312,7 @@ class Rehearsal(RehearsedCluster):
         name: str = "provisioner",
         kubeconfig: Path | None = None,
     ) -> ProvisionerProcess:
-        """Create a provisioner process, not started yet. Another kubeconfig may have other rights, or use a proxy."""
+        """Create a provisioner process, but do not start it. `kubeconfig` may have other rights, or use a proxy."""
         made = ProvisionerProcess(
             kubeconfig=kubeconfig or self.cluster.kubeconfig,
             gke_endpoint=self.gke.url,
@@ -334,7 +334,7 @@ def wait_for(
 ) -> None:
     """Wait until the condition holds; raise RehearsalError with the text of `picture` after the time-out.
 
-    The end of the wait is noticed late by at most a tenth of the waited time, or 0.05 s if that is longer.
+    The wait is longer than needed by at most a tenth of its duration, or by 0.05 s if that is more.
     """
     started = time.monotonic()
     while not condition():
@@ -345,7 +345,7 @@ def wait_for(
 
 
 def read_records(log: Path, offset: int) -> tuple[Iterator[dict[str, Any]], int]:
-    """Return the JSON objects among the lines of a log after an offset in bytes, and the offset of the next line."""
+    """Return the lines of a log after an offset in bytes that are JSON objects, and the offset of the next line."""
     if not log.exists():
         return iter(()), offset
     with log.open("rb") as file:

@@ -1,4 +1,4 @@
-"""A real Kubernetes control plane on this machine, without Docker: for rehearsals, demos and end-to-end tests.
+"""A real Kubernetes control plane on this machine for rehearsals, demos and end-to-end tests, without Docker.
 
     from rehearsal import localcluster
 
@@ -20,7 +20,7 @@ from rehearsal.localcluster.operators import JOBSET, KUBERAY, KUEUE, LWS, Operat
 RUN_FOR = "rehearsal.tpu-provisioner.cloud.google.com/run-for"
 #: Pod annotation: time after which a pod of a Job fails with exit code 1; overrides RUN_FOR.
 FAIL_AFTER = "rehearsal.tpu-provisioner.cloud.google.com/fail-after"
-#: Node annotation, of any value: another program reports the node's state.
+#: Node annotation with any value: another program than kwok reports the state of the node.
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
 
 __all__ = [

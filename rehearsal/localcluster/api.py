@@ -1,6 +1,6 @@
 """A client for the few API calls that set up and check a cluster.
 
-It opens one connection per call and does not retry.
+The client opens one connection for each call, and does not retry.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _APPLY = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Answer:
-    """Status of a response, and its body as a JSON object; an empty object if the body is not one."""
+    """Status of a response, and its body; an empty object if the body is not a JSON object."""
 
     status: int
     body: Mapping[str, Any]
@@ -34,7 +34,7 @@ class ApiError(RuntimeError):
 
 
 class ApiClient:
-    """Speaks HTTPS to one port of this machine."""
+    """Sends requests by HTTPS to one port of this machine."""
 
     def __init__(self, port: int, *, authority: Path, certificate: Path, key: Path) -> None:
         self._port = port
@@ -67,7 +67,7 @@ def _accepted(method: str, path: str, answer: Answer) -> Mapping[str, Any]:
 
 
 def answers(port: int, path: str, *, context: ssl.SSLContext | None = None, with_any_status: bool = False) -> bool:
-    """Return whether a GET on this port of this machine gets status 200; over HTTPS if a context is given."""
+    """Return whether a GET on a port of this machine gets status 200, by HTTPS if `context` is given."""
     connection: http.client.HTTPConnection
     if context is None:
         connection = http.client.HTTPConnection(HOST, port, timeout=_PROBE_TIMEOUT_SECONDS)

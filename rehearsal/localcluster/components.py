@@ -1,4 +1,4 @@
-"""The command line of each program of the cluster, and the check whether the program is ready.
+"""Plans the command line of each program of the cluster, and the check whether the program is ready.
 
 All programs listen only on 127.0.0.1 and require client certificates, except for the operators' health checks.
 """
@@ -21,8 +21,8 @@ from rehearsal.localcluster.credentials import SERVICE_NETWORK, Credentials
 from rehearsal.localcluster.operators import Operator
 from rehearsal.localcluster.ports import HOST, free_ports
 
-# Controllers that can matter to workloads, to programs that run in the cluster and to machines that join it. Leaving
-# out the others saves start time and about 100 MB. No controller here creates nodes or binds volumes.
+# Controllers that workloads, programs in the cluster or joining machines can need. Leaving out all others saves start
+# time and about 100 MB. None of these controllers creates nodes or binds volumes.
 _CONTROLLERS = (
     # Signs cluster-info, which machines read before they trust the cluster.
     "bootstrap-signer-controller",
@@ -53,11 +53,11 @@ _CONTROLLERS = (
     "token-cleaner-controller",
     "ttl-after-finished-controller",
 )
-# High limits, so that hundreds of concurrent JobSets wait for the work of controllers, not for their client-side
-# limits.
+# Client-side limits of controllers, which are so high that hundreds of concurrent JobSets do not have to wait because
+# of them.
 _CLIENT_QPS = 1000
 _CLIENT_BURST = 2000
-# Variables of this process that the programs inherit. GOGC trades memory for CPU time.
+# Environment variables of this process that the programs inherit. GOGC sets how much memory Go uses to save CPU time.
 _PASSED_ON = ("PATH", "TMPDIR", "TZ", "SSL_CERT_FILE", "GOGC")
 _KWOK_CONFIGURATION = Path(__file__).with_name("kwok.yaml")
 
@@ -113,7 +113,7 @@ def etcd(site: Site) -> Plan:
     url = f"https://{HOST}:{client}"
     peer_url = f"https://{HOST}:{peer}"
     trust, keys = site.credentials, site.credentials.directory
-    # Another cluster's etcd may have taken the port by now; with certificates, no client talks to the wrong etcd.
+    # Another cluster's etcd may take the port before this one. Certificates prevent that clients use the wrong etcd.
     tls = [
         flag
         for prefix in ("", "peer-")
@@ -168,20 +168,20 @@ def kube_apiserver(site: Site, *, etcd_port: int) -> Plan:
             # its own Node.
             "--authorization-mode=Node,RBAC",
             "--enable-bootstrap-token-auth=true",
-            # GKE allows privileged pods as well, and the TPU examples are privileged.
+            # Privileged pods are allowed because GKE allows them, and manifests of TPU workloads often use them.
             "--allow-privileged=true",
             "--enable-admission-plugins=ExtendedResourceToleration,NodeRestriction",
             "--service-account-issuer=https://kubernetes.default.svc.cluster.local",
             f"--service-account-key-file={keys}/service-accounts.pub",
             f"--service-account-signing-key-file={keys}/service-accounts.key",
             f"--service-cluster-ip-range={SERVICE_NETWORK}",
-            # There is only one API server, and Endpoints must not contain its loopback address.
+            # The only API server has a loopback address, which Endpoints must not contain.
             "--endpoint-reconciler-type=none",
             "--max-requests-inflight=1000",
             "--max-mutating-requests-inflight=500",
             "--profiling=false",
             *gates,
-            # The kinds of these gates are beta, so they are not served by default.
+            # Kinds that the gates add are beta, and beta kinds are not served by default.
             *(("--runtime-config=api/beta=true",) if gates else ()),
         ),
         ready=partial(answers, port, "/readyz", context=trust.tls_context()),
@@ -206,7 +206,7 @@ def kube_controller_manager(site: Site) -> Plan:
             f"--service-account-private-key-file={keys}/service-accounts.key",
             f"--cluster-signing-kubelet-client-cert-file={keys}/kubelets.crt",
             f"--cluster-signing-kubelet-client-key-file={keys}/kubelets.key",
-            # Each controller gets its own, narrow role, as on a real cluster.
+            # Each controller has its own account with few rights, as on a real cluster.
             "--use-service-account-credentials=true",
             f"--controllers={','.join(_CONTROLLERS)}",
             "--leader-elect=false",
@@ -299,7 +299,7 @@ def _configuration(site: Site, operator: Operator, *, webhooks: int, health: int
             "internalCertManagement": {"enable": False},
             "clientConnection": {"qps": _CLIENT_QPS, "burst": _CLIENT_BURST},
             **operator.settings,
-            # Only some operators know the field.
+            # The field is left out if it is empty, because only some operators have it.
             **({"featureGates": dict.fromkeys(gates, True)} if gates else {}),
         },
     )

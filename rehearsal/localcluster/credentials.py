@@ -1,6 +1,6 @@
-"""Certificates and keys of a local cluster, as files in its directory.
+"""Creates the certificates and keys of a local cluster, as files in its directory.
 
-They are created for each cluster and are valid for a year, without rotation and revocation. One authority signs for
+Each cluster has its own ones, valid for a year, without rotation and revocation. One authority signs for
 servers and clients. Another authority, whose key the controller manager has, signs for kubelets of joining machines.
 Tests also use `Authority` for simulated clusters.
 """
@@ -36,7 +36,7 @@ _SERVER_NAMES = (
 )
 
 ADMIN = "admin"
-# Administrators are in system:masters, which passes RBAC; any other group would need bindings.
+# Clients in system:masters pass every check of RBAC; any other group would need bindings.
 _CLIENTS = {
     ADMIN: ("kubernetes-admin", ("system:masters",)),
     "kube-controller-manager": ("system:kube-controller-manager", ()),
@@ -53,7 +53,7 @@ class Authority(authority.Authority):
     """A certificate authority that also signs for clients, and can hand out its key."""
 
     def pair(self) -> KeyPair:
-        """Return the authority's own certificate and key, for a program that signs on its behalf."""
+        """Return the authority's own certificate and key, with which a program can sign in its name."""
         return KeyPair(certificate_pem=self.certificate_pem, key_pem=authority.private_pem(self.key))
 
     def server_at(
@@ -113,7 +113,7 @@ class Credentials:
         (directory / "clients.crt").write_bytes(authority.certificate_pem + kubelets.certificate_pem)
         addresses = (HOST, "::1", _SERVICE_ADDRESS)
         write(authority.server_at("kube-apiserver", names=_SERVER_NAMES, addresses=addresses), directory, "server")
-        # Clients authenticate to etcd with this pair, and etcd proves its identity with it.
+        # etcd and its clients use the same key pair to authenticate to each other.
         of_etcd = authority.server_at("etcd", names=("localhost",), addresses=(HOST,), also_client=True)
         write(of_etcd, directory, "etcd")
         webhooks = directory / "webhooks"

@@ -1,6 +1,6 @@
 """The only exception of the local cluster.
 
-It has no subclasses, because callers can only show its text.
+The exception has no subclasses, because callers can only show its text.
 """
 
 from __future__ import annotations

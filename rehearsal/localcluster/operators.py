@@ -1,4 +1,4 @@
-"""The controllers of custom resources ("operators"), with their CRDs and webhooks in the API server.
+"""Describes the controllers of custom resources ("operators"), and installs their CRDs and webhooks.
 
 Webhooks are called by URL, not through a Service, because no program of the local cluster runs in a pod.
 """
@@ -29,7 +29,7 @@ _WEBHOOK_PATHS = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operator:
-    """A controller with its own CRDs, configured by a file like the examples of controller-runtime, or by flags."""
+    """A controller with its own CRDs, which is configured by a file or by flags."""
 
     #: Name of the operator's recipe, log and user.
     name: str
@@ -43,7 +43,7 @@ class Operator:
     settings: Mapping[str, Any] = field(default_factory=dict)
     #: Kinds whose CRD is replaced by one that allows any fields: version and kind by resource.group.
     schemaless: Mapping[str, tuple[str, str]] = field(default_factory=dict)
-    #: Name of a Secret in kube-system that must exist for the operator to fill it; empty if none.
+    #: Name of an empty Secret in kube-system that the operator fills with certificates; empty if it needs none.
     secret: str = ""
 
 
@@ -56,8 +56,8 @@ LWS = Operator(
     name=recipes.LWS,
     title="LeaderWorkerSet",
     configuration="config.lws.x-k8s.io/v1alpha1",
-    # The controller watches this kind, which is not used here. Its real schema would cost the API server seconds and 70
-    # MB.
+    # The controller watches this kind, which no test uses, so it has no schema: the real one costs the API server
+    # seconds and 70 MB.
     schemaless={"disaggregatedsets.disaggregatedset.x-k8s.io": ("v1", "DisaggregatedSet")},
 )
 KUEUE = Operator(
@@ -67,12 +67,12 @@ KUEUE = Operator(
     settings={
         "namespace": _NAMESPACE,
         "integrations": {"frameworks": ["batch/job", "jobset.x-k8s.io/jobset"]},
-        # Kueue exits if this is disabled and /etc has no certificate for its metrics. Its webhooks use the cluster's
-        # certificate; the Service name "none" matches no webhook, so Kueue changes none.
+        # Kueue exits if this is disabled and /etc has no certificate for its metrics. The Service name "none" matches
+        # no webhook, so that Kueue leaves the webhooks with the certificate of the cluster.
         "internalCertManagement": {"webhookServiceName": "none", "webhookSecretName": _CERTIFICATES},
         "featureGates": {"VisibilityOnDemand": False, "MultiKueue": False},
     },
-    # The provisioner reads CapacityBuffers. No module that contains their CRD can be built here.
+    # The provisioner reads CapacityBuffers, but no module with their CRD can be built here, so it has no schema.
     schemaless={"capacitybuffers.autoscaling.x-k8s.io": ("v1beta1", "CapacityBuffer")},
     secret=_CERTIFICATES,
 )
@@ -88,7 +88,7 @@ KUBERAY = Operator(
         "--qps=1000",
         "--burst=2000",
     ),
-    # The controller watches these kinds, which are not used here. Their real schemas have 30,000 lines.
+    # The controller watches these kinds, which no test uses. They have no schema: the real ones have 30,000 lines.
     schemaless={"rayservices.ray.io": ("v1", "RayService"), "raycronjobs.ray.io": ("v1", "RayCronJob")},
 )
 
@@ -101,7 +101,7 @@ def install_crds(api: ApiClient, operator: Operator, manifests: Path) -> bool:
         path = f"/api/v1/namespaces/{_NAMESPACE}/secrets/{operator.secret}"
         wanted[path] = json.dumps(secret).encode()
     for name, file in _crds(manifests).items():
-        # Sent unparsed, because parsing its 9,000 or more lines here would take a second.
+        # The file is sent unparsed, because parsing its 9,000 or more lines would take a second.
         wanted[f"{_CRDS}/{name}"] = file.read_bytes() + _conversion(manifests, name)
     for name, (version, kind) in operator.schemaless.items():
         wanted[f"{_CRDS}/{name}"] = json.dumps(_schemaless(name, version, kind)).encode()
@@ -151,7 +151,7 @@ def webhook_configurations(
         if document.get("kind") not in _WEBHOOK_PATHS:
             continue
         prefix = document["kind"].removesuffix("WebhookConfiguration").lower()
-        # Without these patches of the operator, its pod webhooks would be called for every pod of the cluster.
+        # The operator's patches replace webhooks: without them, its pod webhooks would be called for every pod.
         for patch in _patches(folder, f"{prefix}-patch.yaml"):
             document["webhooks"][int(patch["path"].removeprefix("/webhooks/"))] = patch["value"]
         for webhook in document["webhooks"]:

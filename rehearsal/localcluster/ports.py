@@ -1,4 +1,4 @@
-"""Free TCP ports on 127.0.0.1.
+"""Finds free TCP ports on 127.0.0.1.
 
 A port is free at the time of the call; another program can take it before it is used. A caller that starts a server
 must be able to retry with another port.
@@ -38,10 +38,10 @@ def _bind(port: int) -> socket.socket | None:
 def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
     """Return different free ports.
 
-    They are below the kernel's range of ephemeral ports. Otherwise, while a server is down for a restart, a client that
-    tries to reach it could get the server's port as its own, and the server could not listen again.
+    The ports are below the kernel's range of ephemeral ports. Otherwise, while a server restarts, a client that
+    tries to reach the server could get the same port for itself, and the server could not listen again.
     """
-    # Random ports, so that two programs that search at the same time rarely get the same ones.
+    # The ports are random, so that two programs that search at the same time rarely get the same port.
     rng = rng or random.SystemRandom()
     highest = _first_ephemeral_port() - 1
     held: list[socket.socket] = []
@@ -49,7 +49,7 @@ def free_ports(count: int, *, rng: random.Random | None = None) -> list[int]:
         for _ in range(_ATTEMPTS + count):
             if len(held) == count:
                 return [int(candidate.getsockname()[1]) for candidate in held]
-            # Port 0 is any port that the kernel chooses.
+            # If there is no port below the range, port 0 lets the kernel choose one.
             candidate = _bind(rng.randint(_LOWEST, highest) if highest > _LOWEST else 0)
             if candidate is not None:
                 held.append(candidate)

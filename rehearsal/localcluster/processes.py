@@ -1,7 +1,7 @@
-"""Child processes that end with their parent, and waiting until they work.
+"""Starts child processes that end with their parent, and waits until they work.
 
 On Linux, a child is killed when this process ends, for any reason. On other systems a child survives if its parent is
-killed: only an orderly stop ends it.
+killed, because only an orderly stop ends the child.
 """
 
 from __future__ import annotations
@@ -22,8 +22,8 @@ from rehearsal.localcluster.errors import LocalClusterError
 _POLL_SECONDS = 0.02
 _TAIL_BYTES = 64 * 1024
 
-# A separate small program calls prctl, not a preexec_fn: code between fork and exec can deadlock in a process with
-# threads. The parent may have ended before the call of prctl; therefore its id is checked afterwards.
+# A separate small program calls prctl, because a preexec_fn can deadlock in a process with threads. The parent may
+# have ended before the call of prctl; therefore its id is checked afterwards.
 _BIND_TO_PARENT = """
 import ctypes, os, signal, sys
 if ctypes.CDLL(None, use_errno=True).prctl(1, int(signal.SIGKILL), 0, 0, 0) != 0:
@@ -38,7 +38,7 @@ except OSError as error:
 
 
 def bound_to_parent(command: Sequence[str]) -> list[str]:
-    """Return a command that runs the program and has it killed when the thread that starts it ends."""
+    """Return a command that runs a program, which the kernel kills when the thread that started it ends."""
     if sys.platform != "linux":
         return list(command)
     return [sys.executable, "-I", "-S", "-c", _BIND_TO_PARENT, str(os.getpid()), *command]
@@ -59,7 +59,7 @@ class _Spawner:
 
     def spawn(self, call: Callable[[], subprocess.Popen[bytes]]) -> subprocess.Popen[bytes]:
         with self._lock:
-            # A forked child of this process does not have the thread.
+            # The thread is missing before the first call, and in a forked child of this process.
             if self._thread is None or not self._thread.is_alive():
                 self._thread = threading.Thread(target=self._run, name="localcluster-spawner", daemon=True)
                 self._thread.start()
@@ -196,7 +196,7 @@ def wait_until(
     """
     deadline = clock() + timeout_seconds
     while True:
-        # Check the processes first: if a program ended because its port was taken, another program answers on the port.
+        # The processes are checked first: if one ended because its port was taken, another program could answer on it.
         for process in processes:
             if process.exit_code is not None:
                 raise LocalClusterError(

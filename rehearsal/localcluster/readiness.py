@@ -1,6 +1,6 @@
-"""Proof that the cluster works as a whole, in addition to the readiness of each program.
+"""Checks that the cluster works as a whole, in addition to the readiness of each program.
 
-A Node and an object of each operator are created, seen to be handled, and deleted. The objects create no pods; their
+A Node and an object of each operator are created, and deleted when they have been handled. No pods are created, but
 Events remain. Objects are created by server-side apply, because the API server delays other creates of a kind that it
 has served for less than two seconds.
 """
@@ -42,11 +42,11 @@ class _Probe:
     handled: Callable[[Mapping[str, Any]], bool]
     #: Whether the object has the fields that only the mutating webhook fills in.
     defaulted: Callable[[Mapping[str, Any]], bool] = bool
-    #: A spec that only the validating webhook rejects.
+    #: Spec that only the validating webhook rejects.
     wrong: Mapping[str, Any] = field(default_factory=dict)
-    #: Part of the webhook's error message.
+    #: Part of the message with which the webhook rejects `wrong`.
     refusal: str = ""
-    #: Paths of further objects that the operator creates.
+    #: Paths of other objects that the operator creates for the probe, which have to be deleted.
     left: tuple[str, ...] = ()
 
 
@@ -165,7 +165,7 @@ def _gets_child(api: ApiClient, probe: _Probe) -> bool:
         api.apply(probe.path, _bytes(probe.manifest))
         return False
     child = api.call("GET", probe.child)
-    # The child's own controller has set its status, so that controller works as well.
+    # Another controller sets the status of the child, so that controller is shown to work as well.
     return child.status == 200 and probe.handled(child.body.get("status", {}))
 
 

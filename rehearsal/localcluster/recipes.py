@@ -1,4 +1,4 @@
-"""The programs that are built for the local cluster: ten programs from seven pinned Go modules.
+"""Recipes of the programs that are built for the local cluster: ten programs from seven pinned Go modules.
 
 The versions are only in modules/*/go.mod and go.sum; the version that a program reports about itself is derived from
 them. A folder such as kubernetes/1.37 pins another version for tests that need it. Each module has its own cache key,
@@ -63,7 +63,7 @@ class Recipe:
 _KUBERNETES = "k8s.io/kubernetes"
 _KUBERNETES_VERSION = "k8s.io/component-base/version.gitVersion"
 
-# Fast builds first, so that a mistake in the set-up shows within a minute.
+# Programs that build fast come first, so that a mistake in the set-up shows within a minute.
 RECIPES = (
     Recipe(
         name=ETCD,
@@ -93,7 +93,7 @@ RECIPES = (
         source="sigs.k8s.io/jobset",
         package="sigs.k8s.io/jobset",
         version_variable="sigs.k8s.io/jobset/pkg/version.GitVersion",
-        # The CRD and webhooks are taken from the same module and must be of the same version.
+        # Assets may have another version than the CRD and webhooks, which come from this module.
         from_assets=False,
         manifests="config/components",
     ),
@@ -170,14 +170,14 @@ def pinned_version(recipe: Recipe, modules: Path) -> str:
 
 
 def linker_flags(recipe: Recipe, modules: Path) -> str:
-    """Return the value of -ldflags: no symbol tables, and the version."""
+    """Return the value of -ldflags, which leaves out symbol tables and sets the version."""
     flags = "-s -w"
     if recipe.version_variable is None:
         return flags
     version = pinned_version(recipe, modules)
     flags += f" -X {recipe.version_variable}={version}"
     if recipe.version_variable == _KUBERNETES_VERSION:
-        # Clients compare major and minor, which are separate variables.
+        # Clients compare the major and minor version, which Kubernetes has in variables of their own.
         major, minor, _ = version.removeprefix("v").split(".", 2)
         package = _KUBERNETES_VERSION.rpartition(".")[0]
         flags += f" -X {package}.gitMajor={major} -X {package}.gitMinor={minor}"

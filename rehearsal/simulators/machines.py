@@ -1,4 +1,4 @@
-"""The TPU machine types of the simulated GKE: chips, labels, topologies, disks, size.
+"""Machine types of the simulated GKE: chips, labels, topologies, disks, and resources of nodes.
 
 Deliberately separate from the provisioner's catalogue: a rehearsal proves more if both were written independently from
 Google's documentation. Not covered: zones, prices, and the GKE version that a machine type needs.
@@ -21,7 +21,7 @@ _SMALL_CUBOIDS = ("2x2x1", "2x2x2", "2x2x4", "2x4x4")
 
 
 class PolicyRule(Enum):
-    """Whether node pools of a machine family may have a workload policy in placementPolicy.policyName."""
+    """Rule whether node pools of a machine family may have a workload policy in placementPolicy.policyName."""
 
     REFUSED = "refused"
     ALLOWED = "allowed"
@@ -147,7 +147,7 @@ _FAMILIES = (
     ),
     _family(
         "tpu7x-standard",
-        # Measured: 963568636Ki allocatable, that is 960 GiB; GKE's autoscaler has 992.
+        # A measured node has 963568636Ki allocatable, which is right for 960 GiB; GKE's autoscaler assumes 992 GiB.
         ((1, "1x1x1", 56, 240), (4, "2x2x1", 224, 960)),
         accelerator="tpu7x",
         disks=_HYPERDISK,
@@ -196,8 +196,8 @@ def find_machine(name: str) -> Machine | None:
     return Machine(name=name, vcpus=vcpus, memory_gib=vcpus * _GIB_PER_VCPU[match[1]])
 
 
-#: First version of GKE whose nodes reserve memory by their number of pods. GKE's autoscaler also has a flag for it; the
-#: simulator assumes that the flag is on.
+#: First version of GKE whose nodes reserve memory by their number of pods. GKE's autoscaler also requires a flag, and
+#: the simulator assumes that the flag is set.
 _MEMORY_BY_PODS_SINCE = (1, 37)
 _MIB_PER_GIB = 1024
 
@@ -221,7 +221,7 @@ def resources_of(machine: Machine, *, version: str, max_pods: int, disk_gib: flo
     by_pods = tuple(map(int, re.findall(r"\d+", version)[:2])) >= _MEMORY_BY_PODS_SINCE
     memory_mib = machine.memory_gib * _MIB_PER_GIB
     kernel_mib = memory_mib / 64 + 16 + (64 if machine.memory_gib > 3 else 0) + min(0.00175 * memory_mib, 248)
-    # The tiers have thousands of MiB, not 1,024.
+    # The limits of the tiers are multiples of 1,000 MiB, not of 1,024 MiB.
     kept_mib = _tiered(memory_mib, ((4000, 0.25), (4000, 0.20), (8000, 0.10), (112_000, 0.06)), 0.02)
     kept_cpu = _tiered(machine.vcpus, ((1, 0.06), (1, 0.01), (2, 0.005)), 0.0025) + (0.4 if max_pods > 110 else 0)
     if by_pods:
@@ -239,7 +239,7 @@ def resources_of(machine: Machine, *, version: str, max_pods: int, disk_gib: flo
 
 
 def _tiered(amount: float, tiers: Iterable[tuple[float, float]], rest_share: float) -> float:
-    """Return the sum of a share of each tier of an amount."""
+    """Divide an amount into tiers and a rest; return the sum of the given share of each."""
     kept, left = 0.0, amount
     for size, share in tiers:
         part = min(size, left)

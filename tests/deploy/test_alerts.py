@@ -97,7 +97,7 @@ class _Case:
     name: str
     #: Series that replace those of healthy replicas.
     series: dict[str, str]
-    #: By alert, the first minute in which it fires, and the first later minute in which it does not.
+    #: First minute in which each alert fires, and first later minute in which it does not.
     want: dict[str, tuple[int, int]] = field(default_factory=dict)
     #: Labels that the alerts in `want` must have.
     labels: dict[str, str] = field(default_factory=dict)

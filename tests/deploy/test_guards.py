@@ -255,7 +255,7 @@ def _refusal(rehearsal: Rehearsal, account: tuple[str, ...], given: Json, change
             patch = change
             if callable(change):
                 raw = rehearsal.api.get(path)
-                # If a controller of Kubernetes has added a taint meanwhile, the version makes the patch fail.
+                # The version makes the patch fail if a controller of Kubernetes adds a taint at the same time.
                 version = {"resourceVersion": raw["metadata"]["resourceVersion"]}
                 patch = {"metadata": version, "spec": {"taints": change(raw["spec"]["taints"])}}
             try:

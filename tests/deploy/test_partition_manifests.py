@@ -104,7 +104,7 @@ def test_pods_with_ipus_are_sent_to_the_webhook_server_of_the_example(plain: lis
 
 
 def test_options_add_scraping_alerts_and_credentials_of_v_ipu_servers(full: list[dict[str, Any]]) -> None:
-    """Only the controller mounts the credentials."""
+    """The controller mounts the credentials, and the webhook server does not."""
     assert {"PodMonitor", "PodMonitoring", "PrometheusRule"} <= {each["kind"] for each in full}
     container = container_of(full, _NAME)
     (folder,) = [each["value"] for each in container["env"] if each["name"] == "VIPU_CREDENTIALS"]

@@ -34,7 +34,7 @@ def _read(path: Path) -> dict[Any, Any]:
 
 @pytest.mark.parametrize("path", _WORKFLOWS, ids=lambda path: path.name)
 def test_workflow_has_no_permissions_and_its_jobs_keep_no_credentials(path: Path) -> None:
-    """Each job lists its own permissions."""
+    """Permissions are listed for each job, not for the workflow."""
     workflow = _read(path)
     assert workflow["permissions"] == {}
     for job in workflow["jobs"].values():

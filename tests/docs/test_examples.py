@@ -116,7 +116,7 @@ def test_example_runs_without_privileges_and_downloads_no_packages(path: Path) -
 
 
 def test_installation_waits_longer_than_gke_takes_to_report_a_stockout() -> None:
-    """GKE may report a stockout only after 35 minutes, and a shorter wait would end before the Event with the reason."""
+    """GKE may report a stockout only after 35 minutes; a shorter wait would end before the Event with the reason."""
     text = (ROOT / "docs" / "install.md").read_text(encoding="utf-8")
     (minutes,) = re.findall(r"kubectl wait .*jobset/tpu-demo --timeout=(\d+)m", text)
     assert int(minutes) > 40

@@ -1,6 +1,6 @@
 """Tests that the documentation is short enough to be read.
 
-The count of words excludes text that readers skip: blocks of code, comments, targets of links, descriptions of pictures,
+The count of words excludes text that readers skip: code blocks, comments, targets of links, descriptions of pictures,
 and the lines of tables. All words of a command or a name in the text count.
 """
 

@@ -1,4 +1,4 @@
-"""A simulated Compute Engine: its REST API over a socket, groups of VMs with TPUs, failures on demand."""
+"""A simulated Compute Engine, with its REST API on a socket, groups of VMs with TPUs, and failures on demand."""
 
 from rehearsal.simulators.compute.app import ComputeSimulator
 from rehearsal.simulators.compute.faults import Fault, FaultKind

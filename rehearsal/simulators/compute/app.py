@@ -45,7 +45,7 @@ class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
         """Open the port and serve; VMs join clusters if the settings say so. Raises OSError if the port is in use."""
         self._listen(lambda _address: ComputeService(self.world, self._calls))
         if self.settings.machines_join:
-            # Imported only if needed, because the import of the certificate library takes 0.1 s.
+            # The module is imported only if needed, because its certificate library takes 0.1 s to import.
             from rehearsal.simulators.compute.guests.crew import Crew  # noqa: PLC0415
 
             self._crew = Crew(settings=lambda: self.settings, clock=self._clock)
@@ -65,7 +65,7 @@ class ComputeSimulator(LocalSimulator[World, ComputeSettings]):
         return self.world.machines()
 
     def lose(self, name: str, loss: Loss) -> bool:
-        """Take away the VMs with that name; return False if there was no VM to take away."""
+        """Take away the VMs with a name; return False if no VM could be taken away."""
         return self.world.lose(name, loss)
 
 
@@ -82,7 +82,7 @@ _LOSE = re.compile(r"instances/([^/:]+):lose")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Item:
-    """A resource. `state` is "ready" or "busy", or the status of a VM ("waiting" before the VM exists)."""
+    """A resource or a VM. `state` is "ready" or "busy"; for a VM, its status, or "waiting" before it exists."""
 
     collection: str
     path: str

@@ -1,4 +1,4 @@
-"""Decides which groups get VMs: stockouts, quotas, reservations and their counts.
+"""Decides which groups get VMs, by stockouts, quotas, and counts of reservations.
 
 Codes: "View or cancel bulk creation" names ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS and QUOTA_EXCEEDED for groups in
 bulk mode. Errors of single VMs were seen with and without _WITH_DETAILS (sample-platform 1165, fontbakery-dashboard

@@ -91,7 +91,7 @@ def not_ready(path: str) -> ApiError:
 
 
 def invalid(name: str, value: object, rule: str) -> ApiError:
-    """Return the error for an invalid value of a field; `name` is such as resource.targetSize."""
+    """Return the error for an invalid value of a field with a name such as resource.targetSize."""
     return ApiError(400, "invalid", f"Invalid value for field '{name}': '{value}'. {rule}")
 
 

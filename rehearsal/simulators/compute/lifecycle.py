@@ -46,7 +46,7 @@ class MachineObserver(Protocol):
     """
 
     def changed(self, machine: MachineView) -> None:
-        """Record that a VM has another status or other metadata, or is deleted: then its status is empty."""
+        """Record that a VM has a new status or new metadata, or is deleted, which an empty status shows."""
 
 
 class Lifecycle:
@@ -87,7 +87,7 @@ class Lifecycle:
         self.attempt(group, now)
 
     def attempt(self, group: Group, now: datetime) -> None:
-        """Request the missing VMs of a group; those that it does not get are requested again later."""
+        """Request the missing VMs of a group. VMs that the group does not get are requested again later."""
         waiting = [member for member in group.members if member.wants_machine]
         if not waiting or not group.is_ready:
             return
@@ -99,7 +99,7 @@ class Lifecycle:
                 if failure is None:
                     self._create(group, member, now)
                 elif failure not in member.errors:
-                    # In reality, each attempt is an operation. Here, only the first of equal failures is recorded.
+                    # Only the first of equal failures is recorded as an operation; Compute Engine records each attempt.
                     self._ledger.note("instances.insert", Place(group, member.name), now, failure)
                 member.errors = (failure,) if failure is not None else ()
         if any(member.wants_machine for member in group.members):
@@ -167,7 +167,7 @@ class Lifecycle:
             template=template,
             created=now,
             address=f"10.{self._rng.randrange(256)}.{self._rng.randrange(256)}.{self._rng.randrange(2, 255)}",
-            # Groups set these two items; a client that replaces the metadata without them removes them.
+            # Groups set these two items only now, so a client that replaces the metadata without them removes them.
             items={
                 **items_of(template.properties.get("metadata", {}), "metadata"),
                 "created-by": google.numbered(group.path, group.scope.project),

@@ -305,7 +305,7 @@ class World(BaseWorld[ComputeSettings, Fault]):
     # -- access for rehearsals -----------------------------------------------------------------------------------
 
     def lose(self, name: str, loss: Loss) -> bool:
-        """Take away the VMs with that name; return False if there was no VM to take away."""
+        """Take away the VMs with a name; return False if no VM could be taken away."""
         with self.moment() as now:
             found = [machine for machine in self._store.machines() if machine.name == name]
             lost = [self._life.lose(machine, loss, now) for machine in found]

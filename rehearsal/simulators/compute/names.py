@@ -1,4 +1,4 @@
-"""Names, links, numbers and times in the formats of Compute Engine.
+"""Creates and parses names, links, numbers and times in the formats of Compute Engine.
 
 Names: 1 to 63 characters by RFC 1035 (reference of instanceTemplates, field `name`). A base instance name has at most
 58, because a hyphen and four random characters are added to it (instanceGroupManagers, field `baseInstanceName`).
@@ -108,7 +108,7 @@ def instance_name(base: str, rng: random.Random) -> str:
 
 
 def fingerprint(content: object, revision: int) -> str:
-    """Return a fingerprint, which changes with every change, even if the content returns to an earlier one."""
+    """Return a fingerprint that is new after each change, even if the content is the same as before."""
     text = json.dumps([content, revision], sort_keys=True, default=str)
     return base64.urlsafe_b64encode(hashlib.sha256(text.encode()).digest()[:8]).decode()
 

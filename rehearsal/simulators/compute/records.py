@@ -40,7 +40,7 @@ class MachineStatus(StrEnum):
 
 
 class Action(StrEnum):
-    """Values of ManagedInstance.currentAction that groups here use."""
+    """Values of ManagedInstance.currentAction that simulated groups use."""
 
     NONE = "NONE"
     CREATING = "CREATING"
@@ -190,7 +190,7 @@ class Machine:
     boots: int = 0
     #: Number of changes of the metadata.
     revision: int = 0
-    #: Number of the next step; steps that were planned with an earlier number no longer apply.
+    #: Number of the next step. A step that was planned with an earlier number is ignored.
     step: int = 0
     #: Whether the VM is being stopped so that another one replaces it under the same name.
     is_replaced: bool = False
@@ -212,7 +212,7 @@ class Machine:
 
     @property
     def holds_capacity(self) -> bool:
-        """Whether the VM uses capacity. A TERMINATED VM does not, also while it is being deleted."""
+        """Whether the VM uses capacity. A TERMINATED VM uses none, even while it is being deleted."""
         return self.stopped is None
 
     @property
@@ -277,7 +277,7 @@ class Group(Resource):
 
     @property
     def is_stable(self) -> bool:
-        """Whether no change is in progress or planned, also after a loss of VMs that the group does not repair."""
+        """Whether no change is in progress or planned. A lost VM that the group does not repair is no change."""
         return self.is_ready and not self.bulk_running and all(member.action is Action.NONE for member in self.members)
 
     @property

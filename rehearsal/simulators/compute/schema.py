@@ -1,4 +1,4 @@
-"""Fields of request bodies that the simulator supports, with their types.
+"""Defines the fields of request bodies that the simulator supports, with their types.
 
 Any other field is rejected, as Compute Engine's front end rejects unknown fields. A field that only Compute Engine sets
 (id, selfLink ...) is ignored, as the references say. Numbers of 64 bits may be sent as texts.

@@ -15,7 +15,7 @@ _RESERVATION = re.compile(r"(?:[^/]+/)?[a-z0-9-]+/[a-z0-9-]+")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ComputeSettings(GoogleSettings):
-    """Options of the simulator."""
+    """Settings of the simulated Compute Engine."""
 
     fixed = ("project", "machines_join")
 
@@ -37,7 +37,7 @@ class ComputeSettings(GoogleSettings):
     machines_join: bool = False
     #: Time from RUNNING to the first attempt to join (minutes in reality), or to the start of the kubelet.
     boot_seconds: float = 1.0
-    #: Pause after a failed attempt to join; doubled with each further one, as by the startup script.
+    #: Pause after a failed attempt to join. It doubles with each further failure, as in the startup script.
     join_retry_seconds: float = 2.0
     #: Maximum pause between attempts to join.
     longest_join_retry_seconds: float = 60.0
@@ -54,13 +54,13 @@ class ComputeSettings(GoogleSettings):
     host_repair_seconds: float = 5.0
     #: Time from the loss of a VM to its repair by the group, if the group repairs.
     group_repair_seconds: float = 5.0
-    #: Retention period of finished operations. The references only speak of a limited retention period.
+    #: Retention period of finished operations. Compute Engine's references do not name its length.
     operations_kept_seconds: float = 14 * _DAY_SECONDS
-    #: Time for which a request ID is remembered: other services promise 60 minutes, Compute Engine's reference no time.
+    #: Time for which a request ID is remembered. Other services promise 60 minutes; Compute Engine promises no time.
     request_id_seconds: float = 3600.0
     #: Whether a get finds a template or group before its insert has ended. Not documented; False is harder for clients.
     visible_while_inserted: bool = True
-    #: Number of VMs for which there is room outside reservations, by ZONE/MACHINE_TYPE; unlimited if not listed.
+    #: Maximum number of VMs outside of reservations, by ZONE/MACHINE_TYPE; unlimited if not listed.
     capacity: Mapping[str, int] = dataclasses.field(default_factory=dict)
     #: Reservations by ZONE/NAME or PROJECT/ZONE/NAME: {"machine_type": M, "count": N}, and with "status" (READY,
     #: CREATING ...) if it is not READY.

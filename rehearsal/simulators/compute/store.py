@@ -1,4 +1,4 @@
-"""Stores policies, templates and groups: inserts and deletes as operations, checks of use by others.
+"""Stores policies, templates and groups; inserts and deletes them by operations, and checks whether they are in use.
 
 A resource is visible from its insert on. It can be neither used by other resources nor deleted before the insert has
 ended, or while it is being deleted (resourceNotReady). Not thread-safe: the model holds the lock.
@@ -48,7 +48,7 @@ class Store:
 
     @property
     def shelves(self) -> dict[str, Any]:
-        """The three dictionaries by collection."""
+        """Dictionaries of resources by collection."""
         return {POLICIES: self.policies, TEMPLATES: self.templates, GROUPS: self.groups}
 
     def __iter__(self) -> Iterator[Resource]:
@@ -84,7 +84,7 @@ class Store:
         return [found for found in shelf.values() if found.scope == scope and self._is_visible(found)]
 
     def _is_visible(self, resource: Resource) -> bool:
-        # Policies are always visible: they have a status that shows the creation.
+        # Policies are always visible, because their status shows whether they are being created.
         is_hidden = resource.inserting is not None and not isinstance(resource, Policy)
         return not is_hidden or self._settings().visible_while_inserted
 

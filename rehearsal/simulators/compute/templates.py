@@ -1,4 +1,4 @@
-"""Checks of instance templates, and their requirements.
+"""Checks instance templates, and reads their requirements.
 
 From the references of InstanceProperties, Scheduling, ReservationAffinity and Metadata: a machine type is a name and
 not a link; spot and flex-start VMs cannot restart automatically, and TERMINATE is the only maintenance behaviour of

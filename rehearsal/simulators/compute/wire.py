@@ -1,4 +1,4 @@
-"""JSON bodies of Compute Engine for resources, managed instances, VMs and operations. 64-bit numbers are texts."""
+"""Creates JSON bodies of resources, managed instances, VMs and operations. 64-bit numbers are texts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated GKE: its REST API over a socket, nodes in a real cluster, failures on demand."""
+"""A simulated GKE, with its REST API on a socket, nodes in a real cluster, and failures on demand."""
 
 from rehearsal.simulators.gke.app import Simulator, serve
 from rehearsal.simulators.gke.faults import Fault, FaultKind

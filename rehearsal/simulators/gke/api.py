@@ -26,7 +26,7 @@ from rehearsal.simulators.http.fieldmask import Mask, MaskError, apply
 
 _SCOPE = r"/v1/projects/(?P<project>[^/:]+)/locations/(?P<location>[^/:]+)"
 _CLUSTER = rf"{_SCOPE}/clusters/(?P<cluster>[^/:]+)"
-#: Clients send fields that v1 does not have to v1beta1.
+#: Path of a create. It has the version, because clients use v1beta1 for fields that v1 does not have.
 _CREATE = _CLUSTER.replace("/v1/", "/(?P<version>v1|v1beta1)/", 1) + "/nodePools"
 _POOL = rf"{_CLUSTER}/nodePools/(?P<pool>[^/:]+)"
 _OPERATION = rf"{_SCOPE}/operations/(?P<operation>[^/:]+)"
@@ -223,7 +223,7 @@ def _region(found: Route) -> RegionName:
 
 
 class _Output:
-    """The format of the response. Parsed before the call takes effect, so an invalid mask has no side effects."""
+    """Format of the response. It is parsed before the call takes effect, so an invalid mask has no side effects."""
 
     def __init__(self, request: Request, message: str) -> None:
         query, headers = request.query, request.headers

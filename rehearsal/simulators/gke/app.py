@@ -68,7 +68,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
                 Api(self.world, ca_certificate=certificate, endpoint=endpoint or address),
             )
         )
-        # Only after the port is open: another simulator on that port would also manage the Nodes.
+        # Nodes are managed only after the port is open: a simulator that uses the port already also manages them.
         if cluster is not None:
             self._take_charge(cluster, server)
         self._run()
@@ -97,7 +97,7 @@ class Simulator(LocalSimulator[World, SimulatorSettings]):
         return self.world.views()
 
     def pool(self, name: str) -> PoolView | None:
-        """Return a snapshot of the first pool with that name; None if it does not exist."""
+        """Return a snapshot of the first pool with a name; None if there is no such pool."""
         return next((view for view in self.pools if view.name == name), None)
 
     def preempt(self, pool: str, *, hosts: int | None = None) -> tuple[str, ...]:

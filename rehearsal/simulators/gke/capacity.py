@@ -1,4 +1,4 @@
-"""The kinds of capacity for a pool's nodes, and the checks of the fields that request them."""
+"""Reads the kind of capacity of a pool, and checks the fields that request it."""
 
 from __future__ import annotations
 
@@ -15,10 +15,10 @@ from rehearsal.simulators.machines import Machine
 _RESERVATION = re.compile(
     r"(?:projects/[^/]+/reservations/)?[^/]+(?:/reservationBlocks/[^/]+(?:/reservationSubBlocks/[^/]+)?)?"
 )
-#: The cluster autoscaler ignores taints with this prefix: it expects their removal once a node has started.
+#: Prefix of taints that the cluster autoscaler ignores, because it expects their removal when a node has started.
 _IGNORED_TAINT_PREFIX = "startup-taint.cluster-autoscaler.kubernetes.io/"
 _TOLERATED_TAINT = "google.com/tpu"
-#: Recorded messages for reservations that are used up, and those that GKE's autoscaler searches for.
+#: Messages for reservations that are used up: recorded ones, and those for which GKE's autoscaler searches.
 FULL_RESERVATION_TEXTS = (
     google.full_reservation_text("r"),
     "No available resources in specified reservations",
@@ -30,7 +30,7 @@ FULL_RESERVATION_TEXTS = (
 
 
 class Capacity(StrEnum):
-    """Kinds of capacity. Each can be short independently of the others."""
+    """Kinds of capacity, each of which can be out of stock independently of the others."""
 
     ON_DEMAND = "on-demand"
     SPOT = "spot"
@@ -120,7 +120,7 @@ def _check_reservation(config: Mapping[str, Any]) -> None:
         if _RESERVATION.fullmatch(values[0]) is None:
             raise _invalid(f'{field}: "{values[0]}" is not the name of a reservation.')
         if "/" in values[0] and not values[0].startswith("projects/"):
-            # Seen once (cluster-toolkit issue 5043); the full path is accepted.
+            # This rejection was reported in cluster-toolkit issue 5043; the full path is accepted.
             raise ApiError("NOT_FOUND", f"The resource '{values[0]}' was not found")
     elif values or affinity.get("key"):
         raise _invalid(f"{field}: key and values are for SPECIFIC_RESERVATION only.")

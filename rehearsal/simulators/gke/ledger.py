@@ -32,7 +32,7 @@ class Ledger:
         return list(self._operations.values())
 
     def find(self, name: str) -> Operation | None:
-        """Return the operation with that name; None if it does not exist."""
+        """Return the operation with a name; None if it does not exist."""
         return self._operations.get(name)
 
     def check_quota(self, cluster: ClusterName, *, but: Operation | None = None) -> None:

@@ -85,7 +85,7 @@ class Lifecycle:
         """Schedule the steps of a create."""
         settings, operation = self._settings(), pool.operation
         lasting = settings.create_seconds + self._rng.random() * settings.create_jitter_seconds
-        # A pool that is created empty needs capacity only later.
+        # Capacity is not checked for a pool that is created empty, which needs it only for its first nodes.
         later = CAPACITY_FAULTS if pool.plan.scale_up_hosts else ()
         fault = self._fault(pool, *(kind for kind in CREATE_FAULTS if kind not in later))
         if fault is not None and fault.kind is FaultKind.CREATE_NEVER_ENDS:
@@ -158,7 +158,7 @@ class Lifecycle:
             busy = pool.status in (PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR)
             waits = pool.status is PoolStatus.RUNNING and not self.is_waited_for(pool)
             if (busy or waits) and self._is_current(pool):
-                # The pool cannot grow now; the autoscaler checks again later.
+                # The pool cannot get nodes now, so the autoscaler checks again later.
                 self._scale_up_later(pool, when, _NEXT_LOOK_SECONDS)
             else:
                 self.scale_up(pool)
@@ -201,7 +201,7 @@ class Lifecycle:
             end = now + timedelta(seconds=lasting)
             self._timeline.at(end, lambda when: self._fail_deletion(pool, operation, failure, when))
             return
-        # Real nodes are drained and deleted well before the operation ends.
+        # Nodes are deleted before the operation ends, as real nodes are drained and deleted early.
         self._timeline.at(now + timedelta(seconds=lasting / 2), lambda _: self.give_up(pool.nodes))
         self._timeline.at(now + timedelta(seconds=lasting), lambda when: self._deletion_due(pool, operation, when))
 
@@ -220,7 +220,7 @@ class Lifecycle:
         self.give_up(pool.nodes[: (len(pool.nodes) + 1) // 2])
         self.set_status(pool, PoolStatus.RUNNING_WITH_ERROR, trouble=failure)
         for node in pool.nodes:
-            # The node may have been due during the delete, when no nodes are registered.
+            # The registration of the node may have become due during the delete, when no nodes are registered.
             if node.state is NodeState.WAITING:
                 self._bring(pool, node)
             elif node.state is NodeState.LOST:

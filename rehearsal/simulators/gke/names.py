@@ -1,4 +1,4 @@
-"""Names, links and numbers in the formats of GKE and Compute Engine."""
+"""Creates names, links and numbers in the formats of GKE and Compute Engine."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""GKE's checks of the options of nodes: disks, images, kubelet, Linux, sandbox, labels on the bill and networks.
+"""Checks the options of nodes like GKE: disks, images, kubelet, Linux, sandbox, labels on the bill and networks.
 
 The lists and ranges are those of the reference of container v1 (NodeConfig, NodeKubeletConfig, LinuxNodeConfig) and of
 Google's pages about labels and GKE Sandbox. The texts of GKE's messages are unknown.

@@ -41,11 +41,11 @@ class OperationStatus(StrEnum):
 
 
 class NodeState(StrEnum):
-    """State of a node on its way into the cluster and out of it."""
+    """State of a node, from its plan to its deletion."""
 
-    #: The time of its registration has not come.
+    #: The time of the registration has not come yet.
     WAITING = "waiting"
-    #: The node must be registered, and is not known to be.
+    #: The node must be registered, but the cluster has not confirmed it.
     DUE = "due"
     #: The cluster has the node.
     REGISTERED = "registered"

@@ -1,4 +1,4 @@
-"""Keeps the cluster's Node objects as the model requires, with a few threads.
+"""Creates and deletes the cluster's Node objects as the model requires, with a few threads.
 
 Only one thread at a time works on a node, and the last order counts: a remove that comes during retries of a register
 ends those. Calls are retried while the API server is down, until the order changes. Nodes that another client deletes
@@ -348,7 +348,7 @@ class Registrar:
             try:
                 self._reach(order, wanted)
             except ClusterError as error:
-                # Log only the first failure of an order, because in an outage the retries of all nodes fail.
+                # Only the first failure of an order is logged, because the retries of all nodes fail in an outage.
                 if backoff_seconds == _FIRST_BACKOFF_SECONDS:
                     _log.warning("node.write_failed", node=order.name, error=str(error), status=error.status)
                 self._stopping.wait(backoff_seconds)
@@ -411,7 +411,7 @@ class Registrar:
         while not self._stopping.wait(_REPAIR_LOOK_SECONDS):
             if self._world.settings.repair_seconds is None:
                 continue
-            # Read before the list, so that a node registered in between is not considered deleted.
+            # The model is read before the list, so that a node registered in between does not count as deleted.
             expected = self._world.registered_nodes()
             try:
                 present = {node["metadata"]["name"] for node in self._nodes()}

@@ -22,9 +22,9 @@ _RESERVATION_STATES = ("CREATING", "DELETING", "INVALID", "READY", "UPDATING", F
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SimulatorSettings(GoogleSettings):
-    """Options of the simulator."""
+    """Settings of the simulated GKE."""
 
-    # Fixed because they identify the cluster or its credentials.
+    # These settings are fixed, because they identify the cluster or its credentials.
     fixed = ("project", "location", "cluster")
 
     #: The only cluster location (zone or region) that is served; None if all are.
@@ -43,7 +43,7 @@ class SimulatorSettings(GoogleSettings):
     scale_up_seconds: float = 10.0
     #: Release channel of every cluster, REGULAR like that of clusters created through the API; None for no channel.
     release_channel: str | None = "REGULAR"
-    #: Maximum number of concurrent operations in a cluster; further ones get status 429. None if unlimited.
+    #: Maximum number of concurrent operations in a cluster, above which calls get status 429. None if unlimited.
     operations_quota: int | None = None
     #: Whether the delete of a pool is accepted while its create runs; real GKE was seen to reject it.
     delete_while_creating: bool = False

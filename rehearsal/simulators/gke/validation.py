@@ -1,4 +1,4 @@
-"""GKE's checks of a node pool before its create: immediate errors, and mistakes that show only later.
+"""Checks a node pool before its create like GKE: immediate errors, and mistakes that show only later.
 
 `check_pool` either raises an ApiError (the request is rejected) or returns a `PoolPlan`. A mistake that real GKE finds
 only while it creates the pool is in the plan's `failure`: the create is accepted, and its operation ends with that
@@ -291,7 +291,7 @@ def _check_placement(
     if policy is not None and machine.policy is PolicyRule.REFUSED:
         raise _invalid("Required field 'resource.requestedRunDuration' not specified")
     if policy == "" and not topology:
-        # Nothing defines the slice's shape: the node count is its size.
+        # Without a topology, the number of nodes is the size of the slice.
         return _ordinary_plan(pool, machine, zones, topology=_own_topology(pool, machine))
     shape = _shape(machine, topology, policy)
     if shape is None or shape == machine.own_topology:
@@ -351,7 +351,7 @@ def _single_host_plan(pool: Mapping[str, Any], machine: Machine, zones: tuple[st
 def _ordinary_plan(
     pool: Mapping[str, Any], machine: Machine, zones: tuple[str, ...], *, topology: str | None
 ) -> PoolPlan:
-    """Plan independent nodes: any number of them."""
+    """Plan any number of independent nodes."""
     count = pool.get("initialNodeCount", 0)
     if not 0 <= count <= _MAX_NODES_PER_ZONE:
         raise _invalid(
@@ -373,7 +373,7 @@ def _slice_plan(
     compact: bool,
     has_policy: bool,
 ) -> PoolPlan:
-    """Plan a multi-host slice: all of its hosts or none."""
+    """Plan a multi-host slice, which has all of its hosts or none."""
     count = pool.get("initialNodeCount", 0)
     scaling = pool.get("autoscaling", {})
     scaled = bool(scaling.get("enabled"))

@@ -36,7 +36,7 @@ def pool_body(pool: Pool, *, version: str) -> dict[str, Any]:
         "workloadMetadataConfig": {"mode": "GKE_METADATA"},
         **sent.get("config", {}),
     }
-    # Clients read pools with v1, which does not have this field.
+    # The field is left out, because clients read pools with v1, which does not have it.
     config.pop("hostMaintenancePolicy", None)
     body: dict[str, Any] = {
         **sent,

@@ -49,7 +49,7 @@ class LocalSimulator(Generic[World, Settings]):
 
     @abstractmethod
     def _make_world(self, settings: Settings | None, clock: Clock, rng: random.Random | None) -> World:
-        """Return the world; without settings, it has its default settings."""
+        """Return the world with `settings`, or with its default settings if None."""
 
     @property
     def url(self) -> str:
@@ -165,7 +165,7 @@ class LocalSimulator(Generic[World, Settings]):
         return str(added.fault_id)
 
     def clear(self, fault_id: str | None = None) -> None:
-        """Remove one fault, or all; operations that were held up by them continue."""
+        """Remove one fault, or all faults; operations that they held up continue."""
         if fault_id is None:
             self.world.faults.clear()
         else:

@@ -1,4 +1,4 @@
-"""Requests, routes, errors and the log of answered calls, the same for all services."""
+"""Requests, routes, errors and the log of answered calls of all simulated services."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from typing import Any
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Request:
-    """An API request: method and path, its query, its headers with names in lower case, its body."""
+    """An API request; names of headers are in lower case."""
 
     http_method: str
     path: str
@@ -31,7 +31,7 @@ class Route:
 
 
 class RefusalError(Exception):
-    """A request is answered with an error, in the format of the service."""
+    """The service rejects a request with an error in its own format."""
 
     @property
     @abstractmethod
@@ -45,7 +45,7 @@ class RefusalError(Exception):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """One answered call; status 0 means that the connection was dropped instead."""
+    """One call. Status 0 means that the connection was dropped instead of a response."""
 
     when: datetime
     method: str

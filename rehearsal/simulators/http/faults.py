@@ -1,7 +1,7 @@
 """Failures on demand, common to all services. Each service defines its kinds of faults and the targets they can match.
 
-A `FaultBook` returns matching faults and counts them down. The model and, for calls, the server implement their
-effects. It keeps no history.
+A `FaultBook` returns matching faults and counts them down, without a history. The model and, for calls, the server
+implement the effects of faults.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class BaseFault:
     kinds: ClassVar[type[StrEnum]]
     #: Allowed values of fields, except for None.
     choices: ClassVar[Mapping[str, Collection[str]]] = {}
-    #: Fields that, if not None, must equal the target's value or one of its values.
+    #: Fields that must be None, or equal to the target's value or one of its values.
     matched: ClassVar[Collection[str]] = ("method",)
-    #: Fields with a regular expression for the whole name of a target.
+    #: Fields with a regular expression that must match the whole name of a target.
     patterns: ClassVar[Collection[str]] = ()
     kind: StrEnum
     method: str | None = None

@@ -105,7 +105,7 @@ def full_reservation_text(name: str) -> str:
 
 
 def canonical(status: str) -> tuple[int, int, str]:
-    """Return code, HTTP status and reason of a canonical status; those of UNKNOWN if it does not exist."""
+    """Return code, HTTP status and reason of a canonical status, or those of UNKNOWN if the status does not exist."""
     return STATUSES.get(status, STATUSES["UNKNOWN"])
 
 

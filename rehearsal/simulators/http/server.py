@@ -34,7 +34,7 @@ _ADMIN_METHOD = "simulator"
 
 
 class DropConnectionError(Exception):
-    """The connection must be closed without a response."""
+    """A fault requires that the connection is closed without a response."""
 
 
 class _RawAnswerError(Exception):
@@ -86,7 +86,7 @@ class Server(ThreadingHTTPServer):
         self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
     def process_request_thread(self, request: Any, client_address: Any) -> None:
-        """Serve a connection; until its end, `stop` can close it."""
+        """Serve a connection, which `stop` can close until its end."""
         with self._connections_lock:
             self._connections.add(request)
         try:
@@ -141,7 +141,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._serve()
 
     def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - the base class names it so
-        """Log nothing: the log of calls has all requests."""
+        """Log nothing, because the log of calls has all requests."""
 
     def _serve(self) -> None:
         began = time.monotonic()

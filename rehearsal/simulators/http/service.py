@@ -6,7 +6,7 @@
     GET    /simulator/v1/counters                   calls by method and status
     POST   /simulator/v1/counters:reset             clears log and counts
 
-The own API has no access control: every client that reaches the port may use it.
+The simulator's own API has no access control: every client that reaches the port may use it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ World = TypeVar("World", bound=BaseWorld[Any, Any])
 
 
 class BaseService(ABC, Generic[World]):
-    """Serves a world. Rejected requests raise RefusalError."""
+    """Serves the API of a world. Methods raise RefusalError to reject a request."""
 
     fault_type: type[BaseFault]
 

@@ -24,7 +24,7 @@ class BaseSettings:
 
     #: Settings that cannot be changed after the start.
     fixed: ClassVar[Collection[str]] = ()
-    #: Additional latency of every API call.
+    #: Additional latency of every API call in seconds.
     request_seconds: float = 0.0
     #: Maximum number of API calls in the log.
     calls_kept: int = 10_000

@@ -23,7 +23,7 @@ Clock = Callable[[], datetime]
 
 
 def system_clock() -> Clock:
-    """Return a clock of the current time that never jumps: it advances with the monotonic clock."""
+    """Return a clock that begins with the current time, and never jumps, because it follows the monotonic clock."""
     wall, monotonic = datetime.now(UTC), time.monotonic()
     return lambda: wall + timedelta(seconds=time.monotonic() - monotonic)
 
@@ -34,11 +34,11 @@ class Timeline:
     def __init__(self) -> None:
         self._heap: list[tuple[datetime, int, Callable[[datetime], None]]] = []
         self._numbers = itertools.count()
-        #: Called after each added callback, with the owner's lock held: must not block.
+        #: Called after each added callback. Must not block, because the owner holds its lock.
         self.on_added: Callable[[], None] = lambda: None
 
     def at(self, when: datetime, callback: Callable[[datetime], None]) -> None:
-        """Schedule a callback for one call at the given time; it gets that time."""
+        """Schedule one call of a callback, whose argument is the scheduled time."""
         heapq.heappush(self._heap, (when, next(self._numbers), callback))
         self.on_added()
 
@@ -102,4 +102,4 @@ class BaseWorld(Generic[Settings, Fault]):
             return self.timeline.next_due
 
     def release(self) -> None:
-        """Resume operations that were held up by faults which are no longer active. By default, no fault does that."""
+        """Resume operations that removed faults have held up. By default, no fault holds up operations."""

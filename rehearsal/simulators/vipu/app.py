@@ -1,14 +1,14 @@
 """The simulated V-IPU server, in a process (`with VipuSimulator() as vipu: ...`) and as a command.
 
-The protocol between the server and its `vipu` command is REST; the real one is gRPC, and not published:
+The simulated server and command use REST; the real protocol is gRPC, and is not published:
 
     GET     /v1/allocations           GET     /v1/ipus
     GET     /v1/partitions            POST    /v1/partitions
     GET     /v1/partitions/ID         DELETE  /v1/partitions/ID
 
 The headers x-user-id and x-access-key identify the caller. The real IPUoF configuration has a device for each IPU, and
-attributes such as "GCD Id"; its other keys are not published. The own API has these calls in addition to those of every
-simulator (`http/service.py`):
+attributes such as "GCD Id"; its other keys are not published. The simulator's own API has these calls in addition to
+those in `http/service.py`:
 
     GET     /simulator/v1/state                     all allocations and partitions
     POST    /simulator/v1/restart                   {"keeps_partitions": true, "down_seconds": 0}
@@ -94,7 +94,7 @@ class VipuService(BaseService[World]):
         raise records.VipuRefusalError("NotFound", f"{http_method} {path} is not served")
 
     def handle(self, found: Route, request: Request) -> dict[str, Any]:
-        """Return the body of the response. For a create or remove, it contains the number of the change."""
+        """Return the body of the response, which contains the number of the change for a create or remove."""
         caller = Caller(user=request.headers.get("x-user-id", ""), key=request.headers.get("x-access-key", ""))
         name = found.parts.get("name", "")
         match found.method:

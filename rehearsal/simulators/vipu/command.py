@@ -1,4 +1,4 @@
-"""A `vipu` command with verbs and options of the real one, which talks to a simulated server.
+"""A `vipu` command with verbs and options of the real command, which calls a simulated server.
 
 Known features of the real command that are simulated: the verbs and options below; the configuration file in HCL, and
 environment variables with the names of the options; a create writes a file into ~/.ipuof.conf.d; a configuration is
@@ -80,7 +80,7 @@ def allocations(listed: Sequence[Mapping[str, Any]]) -> str:
 
 
 def ipu_attributes(ipus: Sequence[Sequence[Any]]) -> str:
-    """Return the table of attributes of IPUs, given as agent and index; repeated cells are empty."""
+    """Return the table of attributes of IPUs, which are given as agent and index. Repeated cells are empty."""
     rows: list[list[str]] = []
     before = ""
     for agent, index in ipus:

@@ -22,17 +22,17 @@ class FaultKind(StrEnum):
     REFUSED = "refused"
     #: A create fails at its end and leaves nothing behind.
     CREATE_FAILS = "create_fails"
-    #: A create fails at its end; the partition remains, broken, and keeps its IPUs.
+    #: A create fails at its end; a broken partition remains, and keeps its IPUs.
     CREATE_LEAKS = "create_leaks"
-    #: A partition remains in its creating state until the fault is cleared.
+    #: A partition is not created completely until the fault is cleared.
     CREATE_STUCK = "create_stuck"
-    #: A create ends `seconds` before the partition is active.
+    #: The partition becomes active only `seconds` after its create has ended.
     ACTIVE_LATE = "active_late"
-    #: A remove ends `seconds` before the partition is removed; until then, the partition looks as before.
+    #: The partition is removed only `seconds` after its remove has ended, and looks unchanged until then.
     REMOVE_LATE = "remove_late"
     #: A remove fails, and leaves the partition broken.
     REMOVE_LEAKS = "remove_leaks"
-    #: The server is unavailable, and the command prints that it cannot reach it. With code 0, the connection breaks.
+    #: The server is unavailable, which the command reports. With code 0, the connection is dropped.
     HTTP_ERROR = faults.HTTP_ERROR
     #: A call is answered only after `seconds`.
     HANG = faults.HANG

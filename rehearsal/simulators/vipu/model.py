@@ -34,7 +34,7 @@ from rehearsal.simulators.vipu.records import (
 from rehearsal.simulators.vipu.settings import FIRST, IPUS_OF_AGENT, VipuSettings
 
 _ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")
-#: Texts for phases. Only ACTIVE is known from the real server.
+#: Text that lists show for each phase. Only the text ACTIVE is known from the real server.
 _STATES = {
     Phase.CREATING: "PENDING",
     Phase.ACTIVE: "ACTIVE",
@@ -184,7 +184,7 @@ class World(BaseWorld[VipuSettings, Fault]):
             self._partitions[partition_id].phase = Phase.BROKEN
 
     def vanish(self, partition_id: str) -> bool:
-        """Delete a partition without a trace; return False if it does not exist."""
+        """Delete a partition without a remove by a user; return False if the partition does not exist."""
         with self.moment() as now:
             found = self._partitions.pop(partition_id, None)
             if found is None:
@@ -247,7 +247,7 @@ class World(BaseWorld[VipuSettings, Fault]):
         candidates = [item for item in usable if asked.allocation in ("", item.name)]
         candidates = [item for item in candidates if asked.cluster in ("", item.cluster)]
         if not candidates:
-            # A missing allocation and one for other users look the same.
+            # The error is the same for a missing allocation and for an allocation of other users.
             raise VipuRefusalError("NotFound", f"allocation '{asked.allocation}' not found")
         if len(candidates) > 1 and not self._settings.picks_allocation:
             raise invalid("an allocation must be specified, since there are several")

@@ -1,6 +1,6 @@
 """Records of a simulated V-IPU server, and its errors.
 
-Errors have gRPC's codes. Their messages are invented, because no document shows the real ones.
+Errors have gRPC's codes. Their messages are invented, because no document shows the real messages.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class AllocationView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionView:
-    """A partition as it was at one time."""
+    """State of a partition at one time."""
 
     id: str
     #: Number of the create; it distinguishes a partition from a removed one with the same ID.

@@ -17,7 +17,7 @@ PLACEMENTS = (FIRST, SCATTERED)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class VipuSettings(BaseSettings):
-    """Options of the simulator."""
+    """Settings of the simulated server."""
 
     fixed = ("allocations",)
 
@@ -35,16 +35,16 @@ class VipuSettings(BaseSettings):
     create_jitter_seconds: float = 0.0
     #: Duration of a remove.
     remove_seconds: float = 1.0
-    #: Maximum time for which the response of a create or remove is delayed until its end; the change itself continues.
+    #: Maximum time for which the response of a create or remove waits for its end. The change itself then continues.
     change_wait_seconds: float = 600.0
     #: Number of IPUs of the largest partition.
     largest_size: int = 64
-    #: Maximum length of an ID in characters. The real limit is unknown, but there is one.
+    #: Maximum length of an ID in characters. The limit of the real server is unknown.
     longest_id: int = 32
-    #: Whether a create without an allocation gets the first one with enough room, if the user has several.
+    #: Whether a create that names no allocation uses the first with enough IPUs if the user has several.
     picks_allocation: bool = False
-    #: Position of new partitions among those that fit: `first`, or `scattered` (random), which is worst for later
-    #: creates.
+    #: Choice among the positions at which a new partition fits: `first`, or `scattered` (random), which leaves less
+    #: room for later creates.
     placement: str = FIRST
     #: Whether the list of partitions contains their allocations.
     lists_allocations: bool = False

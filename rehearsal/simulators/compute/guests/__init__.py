@@ -1,1 +1,1 @@
-"""Simulated software of the VMs: the join of their startup script, and a kubelet, with a real API server."""
+"""Simulated software of the VMs, which joins a real cluster like the startup script, and runs a kubelet."""

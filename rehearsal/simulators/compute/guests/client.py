@@ -39,7 +39,7 @@ MERGE = "application/merge-patch+json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """Address of an API server, its certificate authorities (any if empty), and the caller's credentials."""
+    """Address of an API server, its certificate authorities (empty to trust any), and the caller's credentials."""
 
     host: str
     port: int
@@ -62,7 +62,7 @@ class Client(Protocol):
 
 
 class HttpsClient:
-    """One connection, opened when it is needed."""
+    """One connection, which is opened for the first call."""
 
     def __init__(self, access: Access) -> None:
         self._headers = {"Accept": JSON, "User-Agent": "simulated-kubelet"}

@@ -79,7 +79,7 @@ class Kubelet:
         if state.chips == self.machine.chips:
             self._look_seconds = _FIRST_LOOK_SECONDS
             return heartbeat_seconds
-        # The first checks come soon, later ones less often: hundreds of nodes may wait for a device plugin.
+        # The interval of checks grows, because hundreds of nodes may wait for a device plugin.
         self._look_seconds = min(self._look_seconds * 2, heartbeat_seconds)
         return self._look_seconds
 
@@ -95,7 +95,7 @@ class Kubelet:
         except ServerError as error:
             if error.status != _CONFLICT:
                 raise
-            # The Node is left from an earlier start, or from another machine with that name.
+            # The Node exists from an earlier start, or from another machine with the same name.
             made = self.client.call("GET", self._path)
         self._uid = made["metadata"]["uid"]
         return state
@@ -141,7 +141,7 @@ class Kubelet:
 
 
 def _is_older(moment: datetime | None, now: datetime, seconds: float) -> bool:
-    # An action may come half a second early, which saves a separate turn for it.
+    # Actions that are due within half a second are done now, which saves a separate turn for them.
     return moment is None or (now - moment).total_seconds() >= seconds - 0.5
 
 
@@ -173,7 +173,7 @@ class Guest:
             self._close()
             self._boots, self._failures = machine.boots, 0
             self._due = now + timedelta(seconds=self.settings().boot_seconds)
-        # Other changes of the VM, such as new metadata, do not shorten this wait.
+        # Changes of the VM other than its status, such as new metadata, do not shorten this wait.
         left_seconds = (self._due - now).total_seconds() if self._due is not None else 0.0
         if left_seconds > 0:
             return left_seconds

@@ -110,7 +110,7 @@ class Cluster:
     host: str
     port: int
     authority_pem: str
-    #: The signed text.
+    #: Text of cluster-info that the signatures sign.
     kubeconfig: str
 
 
@@ -223,7 +223,7 @@ class Join:
             raise
 
     def abandon(self) -> None:
-        """Give the attempt up."""
+        """End the attempt, so that the next step begins a new one."""
         if self._request is not None:
             self._request.client.close()
             self._request = None

@@ -1,4 +1,4 @@
-"""The objects that a kubelet sends to the API server: its Node, the Node's status, its Lease. Pure."""
+"""Creates the objects that a kubelet sends to the API server: Node, status of the Node, Lease. Pure."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ LEASE_SECONDS = 40
 #: Label that the DaemonSet of the device plugin selects.
 ACCELERATOR = "cloud.google.com/gke-tpu-accelerator"
 
-#: Annotation of Nodes with a simulated kubelet of their own: other simulators of kubelets, such as kwok, ignore them.
+#: Annotation of Nodes with their own simulated kubelet, which other simulators, such as kwok, leave alone.
 OWN_KUBELET = "rehearsal.tpu-provisioner.cloud.google.com/own-kubelet"
 
 _CHIPS = "google.com/tpu"
@@ -42,7 +42,7 @@ class Readiness:
     #: Time at which the kubelet started.
     started: datetime
     chips: int = 0
-    #: Number of chips when the device plugin last worked: capacity remains if the plugin fails.
+    #: Number of chips when the device plugin last worked. The capacity keeps it if the plugin fails.
     seen_chips: int = 0
 
 

@@ -1,4 +1,4 @@
-"""The metadata that a VM's startup script reads before it joins a cluster. Pure.
+"""Reads the metadata that a VM's startup script reads before it joins a cluster. Pure.
 
 The keys are those of gke-labs/tpu-operator and, if its script has no key for a value, of later scripts. A key counts
 only if the startup script contains it; a VM whose script does not read a token does not join by its metadata. The
@@ -50,7 +50,7 @@ _OWN_DOMAINS = ("kubelet.kubernetes.io", "node.kubernetes.io")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Invitation:
-    """The VM's knowledge of the cluster that it joins. `host` is without the brackets of an IPv6 address."""
+    """Values from which a VM knows the cluster to join. `host` has no brackets if it is an IPv6 address."""
 
     host: str
     port: int
@@ -70,7 +70,7 @@ class Invitation:
 
 
 def joins(machine: MachineView) -> bool:
-    """Return whether the startup script of a VM makes it join a cluster by its metadata."""
+    """Return whether the metadata of a VM makes its startup script join a cluster."""
     return _TOKEN in machine.metadata.get(_SCRIPT, "")
 
 
