@@ -123,7 +123,7 @@ def test_objects_of_the_chart_are_accepted_by_a_real_api_server(
     )
 
 
-def test_provider_gce_gets_the_rights_on_node_groups_in_their_namespace(tmp_path: Path) -> None:
+def test_chart_grants_provider_gce_its_rights_in_the_namespace_of_node_groups(tmp_path: Path) -> None:
     """With this provider, the network policy also allows the port of API servers that kubeadm installs."""
     images = {"NODE_GROUP_IMAGES": "*=projects/p/global/images/i"}
     found = {}
@@ -213,7 +213,7 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert more == {"namespaces", "jobs"}
 
 
-def test_variables_of_extra_env_and_env_from_are_those_of_every_deployment() -> None:
+def test_extra_env_and_env_from_apply_to_every_deployment() -> None:
     """The webhook server reads settings of the controller, which may be in a ConfigMap of `envFrom`."""
     documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})
     deployments = [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"]
@@ -262,7 +262,7 @@ def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path
     assert not {name for name in names({"nodegroups": {"only": True}}) if "placement" in name}
 
 
-def test_all_namespaces_are_assigned_by_a_value_as_by_the_component(tmp_path: Path) -> None:
+def test_chart_value_assigns_all_namespaces_like_the_component(tmp_path: Path) -> None:
     by_helm = _template({**_IMAGE, "placement": {"namespaces": "all"}})
     by_kustomize = tools.built(tmp_path, "placement", "placement-all-namespaces", resources=["base"])
     for kind, name in (

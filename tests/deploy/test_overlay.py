@@ -141,7 +141,7 @@ _IMAGES = (
 
 
 @pytest.mark.parametrize(("image", "want"), _IMAGES, ids=[case[0] for case in _IMAGES])
-def test_image_is_written_like_by_kustomize_edit(image: str, want: dict[str, str], deploy: Path) -> None:
+def test_image_is_written_as_kustomize_edit_writes_it(image: str, want: dict[str, str], deploy: Path) -> None:
     folder = overlay.make_overlay(deploy, _VALUES, overlay.Choices(image=image))
     (entry,) = yaml.safe_load((folder / "kustomization.yaml").read_text(encoding="utf-8"))["images"]
     assert entry == {"name": "controller"} | want

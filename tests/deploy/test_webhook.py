@@ -242,7 +242,7 @@ def test_placement_is_registered_by_a_component_or_on_clusters_without_the_polic
     )
 
 
-def test_the_chart_registers_placement_only_if_it_is_enabled_and_the_policy_is_missing() -> None:
+def test_chart_registers_placement_only_if_enabled_and_the_policy_is_missing() -> None:
     with_policy = _by_name(only(_rendered(), "MutatingWebhookConfiguration"))
     disabled = _by_name(only(_rendered(apis=(), placement={"enabled": False}), "MutatingWebhookConfiguration"))
     assert not [name for name in (*with_policy, *disabled) if name.startswith("placement")]
@@ -564,7 +564,7 @@ def test_only_pods_that_request_chips_are_sent_to_the_webhook(
 
 
 @pytest.mark.parametrize(("body", "want_asked"), _CONTROLLERS.values(), ids=_CONTROLLERS)
-def test_controller_is_validated_if_its_pods_request_chips_and_no_reviewed_object_made_it(
+def test_controller_of_pods_with_chips_is_validated_unless_its_owner_was_reviewed(
     body: Json, want_asked: bool, rehearsal: Rehearsal, served: Served
 ) -> None:
     path = collection_path(f"{body['kind'].lower()}s", namespace="default", root=f"/apis/{body['apiVersion']}")

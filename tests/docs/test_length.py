@@ -29,9 +29,9 @@ def test_readme_fits_on_two_screens() -> None:
     assert len((ROOT / "README.md").read_text("utf-8").splitlines()) <= MAX_README_LINES
 
 
-def test_architecture_is_read_in_ten_minutes() -> None:
+def test_architecture_page_can_be_read_in_ten_minutes() -> None:
     assert words_of((ROOT / "docs" / "develop" / "architecture.md").read_text("utf-8")) <= MAX_ARCHITECTURE_WORDS
 
 
-def test_code_and_links_are_no_words() -> None:
+def test_code_and_link_targets_do_not_count_as_words() -> None:
     assert words_of("Two [words](page.md#anchor) | - |\n\n```bash\nno words here\n```\n") == 2

@@ -161,7 +161,7 @@ def test_groups_and_jobs_keep_their_nodes_in_restarts_despite_a_rival(assigned: 
 
 
 def test_pods_of_all_or_nothing_are_bound_only_when_all_pools_are_ready(assigned: Ground) -> None:
-    """The first node does not report its chips at once, so one of three pools is ready later than the others."""
+    """A node reports no chips at first, so one of three pools is not ready."""
     assigned.provisioner()
     assigned.gke.inject(Fault(kind=FaultKind.NODES_WITHOUT_CHIPS, hosts=1, count=1))
     annotations = {constants.ALL_OR_NOTHING: "true"}

@@ -73,7 +73,7 @@ class Market:
         self.fails: Callable[[str], Failure | None] = lambda _jobset: None
         #: Time since which a pool has had its status.
         self.begun: dict[tuple[PoolName, PoolStatus], datetime] = {}
-        #: Time at which a pool has its nodes.
+        #: Time at which the create of a pool ended, after which its nodes boot.
         self._up_at: dict[PoolName, datetime] = {}
         #: Time at which all leaders of a JobSet were first bound.
         self.ran_at: dict[str, datetime] = {}

@@ -35,7 +35,7 @@ from tests.support.clock import NOW
 from tests.support.models import make_node, make_nodes, make_pod
 from tests.support.settings import settings
 
-#: One in this number of decisions is compared with a decision without cached results.
+#: Number of decisions of which one is compared with a decision without cached results.
 _COMPARED_EVERY = 6
 
 

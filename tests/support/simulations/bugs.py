@@ -22,7 +22,7 @@ class Bug:
     also: tuple[At, Callable[[Any], Any]] | None = None
     #: First seed to run, so that a seed that shows the bug is found soon.
     search_from: int = 0
-    #: Only kinds of faults to inject, because the bug is rarely shown by all kinds together; empty for all kinds.
+    #: Kinds of faults to inject, if all kinds together rarely show the bug; empty for all kinds.
     storm: tuple[str, ...] = ()
 
 

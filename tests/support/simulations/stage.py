@@ -22,7 +22,7 @@ class Agenda:
     """Virtual time. Callbacks run in the order of their times; if the times are equal, in the order of their creation.
 
     A callback may call `wait`, which runs the callbacks that become due, as other threads and machines act during a
-    machines during a call. The time never decreases.
+    call. The time never decreases.
     """
 
     def __init__(self) -> None:
