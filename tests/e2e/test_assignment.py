@@ -220,7 +220,7 @@ def urgent(assigned: Ground) -> Iterator[str]:
 
 @pytest.mark.usefixtures("daemons")
 def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: Ground, urgent: str) -> None:
-    """Intruders are pods without a workload that tolerate every taint and copy the labels of the owner's pod."""
+    """Intruders are pods without a workload that tolerate every taint; some copy the labels of the owner's pod."""
     assigned.provisioner(environment={"MAX_CHIPS": "8", "NODEPOOL_DELETION_DELAY": "30s"})
     assigned.post(train(assigned, "owner"))
     assigned.wait(lambda: len(running(assigned, **of("owner"))) == 2, "the owner runs")
@@ -250,7 +250,7 @@ def test_freed_pool_goes_to_the_first_in_the_line_and_to_no_intruder(assigned: G
 
 
 def _intrude(ground: Ground, victim: Json) -> list[tuple[str, str]]:
-    """Create pods that select the nodes of a victim; return their namespaces and names."""
+    """Create pods that would fit on the nodes of a victim; return their namespaces and names."""
     labels = victim["metadata"]["labels"]
     shown = {"labels": labels, "annotations": victim["metadata"]["annotations"]}
     spec = pod_spec(tolerations=_TOLERATES_ALL)

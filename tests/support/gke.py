@@ -37,7 +37,7 @@ SLICE = NodePoolRequest(
     topology="4x4",
     placement_topology="4x4",
     node={"node_disk_type": "hyperdisk-balanced"},
-    # The cluster's release channel decides.
+    # True, as the provisioner sets it for a cluster with a release channel.
     auto_upgrade=True,
     labels={"google.com/nodepool-manager": "tpu-provisioner", "team": "a"},
     taints=(Taint(key="team", value="a"),),
