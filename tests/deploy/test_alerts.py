@@ -324,7 +324,7 @@ def test_every_alert_in_the_log_of_the_controller_has_a_rule() -> None:
     """The rule reports the problem to administrators who do not read the log."""
     kinds = {
         kind
-        for path in (_ROOT / "provisioner" / "slices" / "planning").rglob("*.py")
+        for path in (_ROOT / "provisioner" / "slices" / "messages").rglob("*.py")
         for kind in re.findall(r"Alert\(\s*kind=\"(\w+)\"", path.read_text(encoding="utf-8"))
     }
     assert len(kinds) >= 2
