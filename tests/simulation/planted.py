@@ -476,7 +476,7 @@ BUGS: tuple[Bug, ...] = (
         at=(rounds, "find_supply"),
         mutate=_without_creates,
     ),
-    Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=4),
+    Bug(name="back-off-never-lets-go", at=(backoff, "wait_seconds"), mutate=always(1e7), search_from=10),
     Bug(name="refused-for-good", at=(backoff, "_with"), mutate=_refused_for_good, search_from=76),
     Bug(
         name="full-reservation-is-a-rate-limit",
@@ -553,14 +553,14 @@ BUGS: tuple[Bug, ...] = (
         name="clock-that-was-set-stops-everything",
         at=(FollowedClock, "follow"),
         mutate=_following_without_a_word,
-        search_from=278,
+        search_from=286,
     ),
     Bug(name="every-host-is-shown-as-ready", at=(view_build, "_host"), mutate=always("r")),
     Bug(
         name="shown-on-the-pool-that-was-made-for-it",
         at=(view_build, "_users"),
         mutate=lambda _original: lambda pool: (pool.slice_id,) if pool.slice_id is not None else (),
-        search_from=1,
+        search_from=2,
     ),
     Bug(
         name="timeline-without-an-end",
@@ -573,7 +573,7 @@ BUGS: tuple[Bug, ...] = (
         name="replicas-of-high-numbers-are-dropped",
         at=(demand_slices, "listed_groups"),
         mutate=_of_low_numbers,
-        search_from=44,
+        search_from=54,
     ),
     Bug(
         name="removed-replicas-keep-their-pools",
@@ -620,6 +620,7 @@ BUGS: tuple[Bug, ...] = (
         mutate=lambda _original: lambda labels, _annotations: PoolName(str(labels.get(constants.NODE_POOL) or "")),
         also=((Membership, "pool_of"), lambda _original: lambda _self, _node, reported: reported),
         storm=("pool label by hand",),
+        search_from=6,
     ),
     Bug(name="creates-double-without-limit", at=(backoff, "max_in_flight"), mutate=always(64), search_from=77),
     Bug(name="refused-pools-are-kept", at=(stuck, "_is_refused"), mutate=always(False), search_from=129),
