@@ -533,9 +533,9 @@ BUGS: tuple[Bug, ...] = (
         name="relist-keeps-old-records",
         at=(reflector, "_same_or_new"),
         mutate=lambda _original: lambda before, record: before if before is not None and before != record else record,
-        search_from=85,
+        search_from=19,
     ),
-    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=8),
+    Bug(name="relist-forgets-nothing", at=(Reflector, "_replace"), mutate=_merging, search_from=20),
     Bug(
         name="instances-are-named-to-all",
         at=(Failure, "for_all"),
