@@ -126,7 +126,7 @@ def _with(raw: Json, path: tuple[Any, ...], value: Any) -> Json:
     return changed
 
 
-def _plan(what: str, record: Any) -> Plan:
+def _plan(what: str, record: Any, *, limit: int = 0) -> Plan:
     honest = parse(
         TpuNodeGroup, raw_kind(Kind.TPU_NODE_GROUP, "honest", uid="honest", finalizers=[*names.GROUP_FINALIZERS])
     )
@@ -134,18 +134,23 @@ def _plan(what: str, record: Any) -> Plan:
     if record is not None:
         seen[what] = (*seen.get(what, ()), record)
     snapshot = Snapshot(cluster=Cluster(uid="c"), **seen)
-    return decide(snapshot, Memory(), PlanningSettings(project_id=PROJECT, startup_script="#!"), NOW)
+    settings = PlanningSettings(project_id=PROJECT, startup_script="#!", machines_per_namespace=limit)
+    return decide(snapshot, Memory(), settings, NOW)
 
 
 def _honest(plan: Plan) -> list[str]:
     return sorted(write.key for write in plan.writes if "/honest" in write.key)
 
 
+# Groups of one namespace share its limit, and one that may exist is counted until it has been read.
+@pytest.mark.parametrize(("namespace", "limit"), [("research", 0), ("another", 64)], ids=["no limit", "limit"])
 @pytest.mark.parametrize("what", _READ)
-def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str) -> None:
+def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str, namespace: str, limit: int) -> None:
     """Parsing raises only MalformedObject, which the caches catch; deciding raises no exception."""
     raw, parse = _READ[what]
-    expected = _honest(_plan("groups", None))
+    if raw["metadata"].get("namespace") == "research":
+        raw = _with(raw, ("metadata", "namespace"), namespace)
+    expected = _honest(_plan("groups", None, limit=limit))
     assert expected
     assert parse(raw) is not None
     going = _with(raw, ("metadata", "deletionTimestamp"), "2026-01-01T00:00:00Z")
@@ -155,7 +160,7 @@ def test_any_value_in_any_field_does_not_affect_an_honest_group(what: str) -> No
                 record = _read(parse, _with(whole, path, odd))
                 if record is None:
                     continue
-                plan = _plan(what, record)
+                plan = _plan(what, record, limit=limit)
                 assert not plan.crashed, (path, odd)
                 assert _honest(plan) == expected, (path, odd)
 
