@@ -219,6 +219,8 @@ def _handed_on(
 
     Each such slice is one pod. A new pod takes over the back-off of equal pods; a single pod has the earliest retry.
     """
+    if uid not in ctx.workloads.by_uid:
+        return _earliest_and_latest(siblings, slices)
     if uid not in ctx.found or ctx.found[uid].workload.kind is not WorkloadKind.POD:
         return siblings
     own = ctx.found[uid].slices
@@ -236,6 +238,17 @@ def _handed_on(
     for slice_id in sorted(found, key=lambda each: (found[each].until, each)):
         firsts.setdefault(keys[slice_id], slice_id)
     return found | {slice_id: min(alike[key], key=_until) for key, slice_id in firsts.items()}
+
+
+def _earliest_and_latest(
+    siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
+) -> dict[SliceId, Backoff]:
+    """Return the two back-offs of equal pods that new pods take over: users can delete any number of workloads."""
+    alike: dict[Hashable, list[SliceId]] = defaultdict(list)
+    for slice_id in siblings:
+        alike[slices[slice_id].refused].append(slice_id)
+    kept = {choose(ids, key=lambda each: siblings[each].until) for ids in alike.values() for choose in (min, max)}
+    return {slice_id: siblings[slice_id] for slice_id in sorted(kept)}
 
 
 def _until(last: Backoff) -> datetime:

@@ -168,6 +168,22 @@ def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(pause_se
     assert len(world.memory.slices) == 4
 
 
+def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> None:
+    """Otherwise a user who deletes and creates a Deployment again and again would fill the memory for a day."""
+    world = cluster()
+    for number in range(40):
+        world.put(replace(pod_of(f"web-{number}"), created_at=world.now, unschedulable_since=world.now))
+    for _ in range(12):
+        world.step(seconds=300)
+        world.finish_creates()
+        world.finish_deletes()
+    assert sum(each.unschedulable is not None for each in world.memory.slices.values()) == 40
+    world.pods.clear()
+    for _ in range(2):
+        world.step(seconds=5)
+    assert 1 <= len(world.memory.slices) <= 2
+
+
 def test_pod_that_the_scheduler_never_binds_gets_a_pool_and_keeps_none() -> None:
     """The scheduler refuses a free node of another pod's pool, then an empty pool of an ended ReplicaSet."""
     world = cluster()
