@@ -326,7 +326,7 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make this process the holder of the Lease `current`, or of a new Lease if it is None."""
+        """Make this process the holder of the Lease `current`, or of a new Lease without `current`."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
             # Without a resourceVersion, this write could overwrite another client's.

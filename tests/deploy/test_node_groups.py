@@ -227,7 +227,7 @@ def test_values_of_node_groups_are_in_their_fields() -> None:
         "settings": {"ALLOWED_PROJECTS": "project-a, project-b", "GCE_CALLS_PER_SECOND": 5, "LOG_LEVEL": "debug"},
         "nodeSelector": {"a": "b"},
         "tolerations": [],
-        # The value is None because Helm merges maps with the defaults, so an empty map would keep the default.
+        # Helm merges maps with the defaults, so an empty map would keep the default affinity; None removes it.
         "affinity": None,
     }
     settings = {"GCP_PROJECT_ID": "project-a", "MAX_CHIPS": 8, "LOG_LEVEL": "info", "SERVED_NAMESPACES": "x"}

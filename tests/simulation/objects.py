@@ -268,7 +268,7 @@ class WorkloadRun(abc.ABC):
             self.changed[each] = now
 
     def release(self, now: float, job: int | None = None) -> None:
-        """Record that one slice, or all slices if `job` is None, no longer need pools."""
+        """Record that the slice of `job`, or without `job` every slice, needs no pool any more."""
         for each in self.slots() if job is None else (job,):
             self.released_at[each] = now
 

@@ -57,7 +57,7 @@ def read(cls: Callable[..., T], raw: object) -> T:
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON. A field is left out if it is None, or is empty and not `Part.always`."""
+    """Return a record as JSON, without fields that are None, and without empty fields that are not `Part.always`."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)

@@ -236,7 +236,7 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story in which a pod has an entry and a partition in `state`, or no partition if that is None.
+    """Return a story in which a pod has an entry, and a partition in `state` unless `state` is None.
 
     With `gone`, only the entry and the partition exist, and the pod does not.
     """

@@ -193,7 +193,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after the operation of a create has ended; unchanged if `failure` is None."""
+    """Return the memory after the operation of a create has ended; the memory is unchanged without a `failure`."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -246,7 +246,7 @@ def postpone(
     wait_seconds: float | None = None,
     settling: bool = False,
 ) -> DeleteCall:
-    """Return the postponed delete. `wait_seconds` is None for a wait that grows with the number of failures.
+    """Return the postponed delete. Without `wait_seconds`, the wait grows with the number of failures.
 
     While the nodes are `settling`, no failure is counted, and `postponed_since` is set only if settling restarts.
     """
