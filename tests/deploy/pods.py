@@ -64,11 +64,12 @@ class PlayedPod:
     def playing(self) -> Iterator[PlayedPod]:
         """Run the pod's process until the end of the block."""
         # The pod needs this node, because the provisioner's nodes accept only pods with chips.
+        # The controller of node groups runs only on nodes of the control plane.
         size = {"cpu": "8", "memory": "16Gi", "pods": "50"}
         body = {
             "apiVersion": "v1",
             "kind": "Node",
-            "metadata": {"name": _NODE},
+            "metadata": {"name": _NODE, "labels": {"node-role.kubernetes.io/control-plane": ""}},
             "status": {"capacity": size, "allocatable": size},
         }
         self._rehearsal.api.post(collection_path("nodes"), body)

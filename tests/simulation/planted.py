@@ -419,7 +419,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(name="hanging-pools-are-no-alert", at=(failing, "find_hanging"), mutate=always({}), search_from=272),
     Bug(
         name="arrivals-are-not-awaited",
-        at=(unneeded, "_selected_by_pending_leaders"),
+        at=(unneeded, "_selected_by_pending_pods"),
         mutate=always(()),
         search_from=159,
     ),
