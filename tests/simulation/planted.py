@@ -413,7 +413,7 @@ BUGS: tuple[Bug, ...] = (
         name="failed-creates-do-not-count",
         at=(backoff, "create_counted"),
         mutate=lambda _original: lambda tallies, *_args: tallies,
-        search_from=8,
+        search_from=49,
     ),
     Bug(name="private-failures-are-shared", at=(specification, "_own_inputs"), mutate=always(""), search_from=293),
     Bug(name="hanging-pools-are-no-alert", at=(failing, "find_hanging"), mutate=always({}), search_from=272),
@@ -462,7 +462,7 @@ BUGS: tuple[Bug, ...] = (
         name="lease-is-not-looked-at-before-a-call",
         at=(act, "CALL_TIMEOUT_SECONDS"),
         mutate=lambda _original: float("-inf"),
-        search_from=29,
+        search_from=113,
     ),
     Bug(name="name-without-attempt", at=(Specification, "stamped"), mutate=_name_of_first_attempt, search_from=1),
     Bug(
@@ -547,7 +547,7 @@ BUGS: tuple[Bug, ...] = (
         at=(Reflector, "_listed"),
         mutate=_ahead_of_the_list,
         storm=("restart", "crash"),
-        search_from=140,
+        search_from=70,
     ),
     Bug(
         name="clock-that-was-set-stops-everything",
