@@ -19,6 +19,7 @@ from provisioner.model.workloads import ObjectRef, pod_ref, workload_ref
 from provisioner.runtime.clock import wall_clock
 from provisioner.slices.board import Journal
 from provisioner.slices.messages.states import WHY_DELETED
+from provisioner.slices.messages.waits import note_of
 from provisioner.slices.metrics import TIMED_PHASES, Meter, Metrics
 from provisioner.slices.planning.memory.answers import Answer, CreateAnswer, DeleteAnswer, DeleteResult
 from provisioner.slices.planning.memory.state import Phase
@@ -82,7 +83,7 @@ class Reporter:
         self._deletes |= {delete.name: delete for delete in plan.deletes}
         for transition in plan.transitions:
             try:
-                self._tell_transition(transition, states)
+                self._tell_transition(transition, states, plan)
             except Exception:  # noqa: BLE001 - one pool must not prevent the others' reports
                 _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
@@ -150,7 +151,7 @@ class Reporter:
         told = f"{words}{answer.told or answer.reason}"
         self._on_pool(answer.name, constants.DELETION_FAILED, told, warning=True, key=f"{answer.name} {kind}")
 
-    def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState]) -> None:
+    def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState], plan: Plan) -> None:
         name, new = transition.pool, transition.new
         state = states.get(name) or self._states.get(name)
         seconds = (transition.at - transition.since).total_seconds() if transition.since is not None else None
@@ -159,7 +160,7 @@ class Reporter:
             old=transition.old.value if transition.old is not None else None,
             new=new.value,
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
-            **_describe(state),
+            **_describe(state, plan),
         )
         self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED, state=state)
         if new.planned:
@@ -286,7 +287,7 @@ _SENTENCES = {
 }
 
 
-def _describe(state: PoolState | None) -> dict[str, object]:
+def _describe(state: PoolState | None, plan: Plan) -> dict[str, object]:
     if state is None:
         return {}
     described: dict[str, object] = {
@@ -295,6 +296,6 @@ def _describe(state: PoolState | None) -> dict[str, object]:
         "nodes": f"{state.ready_nodes}/{state.nodes}",
         "chips": state.chips,
     }
-    if state.note:
-        described["note"] = state.note
+    if note := note_of(state, plan):
+        described["note"] = note
     return described

@@ -100,7 +100,7 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
     """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by reason."""
     supply = known.supply.get(state.name)
     if supply is None:
-        return state.note or "The create of its node pool is about to be sent."
+        return "The create of its node pool is about to be sent."
     words = _of_use(slice_, state, events) or _of_phase(state, supply, known)
     return _with_lost_chips(words, slice_, state, known)
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import replace
+from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 
 from provisioner import constants
@@ -13,7 +12,7 @@ from provisioner.model.workloads import WorkloadName
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import CREATES_PER_HOUR
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, Limit, WaitKind, WaitsFor, distinct
-from provisioner.slices.planning.plan import Notice, PoolState, notice
+from provisioner.slices.planning.plan import Notice, Plan, PoolState, notice
 from provisioner.slices.planning.round import Round
 
 #: Start of the message about a request that cannot be served.
@@ -95,11 +94,10 @@ def note(wait: WaitsFor, ctx: Round) -> str:
     return message(wait, ctx)
 
 
-def with_notes(wanted: Iterable[PoolState], found: Mapping[SliceId, WaitsFor], ctx: Round) -> Iterator[PoolState]:
-    """Yield the entries of the pools that do not exist, with the reason why each is not created."""
-    for state in wanted:
-        wait = found.get(state.slice_id) if state.slice_id is not None else None
-        yield state if wait is None else replace(state, note=note(wait, ctx))
+def note_of(state: PoolState, plan: Plan) -> str:
+    """Return why a pool is in its phase: why it is not created yet, or the note about an existing pool."""
+    wait = plan.waits.get(state.slice_id) if state.phase.before_create and state.slice_id is not None else None
+    return note(wait, plan.decided) if wait is not None else state.note
 
 
 def notices(

@@ -191,8 +191,7 @@ def _start(learned: _Learned, requests: _Requests, retired: _Retired) -> _Starte
 
 def _plan(begun: _Begun, learned: _Learned, requests: _Requests, retired: _Retired, started: _Started) -> Plan:
     ctx, matching, launches = learned.round, requests.matching, requests.launches
-    wanted = tuple(waits.with_notes(launches.wanted, launches.waits, ctx))
-    phases = pool_states.find_phases(ctx, matching, wanted, started.due)
+    phases = pool_states.find_phases(ctx, matching, launches.wanted, started.due)
     splits = split.find_splits(ctx, matching)
     writes, expiries = statuses.statuses(ctx, matching, launches.waits)
     partial_gangs = learned.progress.partial.keys()

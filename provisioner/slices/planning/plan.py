@@ -163,8 +163,7 @@ class StatusWrite:
     status: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PoolState:
+class PoolState(NamedTuple):
     """One existing or wanted pool in the read model, and its slice."""
 
     name: PoolName
@@ -182,7 +181,7 @@ class PoolState:
     chips: int
     nodes: int
     ready_nodes: int
-    #: Why the pool is in this phase; empty if the phase needs no explanation.
+    #: Why the pool is in this phase; empty if the phase needs no explanation, or if the plan has the slice's wait.
     note: str = ""
     #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
     next_at: datetime | None = None

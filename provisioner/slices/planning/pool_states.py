@@ -46,7 +46,7 @@ def find_phases(ctx: Round, matching: Matching, wanted: Sequence[PoolState], due
     entries, transitions = changes(before, observed, ctx.now)
     entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.supply.items()}
     states = [state_of(pool, entries[name], ctx, matching, due.get(name)) for name, pool in ctx.supply.items()]
-    states += [replace(state, since=entries[state.name].since) for state in wanted]
+    states += [state._replace(since=entries[state.name].since) for state in wanted]
     return Phases(states=tuple(states), entries=entries, transitions=transitions)
 
 

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
 from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
@@ -64,4 +63,4 @@ def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState,
     names = frozenset(splits.pools).union(*splits.slices.values())
     if not names:
         return tuple(states)
-    return tuple(replace(state, split=True) if state.name in names else state for state in states)
+    return tuple(state._replace(split=True) if state.name in names else state for state in states)

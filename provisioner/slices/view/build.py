@@ -22,7 +22,7 @@ from provisioner.slices.planning.contention.waits import WaitsFor
 from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import Memory, Phase
 from provisioner.slices.planning.plan import Notice, Plan, PoolState
-from provisioner.slices.planning.round import Snapshot, Supply
+from provisioner.slices.planning.round import Round, Snapshot, Supply
 from provisioner.slices.view.types import (
     AlertView,
     BackoffView,
@@ -146,6 +146,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     notices = _by_object(plan.notices)
     round_ = _Round(
         slices=slices,
+        decided=decided,
         notices=notices,
         policy=decided.policy,
         prices=settings.prices,
@@ -236,6 +237,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 class _Round(texts.Known):
     """Data that the views of all slices and pools of a round share."""
 
+    decided: Round
     notices: _Notices
     policy: ServingPolicy
     prices: Prices
@@ -262,7 +264,10 @@ class _Round(texts.Known):
             shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
             if shown in _WITH_OTHERS and slice_.share is not None and slice_.id not in state.holders:
                 shown = State.READY if state.ready_nodes >= state.nodes else State.JOINING
-            reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
+            if wait is not None:
+                reason = waits.note(wait, self.decided)
+            else:
+                reason = texts.of_slice(slice_, state, self._events_of(slice_), self)
         else:
             shown, reason = State.NONE, texts.of_slice_without_pool(slice_, self.policy)
         since = state.since if state is not None else None

@@ -10,6 +10,7 @@ import pytest
 from provisioner import constants
 from provisioner.model.capacity import FailureKind, PoolStatus
 from provisioner.slices.demand import group_key
+from provisioner.slices.messages.waits import note_of
 from provisioner.slices.planning.memory.state import CallState, DeleteCall, Memory, OperationLimit
 from provisioner.slices.planning.plan import DeleteReason
 from tests.support.clock import after
@@ -185,7 +186,7 @@ def test_pools_are_polled_more_often_while_changes_are_expected() -> None:
     plan = full.look()
     assert len(plan.creates) == 2
     assert plan.poll_seconds == 1
-    assert "waits for other node pool operations" in plan.pools[-1].note
+    assert "waits for other node pool operations" in note_of(plan.pools[-1], plan)
 
 
 def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:

@@ -11,6 +11,7 @@ import pytest
 
 from provisioner.model.capacity import FailureKind, Operation, OperationName, PoolName, PoolStatus, expected_pool
 from provisioner.model.choices import capacity_key
+from provisioner.slices.messages.waits import note_of
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.answers import CreateAnswer, DeleteAnswer, DeleteResult, LookUpAnswer
 from provisioner.slices.planning.memory.state import CallState, LookUp, Memory
@@ -199,7 +200,7 @@ def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: b
     look_up_answer(world, look_up, operation=done)
     plan = world.look()
     assert plan.creates == ()
-    assert "GKE's own words." in plan.pools[0].note
+    assert "GKE's own words." in note_of(plan.pools[0], plan)
     assert any(each.slice_id is not None for each in plan.memory.backoffs.values()) is (kind is FailureKind.INVALID)
 
 

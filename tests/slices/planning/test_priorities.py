@@ -7,6 +7,7 @@ from datetime import timedelta
 import pytest
 
 from provisioner.model.workloads import Workload
+from provisioner.slices.messages.waits import note_of
 from provisioner.slices.planning.contention.limits import KEPT_AT_MOST
 from provisioner.slices.planning.contention.line import CREATES
 from tests.support.market import jobset_of
@@ -61,9 +62,9 @@ def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave()
     for each in small[:4]:
         world.finish(each)
         world.live(6, seconds=10)
-    assert "kept for pods of higher priority" in next(
-        state.note for state in world.plans[-1].pools if "small" in state.named.name and state.phase.before_create
-    ) or world.bound(large)
+    plan = world.plans[-1]
+    waiting = (state for state in plan.pools if "small" in state.named.name and state.phase.before_create)
+    assert "kept for pods of higher priority" in note_of(next(waiting), plan) or world.bound(large)
     world.live(8, seconds=10)
     assert (world.bound(large), sum(map(world.bound, small[8:]))) == (1, 0)
 

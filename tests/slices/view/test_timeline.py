@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from datetime import timedelta
 
 import pytest
@@ -110,12 +109,12 @@ def test_many_pools_of_one_namespace_do_not_displace_other_namespaces() -> None:
     timeline = Timeline()
     (pool,) = world.look().pools
     quiet = [
-        _named(replace(pool, named=pool.named._replace(namespace="quiet")), f"quiet-{number}") for number in range(20)
+        _named(pool._replace(named=pool.named._replace(namespace="quiet")), f"quiet-{number}") for number in range(20)
     ]
     timeline.follow(quiet, world.now)
     for number in range(100):
         timeline.follow(
-            [_named(replace(pool, named=pool.named._replace(namespace="noisy")), f"noisy-{number}")], world.now
+            [_named(pool._replace(named=pool.named._replace(namespace="noisy")), f"noisy-{number}")], world.now
         )
     kept = [each.pool for each in timeline.tracks()]
     assert len(kept) == 51
@@ -155,4 +154,4 @@ def test_times_shift_with_a_clock_that_is_set() -> None:
 
 
 def _named(pool: PoolState, name: str, *, chosen: bool = True) -> PoolState:
-    return replace(pool, name=PoolName(name), slice_id=pool.slice_id if chosen else None)
+    return pool._replace(name=PoolName(name), slice_id=pool.slice_id if chosen else None)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from enum import Enum
 from typing import NamedTuple
@@ -92,8 +91,7 @@ class Limit(NamedTuple):
     kept: int = 0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class WaitsFor:
+class WaitsFor(NamedTuple):
     """Why no pool is created for a slice now. Its Event, its status, the page and `explain` are written from this."""
 
     kind: WaitKind
@@ -150,8 +148,7 @@ class WaitsFor:
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
         """Return the record with its place in the line."""
-        return replace(
-            self,
+        return self._replace(
             position=position,
             of=len(line),
             ahead=tuple(line[: min(position - 1, _MAX_NAMED)]),

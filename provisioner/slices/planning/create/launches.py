@@ -179,7 +179,7 @@ class Launches:
                 wait = WaitsFor(kind=WaitKind.TOGETHER, first=first)
             else:
                 continue
-            together = replace(wait, together=unserved[0].workload)
+            together = wait._replace(together=unserved[0].workload)
             found |= {each.id: together for each in unserved if each is not first}
         return found
 
@@ -300,7 +300,7 @@ class Launches:
         return None, blockers
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
-        self.waits[slice_.id] = replace(wait, pool=self._names_of[slice_.id][1])
+        self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
         self.limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
