@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Collection, Iterator, Mapping
 
 from provisioner import constants
+from provisioner.model.capacity import Node
 from provisioner.model.placement import FREE, MARKS, job_labels, labels_of
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice
@@ -33,11 +34,11 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
     for pool in round_.supply.values():
         if (wanted := _wanted(pool, round_, matching, partial)) is None:
             continue
-        current = {node.name: {key: node.labels.get(key) for key in MARKS} for node in pool.nodes}
-        if not (names := [name for name, labels in current.items() if labels != wanted]):
+        nodes = [node for node in pool.nodes if not _has(node, wanted)]
+        if not nodes:
             continue
-        used = bool(matching.holders.get(pool.name))
-        others = [name for name in names if current[name] != FREE]
+        names, used = [node.name for node in nodes], bool(matching.holders.get(pool.name))
+        others = [node.name for node in nodes if not _has(node, FREE)]
         if wanted == FREE or (others and not used):
             found += [Assignment(name, FREE) for name in others]
         elif used:
@@ -45,11 +46,15 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
         elif round_.made_for.get(pool.name) == matching.claimed.get(pool.name):
             # Every pod bound since the create of the pool is of this slice, so no check is needed.
             found += [Assignment(name, wanted) for name in names]
-        elif wanted != OPEN and len(names) == len(current):
+        elif wanted != OPEN and len(names) == len(pool.nodes):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))
         else:
             found += [Assignment(name, wanted, (name,)) for name in names]
     return tuple(found)
+
+
+def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
+    return all(node.labels.get(key) == value for key, value in labels.items())
 
 
 def _wanted(
@@ -111,6 +116,4 @@ def label_job_nodes(round_: Round) -> Iterator[Assignment]:
     for supply in round_.supply.values():
         labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)
         if labels:
-            yield from (
-                Assignment(node.name, labels) for node in supply.nodes if not labels.items() <= node.labels.items()
-            )
+            yield from (Assignment(node.name, labels) for node in supply.nodes if not _has(node, labels))

@@ -121,13 +121,17 @@ class Matcher:
         self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
         self._hold()
-        self._seats = Seats(ctx, self._occupants, self._claimed)
         self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
         places = place_of(line)
         self._waiting = sorted(
             (slice_ for slice_ in ctx.slices.values() if slice_.id not in self._held),
             key=lambda each: (places.get(each.id, len(line) + 1), each.workload.full_name, each.group_name),
         )
+
+    @cached_property
+    def _seats(self) -> Seats:
+        """The free nodes for slices that share pools; most decisions have no such slice that waits."""
+        return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
         """Make the claims; `refuse` is called for each slice that finds no pool, in the order of the line."""
