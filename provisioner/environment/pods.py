@@ -12,7 +12,7 @@ from provisioner import constants
 from provisioner.admission.review import pointer
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import node_selector_of, requested_chips
+from provisioner.kube.podspec import node_selector_of, other_dns, requested_chips
 from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef
 from provisioner.workloads.kind import controller_of, marks
@@ -69,6 +69,8 @@ class TpuPod:
     subdomain: str
     #: Whether the pod uses the network of its node.
     host_network: bool
+    #: Fields with which host names of other pods cannot be resolved, as text; empty if they can be.
+    other_dns: str
     #: Names of the parts of spec.affinity, such as "podAffinity"; None if the pod has no affinity.
     affinity: tuple[str, ...] | None
     #: Node selectors as `node_selector_of` reads them; empty if the pod has no such selector.
@@ -119,6 +121,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
         hostname=fields.name(spec.get("hostname")),
         subdomain=fields.name(spec.get("subdomain")),
         host_network=spec.get("hostNetwork") is True,
+        other_dns="" if fields.at(spec, "dnsConfig").get("searches") else other_dns(spec),
         affinity=tuple(spec["affinity"]) if isinstance(spec.get("affinity"), dict) else None,
         accelerator=_label(selector.get(constants.TPU_ACCELERATOR)),
         topology=_label(selector.get(constants.TPU_TOPOLOGY)),

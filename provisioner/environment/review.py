@@ -32,12 +32,14 @@ from provisioner.environment.variables import (
     check_size,
     is_absent,
     layout_of,
+    slice_pods,
     slices_of,
     topology_variables,
     workers_of,
 )
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
+from provisioner.kube.podspec import HOST_DNS
 from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads.job import JOB
 from provisioner.workloads.jobset import replicated_jobs_of
@@ -211,6 +213,11 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     except NumberingError as error:
         return Injected(problems=(str(error),))
     beside = slices_of(pod, layout, numbering) if numbering is not None else {}
+    if pod.other_dns and numbering is not None and (beside or slice_pods(layout, numbering) > 1):
+        problems.append(
+            f"with {pod.other_dns} it does not ask the cluster's DNS, which resolves the host names of the other pods; "
+            f"set dnsPolicy: {HOST_DNS}"
+        )
     patch: list[Operation] = [*_placement(pod)]
     for container, own in zip(pod.containers, workers, strict=True):
         variables = {**own, **beside}

@@ -24,6 +24,8 @@ _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONS
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
+#: dnsPolicy of pods that ask the cluster's DNS: the default, for pods with their own network, and for all pods.
+CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine the shape of a slice.
 _OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
@@ -109,6 +111,18 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
 
 def _required_affinity(spec: dict[str, Any]) -> object:
     return fields.at(spec, "affinity", "nodeAffinity").get("requiredDuringSchedulingIgnoredDuringExecution")
+
+
+def other_dns(spec: object) -> str:
+    """Return the fields that keep a pod from asking the cluster's DNS, as text; empty if it asks this DNS.
+
+    Kubernetes treats CLUSTER_DNS like "Default", the DNS of the node, if the pod has the network of its node.
+    """
+    asked = fields.mapping(spec)
+    policy = fields.text(asked.get("dnsPolicy")) or CLUSTER_DNS
+    if policy == CLUSTER_DNS and asked.get("hostNetwork") is True:
+        return f"dnsPolicy {policy} and hostNetwork"
+    return f"dnsPolicy {policy}" if policy in ("Default", "None") else ""
 
 
 def has_claims(spec: object) -> bool:

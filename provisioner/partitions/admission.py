@@ -14,6 +14,7 @@ from urllib.parse import urlsplit
 
 from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields
+from provisioner.kube.podspec import CLUSTER_DNS, HOST_DNS, other_dns
 from provisioner.model import bounds
 from provisioner.partitions import names
 from provisioner.partitions.demand import Wrong, read_size
@@ -24,15 +25,12 @@ _STATUS = "status"
 _CHANGING = ("", _STATUS)
 #: Maximum number of conflicts in one rejection: a pod may have thousands of mounts.
 _MOST_CONFLICTS = 10
-#: Values of dnsPolicy with which a pod does not ask the cluster's DNS, unless dnsConfig names it.
-_OTHER_DNS = ("Default", "None")
 #: Names of the injected volumes. A volume of the pod with the same name is replaced.
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
 #: Annotations that only the controller may set: they name the pod's partition, or request its release.
 OF_THE_CONTROLLER = (names.PARTITION_ID, names.PARTITION_HOST, names.PARTITION_PORT, names.RELEASE)
 
-_HOST_DNS, _CLUSTER_DNS = "ClusterFirstWithHostNet", "ClusterFirst"
 _IPC_LOCK = "IPC_LOCK"
 #: Capabilities with which a container can change the configuration of its network.
 _NETWORK_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "ALL")
@@ -59,8 +57,8 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
     }
     if settings.ipu_injection == _COMPATIBLE:
         changed["hostNetwork"] = True
-        if spec.get("dnsPolicy", _CLUSTER_DNS) == _CLUSTER_DNS:
-            changed["dnsPolicy"] = _HOST_DNS
+        if spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS:
+            changed["dnsPolicy"] = HOST_DNS
     if isinstance(containers := spec.get("containers"), list):
         changed["containers"] = [_given(each, settings) for each in containers]
     init, place, others = _init_container(size, settings), 0, []
@@ -252,12 +250,14 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
 
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
     """Yield warnings: a pod may not get its partition, but this is not certain enough to reject it."""
-    policy = fields.mapping(raw.get("spec")).get("dnsPolicy")
-    host = urlsplit(_api_url(settings)).hostname or ""
-    if policy in _OTHER_DNS and host.split(".")[2:3] == ["svc"]:
+    spec, host = fields.mapping(raw.get("spec")), urlsplit(_api_url(settings)).hostname or ""
+    # In this mode, the patch replaces CLUSTER_DNS.
+    replaced = settings.ipu_injection == _COMPATIBLE and spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS
+    if (dns := other_dns(spec)) and not replaced and host.split(".")[2:3] == ["svc"]:
         yield (
-            f"with dnsPolicy {policy} the name {host}, where its init container asks for its partition, is found only "
-            "where the pod's DNS servers know the cluster's Services; leave dnsPolicy out, or name them in dnsConfig."
+            f"with {dns} the name {host}, where its init container asks for its partition, is found only "
+            f"where the pod's DNS servers know the cluster's Services; set dnsPolicy: {HOST_DNS}, or name them in "
+            "dnsConfig."
         )
 
 

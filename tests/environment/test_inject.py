@@ -201,6 +201,26 @@ def test_pods_that_share_the_ports_of_a_vm_are_reported(
         assert any("port 8431" in each for each in said.problems) == (is_reported and topology and not given)
 
 
+@pytest.mark.parametrize(
+    ("spec", "policy"),
+    [
+        pytest.param({"hostNetwork": True}, "ClusterFirst", id="network of the node"),
+        pytest.param({"dnsPolicy": "Default"}, "Default", id="DNS of the node"),
+        pytest.param({"dnsPolicy": "None", "dnsConfig": {"nameservers": ["10.0.0.9"]}}, "None", id="other servers"),
+        pytest.param({}, "", id="DNS of the cluster"),
+        pytest.param({"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}, "", id="both"),
+        pytest.param({"hostNetwork": True, "dnsConfig": {"searches": ["ml.svc.cluster.local"]}}, "", id="own search"),
+    ],
+)
+def test_pod_that_cannot_resolve_host_names_gets_a_warning(spec: dict[str, Any], policy: str):
+    """With hostNetwork, Kubernetes treats ClusterFirst, the default, as Default. libtpu would wait silently."""
+    several, one = stateful_set(), stateful_set(1)
+    for owner, selector, is_reported in ((several, V5E_4X4, bool(policy)), (one, V6E_2X2, False)):
+        [found], said = injected(pod_of(owner, "train-0", selector=selector, **spec), owner)
+        assert "TPU_WORKER_HOSTNAMES" in found
+        assert [f"with dnsPolicy {policy} " in each for each in said.problems] == [True] * is_reported
+
+
 def test_replicas_without_a_topology_are_one_slice():
     owner = stateful_set(replicas=3)
     [found], said = injected(pod_of(owner, "train-2", selector=None), owner)

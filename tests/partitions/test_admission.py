@@ -224,6 +224,14 @@ def test_pod_whose_dns_may_not_resolve_the_api_gets_a_warning(policy: str, url: 
     assert all("dnsPolicy" in each for each in answer.warnings)
 
 
+def test_pod_with_the_nodes_network_of_its_author_gets_a_warning_unless_the_patch_sets_its_dns() -> None:
+    """With hostNetwork, Kubernetes treats ClusterFirst, the default, as Default."""
+    pod = raw_pod(hostNetwork=True)
+    [warning] = review(pod, replace(LEAST, ipu_api_url="")).warnings
+    assert "dnsPolicy ClusterFirst and hostNetwork" in warning
+    assert not review(pod, replace(COMPATIBLE, ipu_api_url="")).warnings
+
+
 @pytest.mark.parametrize("capability", ["IPC_LOCK", "CAP_IPC_LOCK", "ALL"])
 def test_existing_capability_is_not_added_again(capability: str) -> None:
     security = {"capabilities": {"add": [capability]}}
