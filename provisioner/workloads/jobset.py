@@ -6,7 +6,6 @@ pod is scheduled. Without it, and on single hosts, the pod with the lowest unfin
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -18,7 +17,7 @@ from provisioner.model import bounds
 from provisioner.model.placement import selects_job_nodes
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
 from provisioner.workloads.job import JOB
-from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, entries_of, marked, template_of, too_much
 from provisioner.workloads.plain import hosts_of
 
 #: API version and kind, as in owner references.
@@ -128,10 +127,7 @@ def parse_jobset(raw: object) -> Workload:
     groups: list[PodGroup] = []
     annotations = fields.at(raw, "metadata", "annotations")
     in_order = fields.mapping(spec.get("startupPolicy")).get("startupPolicyOrder") == "InOrder"
-    entries = fields.mappings(spec.get("replicatedJobs"))
-    if len(entries) > bounds.REPLICATED_JOBS:
-        reader.refuse(f"spec.replicatedJobs {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
-    for entry in itertools.islice(entries, bounds.REPLICATED_JOBS):
+    for entry in entries_of("spec.replicatedJobs", spec.get("replicatedJobs"), reader):
         job_template = fields.mapping(entry.get("template"))
         job_spec = fields.mapping(job_template.get("spec"))
         of_job = fields.at(job_template, "metadata", "annotations")

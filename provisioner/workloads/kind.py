@@ -5,7 +5,7 @@ The controller of an object is read only from its owner references, as controlle
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -149,6 +149,14 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
 def _terminal_state(conditions: dict[str, dict[str, Any]]) -> str:
     true = (type_ for type_, condition in conditions.items() if condition.get("status") == "True")
     return next((_TERMINAL_STATES[type_] for type_ in true if type_ in _TERMINAL_STATES), "")
+
+
+def entries_of(part: str, raw: object, reader: BoundedReader) -> Sequence[dict[str, Any]]:
+    """Return the first entries of a list with a group each. A longer list is a problem, but still shows the chips."""
+    entries = fields.mappings(raw)
+    if len(entries) > bounds.REPLICATED_JOBS:
+        reader.refuse(f"{part} {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
+    return entries[: bounds.REPLICATED_JOBS]
 
 
 def template_of(what: str, raw: object, reader: BoundedReader) -> Requirements:

@@ -15,7 +15,7 @@ from provisioner import constants
 from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind
-from provisioner.workloads.kind import Claim, Kind, begin, controller_of, marked, template_of, too_much
+from provisioner.workloads.kind import Claim, Kind, begin, controller_of, entries_of, marked, template_of, too_much
 
 #: API version and kind, as in owner references.
 RAY_CLUSTER_TYPE = (WorkloadKind.RAY_CLUSTER.api_version, WorkloadKind.RAY_CLUSTER.value)
@@ -29,7 +29,7 @@ def parse_raycluster(raw: object) -> Workload:
     what = f"RayCluster {found.namespace}/{found.name}"
     spec = fields.at(raw, "spec")
     groups = []
-    for entry in reader.entries("spec.workerGroupSpecs", spec.get("workerGroupSpecs"), bounds.REPLICATED_JOBS):
+    for entry in entries_of("spec.workerGroupSpecs", spec.get("workerGroupSpecs"), reader):
         replicas = replicas_of(entry)
         groups.append(
             PodGroup(

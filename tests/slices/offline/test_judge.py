@@ -20,7 +20,16 @@ from provisioner.slices.offline.forecast import forecast
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from tests.support.any_json import ANY_JSON, spoilt
 from tests.support.counting import counted
-from tests.support.objects import Json, pod_spec, raw_job, raw_jobset, raw_lws, raw_pod, raw_stateful_set
+from tests.support.objects import (
+    Json,
+    pod_spec,
+    raw_job,
+    raw_jobset,
+    raw_lws,
+    raw_pod,
+    raw_raycluster,
+    raw_stateful_set,
+)
 from tests.support.settings import settings
 
 #: Time-out in seconds that even a busy machine does not exceed.
@@ -115,6 +124,15 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
     """Numbers in the object do not matter. Calls are counted, because times depend on the load of the machine."""
     _, calls = counted(lambda: judged(raw))
     assert calls < 150_000 + 4 * len(json.dumps(raw))
+
+
+@pytest.mark.parametrize(
+    ("raw", "part"), [(raw_jobset(), "replicatedJobs"), (raw_raycluster(), "workerGroupSpecs")], ids=["jobs", "groups"]
+)
+def test_workload_with_too_many_groups_gets_one_error(raw: Json, part: str) -> None:
+    """A RayCluster of 257 worker groups ended `plan`, and the webhook, with an exception."""
+    [found] = judged({**raw, "spec": {part: raw["spec"][part] * 257}})
+    assert (found.severity, f"spec.{part} has 257 entries" in found.message) == (ERROR, True)
 
 
 def nested(depth: int) -> Any:
