@@ -160,8 +160,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
-        for each in {1, processes}
-        if each > 1 or all_have
+        for each in ({1, processes} if processes > 1 or all_have else ())
     }
     found = []
     place = 0

@@ -485,12 +485,14 @@ def test_pod_without_index_gets_a_warning_only_if_it_asks(*, owned: bool):
         assert (problems(selector), problems(selector, **{OLD_KEY: "enabled"})) == (0, 1)
 
 
-def test_init_container_gets_each_host_name_once():
+def test_init_container_gets_each_host_once_also_if_the_pod_is_reviewed_again():
     owner = stateful_set()
     pod = pod_of(owner, "train-0", containers=[container("2"), container("2", name="other")])
     pod["spec"]["initContainers"] = [container()]
-    [first, one, other], _ = injected(pod, owner)
+    [first, one, other], said = injected(pod, owner)
+    assert not injected(apply_patch(pod, said.patch), owner)[1].patch
     assert first["TPU_WORKER_HOSTNAMES"] == names(0, 4)
+    assert first["TPU_PROCESS_ADDRESSES"] == ",".join(f"train-{each}.workers:8471" for each in range(4))
     assert one["TPU_WORKER_HOSTNAMES"] == other["TPU_WORKER_HOSTNAMES"]
     assert one["TPU_WORKER_HOSTNAMES"].count("train-0.") == 2
 
