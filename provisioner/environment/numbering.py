@@ -7,16 +7,16 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from provisioner import constants
+from provisioner import constants, tpu
 from provisioner.environment.pods import TpuPod
 from provisioner.kube import fields
 from provisioner.kube.fields import MalformedObject
-from provisioner.kube.podspec import node_selector_of, requested_chips
+from provisioner.kube.podspec import OF_SLICES, node_selector_of, requested_chips
 from provisioner.kube.protocol import object_path
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
 from provisioner.workloads.job import JOB
-from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_before
+from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_before, jobs_of_slice
 from provisioner.workloads.kind import STATEFUL_SET, marked
 from provisioner.workloads.leaderworkerset import subgroup_of
 from provisioner.workloads.raycluster import RAY_CLUSTER_TYPE, replicas_of
@@ -69,6 +69,8 @@ class Numbering:
     prefix: str
     suffix: str
     first: int = 0
+    #: Number of pods of each child Job if several child Jobs form a slice: a host name has the numbers of both. Or 0.
+    job_pods: int = 0
     #: Host name of the pod of index 0 if it differs from this pattern; otherwise empty.
     leader: str = ""
     #: Number of slices of other owners that precede those of this owner in the multislice.
@@ -87,6 +89,8 @@ class Numbering:
         """Return the host name of the pod of an index."""
         if index == 0 and self.leader:
             return self.leader
+        if self.job_pods:
+            return f"{self.prefix}{self.first + index // self.job_pods}-{index % self.job_pods}{self.suffix}"
         return f"{self.prefix}{self.first + index}{self.suffix}"
 
 
@@ -196,11 +200,23 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (group, apart, *shape, chips, _pods_of(job)) if chips else None
+    return (group, apart, *shape, chips, _pods_of(job), _jobs_per_slice(replicated_job, chips)) if chips else None
+
+
+def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, *, exclusive: bool = False) -> int:
+    """Return the number of child Jobs that form a slice, as the provisioner does; 1 for an unknown slice."""
+    job = _job_of(replicated_job)
+    find = node_selector_of(fields.at(job, "template", "spec")).get
+    accelerator, topology, machine_type = (fields.text(find(each)) for each in OF_SLICES)
+    try:
+        hosts = tpu.resolve(accelerator, topology, chips, machine_type).nodes(1)
+    except tpu.ShapeError:
+        return 1
+    return jobs_of_slice(fields.count(replicated_job.get("replicas")), _pods_of(job), hosts, exclusive=exclusive)
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod of a JobSet, in which each child Job is a slice, in the order of the spec."""
+    """Return the numbering of a pod of a JobSet: each child Job, or several, form a slice, in the order of the spec."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
     listed = len(fields.mappings(spec.get("replicatedJobs")))
@@ -212,14 +228,17 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")
     replicas = [fields.count(each.get("replicas")) for each in entries]
     place = names.index(own)
-    subdomain = _subdomain(pod)
+    subdomain, pods = _subdomain(pod), _pods_of(_job_of(entries[place]))
+    jobs = _jobs_per_slice(entries[place], pod.chips, exclusive=constants.EXCLUSIVE_TOPOLOGY in pod.marks)
     return Numbering(
-        index=_completion_index(pod, key),
-        pods=_pods_of(_job_of(entries[place])),
-        prefix=f"{key.name}-{own}-{number}-",
+        index=number % jobs * pods + _completion_index(pod, key),
+        pods=jobs * pods,
+        prefix=f"{key.name}-{own}-" if jobs > 1 else f"{key.name}-{own}-{number}-",
+        first=number - number % jobs if jobs > 1 else 0,
+        job_pods=pods if jobs > 1 else 0,
         suffix=subdomain,
-        slices_before=sum(replicas[:place]) + number,
-        slices=sum(replicas),
+        slices_before=(sum(replicas[:place]) + number) // jobs,
+        slices=sum(replicas) // jobs,
         coordinator=f"{key.name}-{names[0]}-0-0{subdomain}",
     )
 

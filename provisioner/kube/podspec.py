@@ -27,7 +27,7 @@ BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
 #: dnsPolicy of pods that ask the cluster's DNS: the default, for pods with their own network, and for all pods.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine the shape of a slice.
-_OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
+OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
@@ -75,7 +75,7 @@ def _claimed_chips(spec: object) -> int:
     selector = node_selector_of(spec)
     if constants.TPU_ACCELERATOR not in selector:
         return 0
-    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in _OF_SLICES))
+    return tpu.chips_of_host(*(fields.text(selector.get(key)) for key in OF_SLICES))
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
@@ -86,7 +86,7 @@ def node_selector_of(spec: object) -> dict[str, Any]:
     asked = fields.mapping(spec)
     selector = fields.mapping(asked.get("nodeSelector"))
     terms = fields.mappings(fields.mapping(_required_affinity(asked)).get("nodeSelectorTerms"))
-    missing = (key for key in _OF_SLICES if terms and key not in selector)
+    missing = (key for key in OF_SLICES if terms and key not in selector)
     fixed = {key: value for key in missing if (value := _only_value(terms, key))}
     return {**selector, **fixed} if fixed else selector
 

@@ -109,9 +109,12 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     return ended
 
 
-def _jobs_of_slice(replicas: int, parallelism: int, hosts: int) -> int:
-    """Return the number of child Jobs whose pods together fill one slice; 1 if that is not possible for all Jobs."""
-    if not 0 < parallelism < hosts or hosts % parallelism:
+def jobs_of_slice(replicas: int, parallelism: int, hosts: int, *, exclusive: bool) -> int:
+    """Return the number of child Jobs whose pods together fill one slice; 1 if that is not possible for all Jobs.
+
+    With `exclusive` placement, each child Job is a slice.
+    """
+    if exclusive or not 0 < parallelism < hosts or hosts % parallelism:
         return 1
     jobs = hosts // parallelism
     return jobs if replicas and replicas % jobs == 0 else 1
@@ -139,7 +142,7 @@ def parse_jobset(raw: object) -> Workload:
         template = template_of(what, job_spec.get("template"), of_pod)
         exclusive = constants.EXCLUSIVE_TOPOLOGY in {*annotations, *of_job}
         hosts, parallelism = hosts_of(template), fields.count(job_spec.get("parallelism"))
-        jobs = 1 if exclusive else _jobs_of_slice(replicas, parallelism, hosts)
+        jobs = jobs_of_slice(replicas, parallelism, hosts, exclusive=exclusive)
         groups.append(
             PodGroup(
                 name=group_name,

@@ -681,6 +681,31 @@ def test_replicated_jobs_with_different_slices_form_no_multislice(other: dict[st
     assert not said.problems
 
 
+@pytest.mark.parametrize(
+    ("replicas", "parallelism", "number", "index", "hosts", "own"),
+    [
+        pytest.param(4, 1, 3, 0, "0-0 1-0 2-0 3-0", None, id="one slice of Jobs of one pod"),
+        pytest.param(8, 1, 6, 0, "4-0 5-0 6-0 7-0", "1", id="second slice of Jobs of one pod"),
+        pytest.param(4, 2, 3, 0, "2-0 2-1 3-0 3-1", "1", id="second slice of Jobs of two pods"),
+    ],
+)
+def test_child_jobs_that_together_fill_a_slice_are_numbered_in_it(
+    replicas: int, parallelism: int, number: int, index: int, hosts: str, own: str | None
+):
+    """Before, each child Job counted as a slice of its own, with host names of pods that are never created."""
+    owner = jobset(replicated("a", replicas, parallelism=parallelism, selector=V5E_4X4))
+    [found], said = injected(pod_of_jobset("a", number, index), owner)
+    listed = [f"js-a-{each}.js" for each in hosts.split()]
+    assert found["TPU_WORKER_HOSTNAMES"].split(",") == listed
+    assert listed[int(found["TPU_WORKER_ID"])] == f"js-a-{number}-{index}.js"
+    assert (found.get("MEGASCALE_SLICE_ID"), found.get("MEGASCALE_NUM_SLICES")) == (own, own and "2")
+    assert not said.problems
+    # With exclusive placement, each child Job has a node pool of its own.
+    exclusive = pod_of_jobset("a", number, index)
+    exclusive["metadata"]["annotations"][constants.EXCLUSIVE_TOPOLOGY] = constants.NODE_POOL
+    assert "make it 4" in injected(exclusive, owner)[1].problems[0]
+
+
 def test_one_vm_pods_of_one_child_job_form_no_multislice():
     pod = pod_of_jobset("a", 1, 3, selector=V6E_2X2)
     [found], said = injected(pod, jobset(replicated("a", 2, selector=V6E_2X2), replicated("b", selector=V6E_2X2)))
