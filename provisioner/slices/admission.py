@@ -25,7 +25,7 @@ from provisioner.settings import Settings
 from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
 from provisioner.slices.offline.controllers import template_of
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
-from provisioner.slices.offline.expand import Template, templates_of
+from provisioner.slices.offline.expand import Template, jobs_together, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
 from provisioner.slices.offline.mistakes import unread_keys
 from provisioner.slices.offline.paths import path_of
@@ -91,7 +91,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         except (fields.MalformedObject, tpu.ShapeError) as error:
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
-            words, path = _misfit(kind, pods, shape), pods.template.pods_path
+            words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
             # Fewer pods are possible: other pods may use the remaining hosts, and slices may be filled step by step.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
@@ -160,14 +160,15 @@ def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str
     return ""
 
 
-def _misfit(kind: str, pods: _Pods, shape: tpu.Shape) -> str:
+def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
     """Return the warning that the pods do not fill the hosts of slices; empty if they do, or if that is unknown."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
     hosts = shape.nodes(1)
     if pods.number is None or not shape.multi_host:
         return ""
-    if pods.number % hosts == 0 if pods.several else pods.number in (0, hosts):
+    jobs = jobs_together(raw, pods.template, hosts) if kind == WorkloadKind.JOBSET.value else 1
+    if pods.number % hosts == 0 if pods.several else pods.number * jobs in (0, hosts):
         return ""
     return tpu.not_whole_slices(
         shape.accelerator.label,

@@ -18,7 +18,7 @@ from provisioner.model.placement import selects_job_nodes, with_job_nodes
 from provisioner.model.workloads import Pod, Toleration, Workload, WorkloadKind, group_key
 from provisioner.slices.demand.groups import name_of_group
 from provisioner.slices.offline.documents import Path, value_at
-from provisioner.workloads.jobset import replicated_jobs_of
+from provisioner.workloads.jobset import jobs_of_slice, replicated_jobs_of
 from provisioner.workloads.leaderworkerset import slices_of_group
 from provisioner.workloads.raycluster import MAKERS, replicas_of
 
@@ -225,6 +225,12 @@ def leaders_of(
             made = leader(child, f"{child}-0-xxxxx", labels, uid=job.jobset_uid)
             requirements = with_job_nodes(made.requirements, job.namespace, child) if placed else made.requirements
             yield replace(made, requirements=requirements)
+
+
+def jobs_together(raw: Json, template: Template, hosts: int) -> int:
+    """Return the number of child Jobs of a JobSet that form one slice of `hosts`."""
+    exclusive = any(constants.EXCLUSIVE_TOPOLOGY in each for each in _annotations_of(raw, template))
+    return jobs_of_slice(template.replicas, template.pods, hosts, exclusive=exclusive)
 
 
 def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:

@@ -236,6 +236,9 @@ def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json
     "raw",
     [
         pytest.param(raw_jobset(replicas=3), id="a JobSet"),
+        pytest.param(
+            raw_jobset(replicas=4, parallelism=1, metadata={"annotations": None}), id="a child Job for each host"
+        ),
         pytest.param(raw_lws(), id="a LeaderWorkerSet"),
         pytest.param(raw_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a Job"),
         pytest.param(plain_job(pod=pod_spec(affinity=ON_ONE_POOL)), id="a Job without the annotation"),
