@@ -145,7 +145,10 @@ class Keeper:
         stored = self._get(self._secret_path())
         self._looked = self.now()
         data = fields.at(stored, "data")
-        before = rotation.read_state({key: fields.base64_text(value) for key, value in data.items()})
+        before = self._state = rotation.read_state({key: fields.base64_text(value) for key, value in data.items()})
+        if self._served is None:
+            # Serve valid keys of the Secret after a restart, even if the Secret cannot be written.
+            self._serve(before)
         state = rotation.advance(
             before,
             self.now(),
@@ -169,10 +172,11 @@ class Keeper:
         return forbidden or missing
 
     def _serve(self, state: rotation.State) -> None:
-        if state.present is None or state.present == self._served:
+        keys = rotation.usable(state.present, self._valid_until)
+        if keys is None or keys == self._served:
             return
-        load(self.context, state.present)
-        self._served, self._until = state.present, self._valid_until(state.present)
+        load(self.context, keys)
+        self._served, self._until = keys, self._valid_until(keys)
         _log.info("webhook_certificates.served", valid_until=self._until.isoformat())
 
     def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
 
 from provisioner.kube import fields
@@ -67,11 +68,11 @@ def advance(
     `announced` is true if all webhooks trust the authorities that `trusted` returns for this state; otherwise the next
     step does not begin. `served` are the keys that this replica serves.
     """
-    present, following = _usable(state.present, valid_until), _usable(state.next, valid_until)
+    present, following = usable(state.present, valid_until), usable(state.next, valid_until)
     if present is None:
         # The authority remains trusted, because replicas of another release or clock may still serve these keys.
         earlier = state.present.authority_pem if state.present is not None else ""
-        kept = _usable(served, valid_until)
+        kept = usable(served, valid_until)
         if kept is not None:
             # The Secret was deleted or damaged. Keys that are served and trusted are replaced by a regular rotation.
             return State(present=kept, next=following or make(), since=now, earlier=earlier)
@@ -131,11 +132,10 @@ def _read_keys(data: Mapping[str, str], prefix: str) -> Keys | None:
     return Keys(**found) if all(found.values()) else None
 
 
-def _usable(keys: Keys | None, valid_until: ValidUntil) -> Keys | None:
-    if keys is None:
-        return None
-    try:
-        valid_until(keys)
-    except KeysError:
-        return None
-    return keys
+def usable(keys: Keys | None, valid_until: ValidUntil) -> Keys | None:
+    """Return keys if they are valid now, otherwise None."""
+    with suppress(KeysError):
+        if keys is not None:
+            valid_until(keys)
+            return keys
+    return None

@@ -162,6 +162,25 @@ def test_restarted_replica_serves_the_secret_if_a_webhook_configuration_is_forbi
     assert restarted._served == stored(kube).present != first
 
 
+def test_restarted_replica_serves_the_secret_if_it_cannot_be_written(kube: FakeKube):
+    """Otherwise, after a mistake in the permissions, the first restart in the last month would stop all reviews."""
+    keeper(kube, clock := Clock()).step()
+    first = stored(kube).present
+    kube.fail("PUT", "secrets", errors.Forbidden("no such permission"), times=1000)
+    clock.now += timedelta(days=61)
+    restarted = keeper(kube, clock)
+    for passed, is_serving in ((timedelta(), True), (STEP, True), (timedelta(days=29), False)):
+        clock.now += passed
+        restarted.step()
+        assert restarted.serving == is_serving
+        assert "no such permission" in restarted.problem
+    assert restarted._served == first
+    # A replica that starts after the end of their validity does not serve them.
+    late = keeper(kube, clock)
+    late.step()
+    assert (late._served, "no such permission" in late.problem) == (None, True)
+
+
 def test_one_webhook_configuration_of_two_is_enough(kube: FakeKube):
     both = keeper(kube, Clock())
     both.step()
