@@ -182,13 +182,13 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"))}
-    slices = {name: _slice_of(each) for name, each in by_name.items()}
+    slices = {name: _slice_of(each, pod) for name, each in by_name.items()}
     equal = {name for name, slice_ in slices.items() if slice_ and slice_ == slices.get(own)}
     after = {name: ended & equal for name, ended in ended_before(spec).items()}
     return [each for name, each in by_name.items() if name in equal and after[name] == after[own]]
 
 
-def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
+def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, ...] | None:
     """Return the properties that all replicated jobs of a multislice share; None without a valid number of chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
@@ -200,12 +200,16 @@ def _slice_of(replicated_job: Mapping[str, Any]) -> tuple[object, ...] | None:
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (group, apart, *shape, chips, _pods_of(job), _jobs_per_slice(replicated_job, chips)) if chips else None
+    return (group, apart, *shape, chips, _pods_of(job), _jobs_per_slice(replicated_job, chips, pod)) if chips else None
 
 
-def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, *, exclusive: bool = False) -> int:
-    """Return the number of child Jobs that form a slice, as the provisioner does; 1 for an unknown slice."""
+def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
+    """Return the number of child Jobs that form a slice, as the provisioner does; 1 for an unknown slice.
+
+    JobSet copies the annotation of exclusive placement to pods. With dynamic slicing, a slice is part of a pool.
+    """
     job = _job_of(replicated_job)
+    exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))
     find = node_selector_of(fields.at(job, "template", "spec")).get
     accelerator, topology, machine_type = (fields.text(find(each)) for each in OF_SLICES)
     try:
@@ -229,7 +233,7 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     replicas = [fields.count(each.get("replicas")) for each in entries]
     place = names.index(own)
     subdomain, pods = _subdomain(pod), _pods_of(_job_of(entries[place]))
-    jobs = _jobs_per_slice(entries[place], pod.chips, exclusive=constants.EXCLUSIVE_TOPOLOGY in pod.marks)
+    jobs = _jobs_per_slice(entries[place], pod.chips, pod)
     return Numbering(
         index=number % jobs * pods + _completion_index(pod, key),
         pods=jobs * pods,

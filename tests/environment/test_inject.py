@@ -706,6 +706,18 @@ def test_child_jobs_that_together_fill_a_slice_are_numbered_in_it(
     assert "make it 4" in injected(exclusive, owner)[1].problems[0]
 
 
+def test_child_jobs_of_dynamic_slicing_are_a_slice_each():
+    """Their topology is that of a node pool, of which each child Job uses a part."""
+    selector = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice", "cloud.google.com/gke-tpu-topology": "4x4x4"}
+    owner = jobset(replicated("a", 4, selector=selector), replicated("b", 3, selector=selector))
+    pod = pod_of_jobset("b", 1, 2, selector=selector)
+    pod["metadata"]["annotations"][constants.SLICE_TOPOLOGY] = "2x2x4"
+    [found], said = injected(pod, owner)
+    assert found["TPU_WORKER_HOSTNAMES"] == ",".join(f"js-b-1-{index}.js" for index in range(4))
+    assert (found["TPU_WORKER_ID"], found["MEGASCALE_SLICE_ID"], found["MEGASCALE_NUM_SLICES"]) == ("2", "5", "7")
+    assert not said.problems
+
+
 def test_one_vm_pods_of_one_child_job_form_no_multislice():
     pod = pod_of_jobset("a", 1, 3, selector=V6E_2X2)
     [found], said = injected(pod, jobset(replicated("a", 2, selector=V6E_2X2), replicated("b", selector=V6E_2X2)))
