@@ -707,7 +707,7 @@ def test_child_jobs_that_together_fill_a_slice_are_numbered_in_it(
 
 
 def test_child_jobs_of_dynamic_slicing_are_a_slice_each():
-    """Their topology is that of a node pool, of which each child Job uses a part."""
+    """The selected topology is that of a node pool, and each child Job uses a part of it."""
     selector = {"cloud.google.com/gke-tpu-accelerator": "tpu-v5p-slice", "cloud.google.com/gke-tpu-topology": "4x4x4"}
     owner = jobset(replicated("a", 4, selector=selector), replicated("b", 3, selector=selector))
     pod = pod_of_jobset("b", 1, 2, selector=selector)
