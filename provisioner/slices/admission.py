@@ -32,8 +32,8 @@ from provisioner.slices.offline.paths import path_of
 from provisioner.slices.offline.placement import NOT_PLACED
 from provisioner.slices.offline.reading import MOST_KEYS, Reading, is_served_job, read_document, title
 from provisioner.slices.supplier import PoolRules
-from provisioner.workloads.jobset import ended_before
-from provisioner.workloads.kind import controller_of
+from provisioner.workloads.jobset import ended_before, jobs_in_slice
+from provisioner.workloads.kind import controller_of, marked
 from provisioner.workloads.plain import misfit_of
 
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
@@ -384,14 +384,15 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
     """Answer the review of a Job's creation; `jobset` is its JobSet as read. Other requests are admitted unchanged."""
-    selectors = _changed(request, changes)
+    name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
+    jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
+    # Child Jobs that together fill a slice must select the same nodes.
+    selectors = _changed(request, replace(changes, job_key=changes.job_key and jobs == 1))
     if selectors is None or (_jobset_of(request) and jobset is None):
         return Answer()
-    before, after = selectors
-    job = request.object
-    spec, template = job["spec"], job["spec"]["template"]
-    changed = {**template, "spec": {**template["spec"], "nodeSelector": after}}
-    document = Document(_alone({**job, "spec": {**spec, "template": changed}}, jobset))
+    (before, after), spec = selectors, request.object["spec"]
+    changed = {**spec["template"], "spec": {**spec["template"]["spec"], "nodeSelector": after}}
+    document = Document(_alone({**request.object, "spec": {**spec, "template": changed}}, jobset, jobs))
     settings = lasting(by.settings_of(document), document.raw)
     if not forecast([document], settings, by.rules, default_namespace=request.namespace).pools:
         return Answer()
@@ -400,11 +401,11 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
     return Answer(patch=(*added, *removed))
 
 
-def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None) -> dict[str, Any]:
-    """Return a JobSet with only this child Job; a Job without a JobSet is returned unchanged."""
+def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
+    """Return a JobSet with only the child Jobs of one slice; a Job without a JobSet is returned unchanged."""
     if jobset is None:
         return job
-    only = {"name": "only", "replicas": 1, "template": {"spec": job["spec"]}}
+    only = {"name": "only", "replicas": jobs, "template": {"spec": job["spec"]}}
     return {**jobset, "spec": {**fields.mapping(jobset.get("spec")), "replicatedJobs": [only]}}
 
 

@@ -161,6 +161,15 @@ def parse_jobset(raw: object) -> Workload:
     return replace(found, groups=tuple(groups), problem=problem)
 
 
+def jobs_in_slice(jobset: object, name: str) -> int:
+    """Return the number of child Jobs of a replicated job that form one slice; 1 if the JobSet is malformed."""
+    try:
+        groups = parse_jobset(jobset).groups
+    except fields.MalformedObject:
+        return 1
+    return next((each.jobs for each in groups if each.name == name), 1)
+
+
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
     """Read the JobSet of a pod from labels or annotations, and its Job from the controller reference."""
     name = marked(metadata, constants.JOBSET_NAME)

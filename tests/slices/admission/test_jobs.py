@@ -61,6 +61,20 @@ def selector_after(raw: Json, changes: JobChanges) -> Any:
     return after["spec"]["template"]["spec"].get("nodeSelector")
 
 
+@pytest.mark.parametrize(("replicas", "parallelism"), [(4, 1), (4, 2), (3, 1)])
+def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: int, parallelism: int) -> None:
+    """With a key of its own, each Job got a node pool of the whole slice, of which it used a part."""
+    together = replicas != 3
+    pod = pod_spec(topology="2x2x4")
+    jobset = raw_jobset(
+        namespace="ml", replicas=replicas, parallelism=parallelism, pod=pod, metadata={"annotations": None}
+    )
+    raw = job(pod["nodeSelector"], labels={constants.REPLICATED_JOB_NAME: "slice"})
+    raw["spec"] |= {"parallelism": parallelism, "completions": parallelism}
+    patch = reviewed(raw, JobChanges(job_key=True, location_hint="rack-7"), jobset).patch
+    assert [each.value for each in patch] == ["rack-7"] * together
+
+
 OPTS_OUT = {constants.DISABLE: "true"}
 RESERVED = {**OWN, constants.RESERVATION_NAME: "r", constants.RESERVATION_PROJECT: "p", constants.SPOT: "true"}
 HINT = {constants.LOCATION_HINT: "rack-7"}
