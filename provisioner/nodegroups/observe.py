@@ -121,7 +121,7 @@ def make_watches(
         ),
         requests=watch(
             "certificatesigningrequests",
-            tokens.parse_request,
+            functools.partial(tokens.parse_request, has_room=tokens.Room().has),
             root=tokens.CERTIFICATES_ROOT,
             query={"fieldSelector": f"spec.signerName={tokens.SIGNER}"},
         ),

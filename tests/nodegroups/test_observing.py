@@ -133,6 +133,19 @@ def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) ->
     assert asked.query["fieldSelector"] == "spec.signerName=kubernetes.io/kube-apiserver-client-kubelet"
 
 
+def test_requests_of_one_token_are_limited_and_leave_room_for_other_tokens(world: World) -> None:
+    """Before, a machine could fill the controller's memory with 200,000 requests, which Kubernetes keeps for a day."""
+    path, most = collection_path("certificatesigningrequests", root=tokens.CERTIFICATES_ROOT), 16
+    for number in range(2 * most):
+        world.kube.put_object(f"{path}/a-{number:02}", raw_request("m-0", name=f"a-{number:02}"))
+    world.step()
+    sent = [raw_request("m-0", f"b-{number:02}") for number in range(most)]
+    sent.append(raw_request("m-1", "other", spec={"username": "system:bootstrap:ghijkl"}))
+    world.play("certificatesigningrequests", *(event("ADDED", raw) for raw in sent))
+    found = [each.name for each in world.snapshot().requests]
+    assert found == [*(f"a-{number:02}" for number in range(most)), "other"]
+
+
 # --- lists
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import base64
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import Any
@@ -175,10 +175,29 @@ class Request:
     node: str
 
 
-def parse_request(raw: object) -> Request | None:
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Room for the undecided requests of each token: a client with a token can send any number of them."""
+
+    #: Names of the requests by token, also of those that were decided or deleted since.
+    _names: dict[str, set[str]] = field(default_factory=dict)
+
+    def has(self, token: str, name: str) -> bool:
+        """Return whether a request of a token may be read, and count it if so."""
+        if len(self._names) > MOST:
+            # Most of these tokens have expired.
+            self._names.clear()
+        known = self._names.setdefault(token, set())
+        if len(known) < bounds.CERTIFICATE_REQUESTS:
+            known.add(name)
+        return name in known
+
+
+def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
     """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    The certificate request in it is parsed last and only if it is short: a client with any token can send others.
+    The certificate request in it is parsed last, and only if it is short and `has_room` (`Room.has`) for its token and
+    name: a client with any token can send others.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
@@ -189,14 +208,15 @@ def parse_request(raw: object) -> Request | None:
     kubelets = spec.get("signerName") == SIGNER and set(map(str, usages[: len(_USAGES[1]) + 1])) in _USAGES
     if not (is_open and kubelets and user.startswith(_BOOTSTRAP_USER) and len(request) <= bounds.CERTIFICATE_REQUEST):
         return None
-    node = _node_of(request)
+    token = f"{NAME_PREFIX}{user.removeprefix(_BOOTSTRAP_USER)}"
+    node = _node_of(request) if has_room(token, name) else ""
     if not node:
         return None
     return Request(
         name=name,
         uid=uid,
         resource_version=fields.name(metadata.get("resourceVersion")),
-        token=f"{NAME_PREFIX}{user.removeprefix(_BOOTSTRAP_USER)}",
+        token=token,
         node=node,
     )
 
