@@ -70,7 +70,7 @@ NETWORK_TAGS = 64
 #: Characters of a kubelet's certificate request in base64. One with an RSA key of 4,096 bits and the longest node name
 #: has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Undecided certificate requests of one bootstrap token. `kubeadm join` sends at most 15 while a token is valid.
+#: Certificate requests of one bootstrap token, which is valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
 CERTIFICATE_REQUESTS = 16
 #: Conditions of one object, and recorded times at which a slice was recreated.
 CONDITIONS = 16

@@ -11,6 +11,10 @@ import pytest
 
 from provisioner import constants
 from provisioner.model.workloads import Pod, Workload, WorkloadUid
+from provisioner.nodegroups.api.names import CLEANUP_DEVICE_PLUGIN, GROUP_FINALIZERS
+from provisioner.nodegroups.planning import decide as of_groups
+from provisioner.nodegroups.planning.memory import Memory as GroupMemory
+from provisioner.nodegroups.planning.round import Snapshot as GroupSnapshot
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.planning.memory.state import Memory
 from provisioner.slices.planning.pipeline import decide
@@ -19,6 +23,8 @@ from provisioner.slices.planning.round import Snapshot
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.workloads.asks import parse_capacity_buffer, parse_provisioning_request
 from provisioner.workloads.raycluster import parse_raycluster
+from tests.nodegroups.simulation.cluster import FACTS
+from tests.nodegroups.simulation.world import SETTINGS, make_group
 from tests.support.clock import NOW
 from tests.support.counting import counted, measured
 from tests.support.models import make_job, make_jobset, make_lws, make_node, make_pod, make_pool, make_requirements
@@ -140,3 +146,22 @@ def test_work_for_pods_and_used_pools_of_other_tenants_is_the_sum_and_not_the_pr
     """Pods whose memory differs share no node. Pools of other namespaces must not be compared with each such pod."""
     both, pods, pools = (counted(decide_on_pods(*each))[1] for each in ((FEW, FEW), (0, FEW), (FEW, 0)))
     assert both <= 1.1 * (pods + pools)
+
+
+@pytest.mark.parametrize(
+    "metadata",
+    [{}, {"finalizers": GROUP_FINALIZERS}, {"finalizers": (CLEANUP_DEVICE_PLUGIN,), "deleted_at": NOW}],
+    ids=["new", "created", "deleted"],
+)
+def test_twice_as_many_node_groups_cost_at_most_twice_as_much(metadata: dict[str, Any]) -> None:
+    """Before, each deleted group was compared with all others: 10,000 took half a minute in each round."""
+
+    def decide_on_groups(count: int) -> None:
+        groups = [make_group(f"group-{number}", topology="2x2") for number in range(count)]
+        metas = (replace(each.meta, uid=each.meta.name, created_at=NOW, **metadata) for each in groups)
+        marked = tuple(replace(each, meta=meta) for each, meta in zip(groups, metas, strict=True))
+        other = replace(groups[0], meta=replace(groups[0].meta, name="other", uid="other", finalizers=GROUP_FINALIZERS))
+        of_groups.decide(GroupSnapshot(cluster=FACTS, groups=(*marked, other)), GroupMemory(), SETTINGS, NOW)
+
+    decide_on_groups(2 * FEW)
+    assert counted(lambda: decide_on_groups(2 * FEW))[1] <= MOST * counted(lambda: decide_on_groups(FEW))[1]
