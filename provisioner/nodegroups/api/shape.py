@@ -6,6 +6,7 @@ The machines of a multi-host slice are wired together, so they are created as a 
 from __future__ import annotations
 
 import difflib
+import functools
 from dataclasses import dataclass
 
 from provisioner import tpu
@@ -123,6 +124,7 @@ def _named(topologies: tuple[Topology, ...]) -> str:
     return f"; topologies of that size: {', '.join(map(str, topologies))}" if topologies else ""
 
 
+@functools.cache
 def _topologies_of(offer: Accelerator, machine: MachineType, node_count: int | None) -> tuple[Topology, ...]:
     """Return at most 3 multi-host topologies with this number of machines, those in Google's documentation first."""
     if node_count is None:

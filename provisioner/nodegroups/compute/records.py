@@ -88,8 +88,6 @@ class Template:
 
     # --- only in reads
 
-    #: Whether the template has a section `scheduling`.
-    has_scheduling: bool = True
     url: str = ""
 
 

@@ -138,7 +138,6 @@ def template_of(raw: object) -> records.Template:
         on_host_maintenance=fields.text(scheduling.get("onHostMaintenance")),
         termination_action=fields.text(scheduling.get("instanceTerminationAction")),
         metadata=_items_of(properties.get("metadata")),
-        has_scheduling=bool(scheduling),
         url=fields.text(body.get("selfLink")),
     )
 
@@ -197,7 +196,7 @@ def operation_of(raw: object, scope: records.Scope) -> records.Operation:
             errors,
             _call_of(fields.text(body.get("operationType"))),
             http_code=http_code,
-            values=(_last(fields.text(body.get("targetLink"))),),
+            values=(fields.text(body.get("targetLink")).rpartition("/")[2],),
         )
     return records.Operation(name=OperationName(fields.text(body.get("name"))), scope=scope, done=done, failure=failure)
 
@@ -213,7 +212,7 @@ def _instance_of(body: Mapping[str, Any], shared: dict[str, str]) -> records.Ins
 
 
 def _managed_instance_of(entry: Mapping[str, Any], scope: records.Scope) -> records.ManagedInstance:
-    name = fields.text(entry.get("name")) or _last(fields.text(entry.get("instance")))
+    name = fields.text(entry.get("name")) or fields.text(entry.get("instance")).rpartition("/")[2]
     attempt = fields.mapping(entry.get("lastAttempt"))
     return records.ManagedInstance(
         name=name,
@@ -269,7 +268,3 @@ def _whole(raw: object) -> int:
 def _number_text(raw: object) -> str:
     """Return a resource's number as a string, because it serves only as an identity; empty if it is invalid."""
     return str(_whole(raw)) if _whole(raw) > 0 else ""
-
-
-def _last(url: str) -> str:
-    return url.rpartition("/")[2]

@@ -75,7 +75,9 @@ def report(sightings: Sightings, round_: Round) -> Step:
     step = events.propose(group, status, (*_of_children(sightings), ready), now)
     loss, fleet = sightings.loss, sightings.fleet
     moments = [loss.due_at] if loss is not None else []
-    moments += [repair.joins_until(group, member, round_) for member in (fleet.members if fleet is not None else ())]
+    told = {machine.name: machine for machine in group.status.machines}
+    members = fleet.members if fleet is not None else ()
+    moments += [repair.joins_until(told.get(member.machine.name), member, round_) for member in members]
     return step + Step(moments=tuple(moment for moment in moments if moment is not None and moment > now))
 
 

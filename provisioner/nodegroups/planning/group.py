@@ -84,7 +84,7 @@ def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightin
     notes = (
         *seen.notes,
         joining.problem_of(group, round_),
-        joining.refused_token(group, fleet, round_),
+        joining.refused_join(group, fleet, round_),
         "the startup-script in metadata runs at each boot, before the join" if users_script(group) else "",
     )
     return replace(seen, notes=tuple(filter(None, notes)), fleet=fleet, loss=loss, step=step)
@@ -383,13 +383,7 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
 def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
     """Return a step that deletes the DaemonSet with the last group. None if it is needed, missing or another's."""
     plugin = round_.snapshot.device_plugin
-    # Pods with chips may run on nodes of other groups, also of deleted groups whose pods have not ended.
-    needed = any(
-        not other.meta.deleting or names.CLEANUP_NODES in other.meta.finalizers
-        for uid, other in round_.groups.items()
-        if uid != group.meta.uid
-    )
-    if plugin is None or needed or not plugin.version or not round_.settings.device_plugin_version:
+    if plugin is None or round_.has_nodes or not plugin.version or not round_.settings.device_plugin_version:
         return None
     step = to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid)
     return conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", step, round_)

@@ -29,6 +29,8 @@ _ABSENT_SECONDS = 30.0
 #: Machines that must be read within this time in seconds are read together. It is shorter than _CHECK_SECONDS, so that
 #: a machine whose metadata was just set is not read before the change is visible.
 _TOGETHER_SECONDS = 30.0
+#: Write whose key is that of all applies of the device plugin.
+_PLUGIN = actions.ApplyDevicePlugin(version="")
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
@@ -49,22 +51,33 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
     return f"machines cannot join yet: {' and '.join(missing)} is not known" if missing else ""
 
 
-def refused_token(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
-    """Return why Kubernetes rejected the token of a machine of the fleet, empty if it rejected none."""
+def refused_join(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
+    """Return why Kubernetes rejected a write without which machines of the fleet cannot be ready, empty without one."""
+    if why := round_.refused(_PLUGIN):
+        return f"the device plugin is not applied: {why}"
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
-        why = round_.refused(_token_for(group, _key(member), round_)) if member.node is None else ""
+        why = _refused(group, member, round_) if member.node is None else ""
         if why:
             return f"machines cannot join yet: {why}"
     return ""
 
 
+def _refused(group: TpuNodeGroup, member: Member, round_: Round) -> str:
+    """Return why Kubernetes rejected the token of a machine, or the approval of its certificate."""
+    approvals_ = map(_approval, round_.requests.get(member.machine.name, ()))
+    writes: list[actions.Write] = [_token_for(group, _key(member), round_), *approvals_]
+    return next(filter(None, map(round_.refused, writes)), "")
+
+
 def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
-    """Return whether a machine has joined or can: it has a token, or needs none and its metadata is not rejected."""
+    """Return whether a machine has joined or can: no write for that was rejected, and it has a token or needs none."""
+    if round_.refused(_PLUGIN):
+        return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
         return not member.refusal
     known = round_.memory.machines.get(member.machine.provider_id)
     items = known.items if known is not None and known.id == member.machine.id else None
-    return items is not None and metadata.TOKEN in items
+    return items is not None and metadata.TOKEN in items and not _refused(group, member, round_)
 
 
 def join_machines(
@@ -115,8 +128,6 @@ def join_machines(
 
 def approvals(round_: Round) -> Step:
     """Approve certificate requests of machines without a node, made with their own tokens; at most one per machine."""
-    if not round_.snapshot.requests:
-        return NOTHING
     found = {token.name: token for token in round_.snapshot.tokens}
     groups = {(group.meta.namespace, group.meta.name): group for group in round_.groups.values()}
     chosen: dict[str, tokens.Request] = {}
@@ -130,13 +141,11 @@ def approvals(round_: Round) -> Step:
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
         if named and round_.nodes.get(f"{zone_of(group)}/{token.machine}") is None:
             chosen.setdefault(token.machine, request)
-    return merged(
-        to_write(
-            actions.ApproveRequest(name=each.name, uid=each.uid, resource_version=each.resource_version),
-            each.resource_version,
-        )
-        for each in chosen.values()
-    )
+    return merged(to_write(_approval(each), each.resource_version) for each in chosen.values())
+
+
+def _approval(request: tokens.Request) -> actions.ApproveRequest:
+    return actions.ApproveRequest(name=request.name, uid=request.uid, resource_version=request.resource_version)
 
 
 def _key(member: Member) -> tuple[str, str]:

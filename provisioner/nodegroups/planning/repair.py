@@ -15,7 +15,7 @@ from provisioner.model import bounds, waits
 from provisioner.model.wording import first_of
 from provisioner.nodegroups.api import names
 from provisioner.nodegroups.api.shape import GroupShape
-from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition_of
+from provisioner.nodegroups.api.statuses import ConditionType, Machine, Reason, condition_of
 from provisioner.nodegroups.api.types import TpuNodeGroup
 from provisioner.nodegroups.compute.records import NO_ACTION, Manager
 from provisioner.nodegroups.planning import joining, nodes
@@ -56,8 +56,9 @@ def find_loss(
     group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, round_: Round
 ) -> Loss | None:
     """Return the lost machines of a group, None without any. `manager` is the resource as last read."""
-    told = ((member, _why_lost(group, member, round_)) for member in fleet.members)
-    lost = [(member, words) for member, words in told if words]
+    told = {machine.name: machine for machine in group.status.machines}
+    reasons = ((member, _why_lost(group, member, told.get(member.machine.name), round_)) for member in fleet.members)
+    lost = [(member, words) for member, words in reasons if words]
     words = tuple(text for _, text in lost)
     missing = 0
     if manager is not None and manager.is_stable and not (manager.bulk is not None and manager.bulk.in_progress):
@@ -166,18 +167,16 @@ def recreating(group: TpuNodeGroup) -> bool:
     return ready is not None and ready.reason == Reason.RECREATING
 
 
-def joins_until(group: TpuNodeGroup, member: Member, round_: Round) -> datetime | None:
-    """Return the deadline for a running machine to become a ready node, None if it is not known yet."""
-    for machine in group.status.machines if member.machine.has_machine else ():
-        # The time of an earlier state does not count: the machine may have waited for capacity for days.
-        same = (machine.name, machine.state) == (member.machine.name, member.machine.status)
-        if same and machine.since is not None and not machine.ready:
-            return waits.after(machine.since, round_.settings.join_seconds)
-    return None
+def joins_until(told: Machine | None, member: Member, round_: Round) -> datetime | None:
+    """Return the deadline for a running machine, `told` in the status, to become a ready node; None if unknown."""
+    if told is None or told.since is None or told.ready or not member.machine.has_machine:
+        return None
+    # The time of an earlier state does not count: the machine may have waited for capacity for days.
+    return waits.after(told.since, round_.settings.join_seconds) if told.state == member.machine.status else None
 
 
-def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
-    """Return why a machine counts as lost, empty if it does not.
+def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, round_: Round) -> str:
+    """Return why a machine counts as lost, empty if it does not. `told` is the machine in the status.
 
     If the nodes have never all been ready, a machine without a ready node may still join until its deadline.
     """
@@ -193,13 +192,13 @@ def _why_lost(group: TpuNodeGroup, member: Member, round_: Round) -> str:
         if not joining.may_join(group, member, round_):
             # The machine is not lost, because another machine in its place could not join either.
             return ""
-        until = joins_until(group, member, round_)
+        until = joins_until(told, member, round_)
         if until is None or until > round_.now:
             return ""
     if member.node is not None:
         return member.lacks
-    node = next((machine.node for machine in group.status.machines if machine.name == name), "")
-    return f"node {node} of machine {name} is gone" if node else f"machine {name} has not joined"
+    known = told is not None and told.node
+    return f"node {known} of machine {name} is gone" if known else f"machine {name} has not joined"
 
 
 def _works(running: Iterable[Node], round_: Round) -> bool:

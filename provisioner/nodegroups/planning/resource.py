@@ -125,8 +125,6 @@ def external_problem(template: records.Template) -> str:
             f"its machine type {bounds.quoted(template.machine_type)} is not supported by TPUNodeGroups: "
             f"{', '.join(each + '*' for each in MACHINE_TYPE_PREFIXES)}"
         )
-    if not template.has_scheduling:
-        return "it has no scheduling; set onHostMaintenance TERMINATE"
     if template.on_host_maintenance != records.TERMINATE:
         return f"its onHostMaintenance is {template.on_host_maintenance or 'not set'}; TPU machines need TERMINATE"
     models = {model.value: model for model in ProvisioningModel}

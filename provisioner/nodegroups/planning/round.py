@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import contextlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from provisioner.model import waits
 from provisioner.model import writes as open_writes
@@ -27,6 +28,9 @@ from provisioner.nodegroups.compute.records import Link, parse_link
 from provisioner.nodegroups.planning.actions import Call, DeleteChild, Event, Proof, Write
 from provisioner.nodegroups.planning.memory import Memory, ResourceMemory
 from provisioner.settings.nodegroups import NodeGroupSettings
+
+T = TypeVar("T")
+K = TypeVar("K")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,6 +263,8 @@ class Round:
     #: Pods by the name of their node.
     pods: Mapping[str, Sequence[Pod]]
     tokens: Mapping[GroupKey, Sequence[Token]]
+    #: Open certificate requests by the node that they name.
+    requests: Mapping[str, Sequence[Request]] = field(default_factory=dict)
     #: Number of machines that precede those of a ManagedInstanceGroup in its namespace, by UID (`machines_before`).
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
@@ -267,6 +273,8 @@ class Round:
     doubtful_zones: frozenset[str] = frozenset()
     #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None
+    #: Whether a group may have nodes, which need the device plugin: pods may run even on those of a deleted group.
+    has_nodes: bool = False
 
     def labelled_of(self, group: TpuNodeGroup) -> Sequence[Node]:
         """Return the nodes with the labels of a group that are at its place."""
@@ -321,20 +329,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
     # The last node of a machine wins: that with the shortest name, which has no domain.
     named.sort(key=lambda each: (-len(each.name), each.ready, each.name))
-    nodes = {node.provider_id: node for node in named}
-    labelled: defaultdict[tuple[str, str, str], list[Node]] = defaultdict(list)
-    for node in sorted(named, key=lambda each: each.name):
-        namespace, name = node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, "")
-        labelled[namespace, name, names.manager_of(node.provider_id)].append(node)
-    pods: defaultdict[str, list[Pod]] = defaultdict(list)
-    for pod in snapshot.pods:
-        pods[pod.node].append(pod)
-    tokens: defaultdict[GroupKey, list[Token]] = defaultdict(list)
-    for token in sorted(snapshot.tokens, key=lambda each: each.name):
-        tokens[token.group_namespace, token.group_name].append(token)
-    calls: defaultdict[str, list[Call]] = defaultdict(list)
-    for each in memory.calls.values():
-        calls[each.call.target.uid].append(each.call)
+    nodes, metas = {node.provider_id: node for node in named}, [group.meta for group in snapshot.groups]
     round_ = Round(
         snapshot=snapshot,
         settings=settings,
@@ -349,12 +344,28 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         children={(child.kind, child.meta.namespace, child.meta.name): child for child in snapshot.children},
         users=_users(snapshot),
         nodes=nodes,
-        labelled=labelled,
-        pods=pods,
-        tokens=tokens,
-        calls=calls,
+        labelled=_grouped(sorted(named, key=lambda each: each.name), _labels_and_place),
+        pods=_grouped(snapshot.pods, lambda pod: pod.node),
+        tokens=_grouped(
+            sorted(snapshot.tokens, key=lambda each: each.name), lambda each: (each.group_namespace, each.group_name)
+        ),
+        requests=_grouped(snapshot.requests, lambda request: request.node),
+        calls=_grouped((each.call for each in memory.calls.values()), lambda call: call.target.uid),
+        has_nodes=any(names.CLEANUP_NODES in each.finalizers or not each.deleting for each in metas),
     )
     return replace(round_, doubtful_zones=_doubtful_zones(round_), oldest_ready=_oldest_ready(round_))
+
+
+def _grouped(records: Iterable[T], key: Callable[[T], K]) -> Mapping[K, Sequence[T]]:
+    found: defaultdict[K, list[T]] = defaultdict(list)
+    for each in records:
+        found[key(each)].append(each)
+    return found
+
+
+def _labels_and_place(node: Node) -> tuple[str, str, str]:
+    namespace, name = node.labels.get(names.GROUP_NAMESPACE, ""), node.labels.get(names.GROUP_NAME, "")
+    return namespace, name, names.manager_of(node.provider_id)
 
 
 def _users(snapshot: Snapshot) -> Mapping[tuple[str, Link | str], ManagedInstanceGroup]:

@@ -196,10 +196,6 @@ def test_resource_policy_of_another_type_has_no_type() -> None:
     assert (found.type, found.topology, found.status) == ("", "", "READY")
 
 
-def test_template_without_scheduling_is_recognized() -> None:
-    assert not resources.template_of({"name": "t", "properties": {"machineType": "m"}}).has_scheduling
-
-
 @pytest.mark.parametrize(
     ("raw", "want"),
     [(7, 7), ("7", 7), ("9" * 20, int("9" * 20)), ("9" * 21, 0), ("²", 0), ("seven", 0), ("", 0), (True, 0), (7.0, 0)],

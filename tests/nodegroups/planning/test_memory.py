@@ -121,7 +121,6 @@ def test_metadata_of_another_machine_under_the_same_name_is_dropped(found: tuple
         ({}, ""),
         ({"provisioning_model": ""}, ""),
         ({"machine_type": "n1-standard-1"}, "its machine type 'n1-standard-1' is not supported"),
-        ({"has_scheduling": False}, "it has no scheduling"),
         ({"on_host_maintenance": ""}, "its onHostMaintenance is not set"),
         ({"on_host_maintenance": "MIGRATE"}, "its onHostMaintenance is MIGRATE"),
         ({"provisioning_model": "CHEAP"}, "its provisioningModel is 'CHEAP', but must be one of STANDARD, "),

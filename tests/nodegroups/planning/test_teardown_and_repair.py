@@ -16,6 +16,8 @@ from provisioner.nodegroups.api.statuses import ConditionType, Reason, condition
 from provisioner.nodegroups.api.types import Kind, TpuNodeGroup
 from provisioner.nodegroups.compute.records import ManagedInstance, Scope, Template
 from provisioner.nodegroups.planning.actions import (
+    ApplyDevicePlugin,
+    ApproveRequest,
     DeleteChild,
     DeleteDevicePlugin,
     DeleteNode,
@@ -636,6 +638,25 @@ def test_rejected_token_is_reported_and_recreates_no_machine() -> None:
     world.wait(2 * SETTINGS.join_seconds)
     assert not world.group().status.recreated_at
     world.kube.refused_tokens = ""
+    world.wait_until(lambda: world.is_ready("train"))
+
+
+@pytest.mark.parametrize(
+    ("write", "words"),
+    [(ApproveRequest, "machines cannot join yet"), (ApplyDevicePlugin, "the device plugin is not applied")],
+)
+def test_rejected_write_that_machines_need_is_reported_and_recreates_no_machine(write: type[Write], words: str) -> None:
+    """A right may be missing, or an admission policy may forbid the write. Other machines would not be ready either."""
+    world = World()
+    world.kube.refused, world.kube.chips = (write,), 0
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: f"{words}: not today" in world.message("train"), within_seconds=300.0)
+    world.wait(3 * SETTINGS.join_seconds)
+    assert words in world.message("train")
+    assert not world.group().status.recreated_at
+    world.kube.refused, world.kube.chips = (), 4
+    for machine in world.machines("train"):
+        world.kube.change_node(machine.name, capacity_chips=4, allocatable_chips=4)
     world.wait_until(lambda: world.is_ready("train"))
 
 

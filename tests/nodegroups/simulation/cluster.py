@@ -69,6 +69,8 @@ class Kube:
     protected: set[str] = field(default_factory=set)
     #: Names of caches that are not synced.
     not_synced: tuple[str, ...] = ()
+    #: Chips of a node that becomes ready: 0 without a device plugin.
+    chips: int = 4
     #: Types of writes that are rejected.
     refused: tuple[type[Write], ...] = ()
     #: Reason why the API server rejects creates of tokens; empty if it accepts them.
@@ -388,7 +390,8 @@ class Kube:
 
     def _ready(self, key: Key) -> None:
         if key in self.objects and self.runs(key[2]):
-            self._put(key, replace(self.objects[key], ready=True, capacity_chips=4, allocatable_chips=4))
+            chips = self.chips
+            self._put(key, replace(self.objects[key], ready=True, capacity_chips=chips, allocatable_chips=chips))
 
     def _not_ready(self, key: Key) -> None:
         if key in self.objects and not self.runs(key[2]):
