@@ -8,23 +8,25 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from provisioner import constants
+from provisioner.kube.api import connect
 from provisioner.kube.errors import NotFound
 from provisioner.kube.protocol import collection_path, object_path
 from provisioner.model.placement import FREE, MARKS, labels_of
 from provisioner.nodegroups import app, device_plugin
 from provisioner.nodegroups.api import names as of_groups
-from provisioner.nodegroups.reading import TPU_TAINT
+from provisioner.nodegroups.reading import API_ROOT, TPU_TAINT
 from provisioner.partitions import names as of_partitions
 from rehearsal.demos import Rehearsal, RehearsalError
 from rehearsal.demos.world import wait_for
-from tests.deploy.kit import DEPLOY, NAMESPACE, SERVICE_ACCOUNT, kubeconfig_of_service_account
+from tests.deploy.kit import DEPLOY, NAMESPACE, REPOSITORY, SERVICE_ACCOUNT, kubeconfig_of_service_account
 from tests.e2e.kit import PATIENCE_SECONDS
 
 pytestmark = pytest.mark.e2e
@@ -341,3 +343,32 @@ def test_create_and_delete_of_a_secret_that_is_not_a_bootstrap_token_is_rejected
             guarded.kubectl("delete", "secret", "trial", "--namespace=kube-system", *_NODE_GROUPS)
     finally:
         guarded.api.delete(object_path("secrets", "trial", namespace="kube-system"))
+
+
+def test_tenant_without_the_right_to_delete_machines_cannot_remove_finalizers(
+    guarded: Rehearsal, tmp_path: Path
+) -> None:
+    """A group deleted with --cascade=orphan would leave its children behind, and a tenant could repeat that."""
+    guarded.kubectl("apply", "--server-side", "-k", str(DEPLOY / "nodegroups" / "crds"))
+    guarded.kubectl("wait", "--for=condition=Established", "crd", "tpunodegroups.tpu.google.com")
+    where, tenant, finalizers = "--namespace=default", "--as=tenant", of_groups.GROUP_FINALIZERS
+    guarded.kubectl("create", "role", "tenant", "--verb=*", "--resource=tpunodegroups.tpu.google.com", where)
+    guarded.kubectl("create", "rolebinding", "tenant", "--role=tenant", "--user=tenant", where)
+    group = yaml.safe_load((REPOSITORY / "examples" / "nodegroups" / "slice.yaml").read_text(encoding="utf-8"))
+    group["metadata"] = {"name": "guarded", "namespace": "default", "finalizers": ["a.example/b", *finalizers]}
+    guarded.kubectl("apply", "--server-side", "-f", "-", stdin=json.dumps(group))
+    guarded.kubectl("delete", "tpunodegroup", "guarded", "--cascade=orphan", "--wait=false", where, tenant)
+
+    def keep(kept: Sequence[str]) -> None:
+        patch = json.dumps({"metadata": {"finalizers": kept}})
+        guarded.kubectl("patch", "tpunodegroup", "guarded", "--type=merge", f"--patch={patch}", where, tenant)
+
+    for each in finalizers:
+        with pytest.raises(RehearsalError, match="need the right to delete managedinstancegroups"):
+            keep([other for other in finalizers if other != each])
+    keep(finalizers)
+    account = kubeconfig_of_service_account(guarded, tmp_path / "kubeconfig", name=app.LEASE_NAME, namespace=NAMESPACE)
+    path = object_path("tpunodegroups", "guarded", namespace="default", root=API_ROOT)
+    connect(str(account)).patch(path, {"metadata": {"finalizers": None}})
+    with pytest.raises(NotFound):
+        guarded.api.get(path)
