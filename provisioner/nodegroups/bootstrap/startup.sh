@@ -240,7 +240,8 @@ join() {
   name=$(metadata instance/name) || return 1
   version=$(attribute kubeadm-kubernetes-version '1\.[0-9]{1,3}') || return 1
   address=$(attribute kubeadm-control-plane-ip '[A-Za-z0-9.-]+') || return 1
-  port=$(metadata instance/attributes/kubeadm-control-plane-port) || port=6443
+  port=$(optional_attribute kubeadm-control-plane-port) || return 1
+  port=${port:-6443}
   [[ $port =~ ^[0-9]{1,5}$ ]] || return 1
   hashes=$(attribute kubeadm-ca-hash 'sha256:[0-9a-f]{64}(,sha256:[0-9a-f]{64})*') || return 1
   # Come with the token, where there are any.
