@@ -267,7 +267,7 @@ def no_room(uid: str, namespace: str, size: int, round_: Round) -> Condition | N
             f"{limit}. Create a smaller group, or ask the administrator to raise the limit"
         )
         return not_ready(Reason.NOT_ALLOWED, message)
-    # The number of the others is left out: otherwise each change of one group would change the status of all that wait.
+    # The message has no number of other machines: it would change the status of all waiting groups with each delete.
     message = (
         f"{size} machines are more than the setting MAX_MACHINES_PER_NAMESPACE leaves: namespace {namespace} may have "
         f"{limit}, and others are in use or ahead of these. They are created when there is room"
