@@ -226,8 +226,8 @@ def test_affinity_without_terms_is_still_rejected(admission: Admission) -> None:
     assert "must have at least one node selector term" in admission.refusal(_OPEN, _with_terms())
 
 
-def _limits(name: str, amount: str = "1") -> Json:
-    resources = {"requests": {name: amount}, "limits": {name: amount}}
+def _limits(name: str, amount: str = "1", *, roles: tuple[str, ...] = ("requests", "limits")) -> Json:
+    resources = {role: {name: amount} for role in roles}
     return {"containers": [{"name": "main", "image": "none", "resources": resources}]}
 
 
@@ -241,6 +241,12 @@ _ASKING: dict[str, tuple[str, Json, bool]] = {
     ),
     "claims": (_OPEN, {**_limits("cpu"), **CLAIMS}, True),
     "resource of a device class": (_OPEN, _limits("deviceclass.resource.kubernetes.io/tpu.google.com"), True),
+    # The API server requires limits only for extended resources, whose names have another domain.
+    "request of a device class without a limit": (
+        _OPEN,
+        _limits("deviceclass.resource.kubernetes.io/tpu.google.com", roles=("requests",)),
+        True,
+    ),
     "claims of an administrator": (_ADMIN, {**_limits("cpu"), **CLAIMS}, False),
     "chips in a namespace for administrators": (_ADMIN, _limits(constants.TPU_RESOURCE), True),
     "no chips": (_OPEN, _limits("cpu"), False),
