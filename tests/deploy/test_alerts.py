@@ -187,13 +187,14 @@ _CASES = (
     *(
         _Case(
             f"{alert}: what was there within a day goes at minute 5",
-            {f'{prefix}_build_info{{pod="{pod}",version="1"}}': "1x5"},
+            {f'{prefix}build_info{{pod="{pod}",version="1"}}': "1x5"},
             {alert: (20, _END)},
         )
         for alert, prefix, pod in (
-            ("IPUPartitionsAbsent", "partitions", "i"),
-            ("TPUNodeGroupsAbsent", "nodegroups", "n"),
-            ("TPUProvisionerWebhookAbsent", "webhook", "w"),
+            ("IPUPartitionsAbsent", "partitions_", "i"),
+            ("TPUNodeGroupsAbsent", "nodegroups_", "n"),
+            ("TPUProvisionerAbsent", "", "a"),
+            ("TPUProvisionerWebhookAbsent", "webhook_", "w"),
         )
     ),
     # The query sees the faults from minute 10 to 18; the alert fires after one more minute.
@@ -204,10 +205,17 @@ _CASES = (
     _Case("a leader and a follower that are well", {}),
     _Case(
         "nothing is scraped",
-        dict.fromkeys(_SLICES | _NODE_GROUPS | _PARTITIONS, ""),
+        dict.fromkeys(_WELL, ""),
         {"TPUProvisionerAbsent": (10, _END)},
     ),
-    _Case("node groups alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS, "")),
+    _Case(
+        "the provisioner of one of two clusters goes at minute 5",
+        {'build_info{cluster="x",pod="a",version="1"}': "1x5"},
+        {"TPUProvisionerAbsent": (20, _END)},
+        {"cluster": "x"},
+    ),
+    _Case("node groups alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS | _WEBHOOK, "")),
+    _Case("the webhook server alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS | _NODE_GROUPS, "")),
     _Case("no node groups, ever", dict.fromkeys(_NODE_GROUPS, "")),
     _Case("no webhook server, ever", dict.fromkeys(_WEBHOOK, "")),
     _Case("a restart of four minutes without a leader", {'leader{pod="a"}': "1x5 0x3 1x80"}),
