@@ -224,6 +224,24 @@ def test_extra_env_and_env_from_apply_to_every_deployment() -> None:
 
 
 @pytest.mark.parametrize(
+    ("values", "name"),
+    [
+        ({}, "MAX_CHIPS"),
+        ({}, "POD_NAME"),
+        ({}, "HTTPS_PROXY"),
+        ({"webhook": {"only": True, "settings": {"INJECT": "all"}}}, "INJECT"),
+        ({"webhook": {"only": True, "partitions": {"enabled": True}}}, "IPU_INIT_IMAGE"),
+        ({"nodegroups": {"only": True, "credentialsSecret": "key"}}, "GOOGLE_APPLICATION_CREDENTIALS"),
+    ],
+)
+def test_extra_variable_with_the_name_of_another_variable_is_rejected(values: dict[str, Any], name: str) -> None:
+    """Helm merges variables by name: if the user removed the second MAX_CHIPS, an upgrade would remove both."""
+    extra = [{"name": "HTTPS_PROXY", "value": "proxy:1"}, {"name": name, "value": "3"}]
+    with pytest.raises(ValueError, match=f"extraEnv sets {name}"):
+        _template({**_IMAGE, **values, "extraEnv": extra})
+
+
+@pytest.mark.parametrize(
     ("values", "apis", "ineffective"),
     [
         ({}, (), True),

@@ -187,6 +187,18 @@ def test_settings_are_also_settings_of_the_webhook_server() -> None:
     assert {**wanted, "LOG_LEVEL": "debug"}.items() <= variables(objects, "ipu-ipu-partitions-webhook").items()
 
 
+def test_setting_that_a_value_sets_as_well_is_one_variable() -> None:
+    """A server-side apply rejects two variables with one name, and an upgrade with Helm may remove both."""
+    own = {"IPU_INJECTION": "compatible", "IPU_INIT_IMAGE": "mine", "SERVED_NAMESPACES": "b"}
+    objects = render(
+        settings={"SERVED_NAMESPACES": "a"}, webhookSettings=own, admissionWebhooks={"scope": "c"}, injection="off"
+    )
+    for name, wanted in (("ipu-ipu-partitions", {"SERVED_NAMESPACES": "a"}), ("ipu-ipu-partitions-webhook", own)):
+        names = [each["name"] for each in container(objects, name)["env"]]
+        assert len(names) == len(set(names))
+        assert wanted.items() <= variables(objects, name).items()
+
+
 @pytest.mark.parametrize(
     ("changes", "said"),
     [

@@ -65,7 +65,8 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 {{- toYaml (mergeOverwrite $default (deepCopy .Values.securityContext)) }}
 {{- end }}
 
-{{- define "ipu-partitions.settings" -}}
+{{- /* Environment variables of a map, which has each name once. */ -}}
+{{- define "ipu-partitions.variables" -}}
 {{- range $name, $value := . }}
 - name: {{ $name }}
   {{- /* Numbers come from YAML as floats. */}}

@@ -22,12 +22,24 @@ app.kubernetes.io/component: controller
 {{- end -}}
 {{- end }}
 
-{{- /* Environment variables of a map of settings. */ -}}
-{{- define "tpu-provisioner.settings" -}}
-{{- range $name, $value := . }}
+{{- /* Environment variables of a map of settings, and extraEnv. A name that both have is rejected: Helm merges variables
+by name, so an upgrade that removes it from extraEnv would remove both, and with MAX_CHIPS the limit. */ -}}
+{{- define "tpu-provisioner.variables" -}}
+{{- $names := concat (keys (index . 1)) (list "POD_NAME" "POD_NAMESPACE") -}}
+{{- $extra := (index . 0).Values.extraEnv -}}
+{{- range $extra -}}
+{{- if has .name $names -}}
+{{- fail (printf "extraEnv sets %s, which the chart or a setting sets as well: set it in only one place" .name) -}}
+{{- end -}}
+{{- $names = append $names .name -}}
+{{- end -}}
+{{- range $name, $value := index . 1 }}
 - name: {{ $name }}
   {{- /* Numbers come from YAML as floats. */}}
   value: {{ if kindIs "float64" $value }}{{ $value | int64 | toString | quote }}{{ else }}{{ $value | toString | quote }}{{ end }}
+{{- end }}
+{{- with $extra }}
+{{ toYaml . }}
 {{- end }}
 {{- end }}
 
