@@ -40,6 +40,8 @@ _TEXT: dict[str, Any] = {"type": "string"}
 _FLAG: dict[str, Any] = {"type": "boolean"}
 _FREE: dict[str, Any] = {"type": "object"}
 _MAP: dict[str, Any] = {"type": "object", "additionalProperties": _TEXT}
+#: Labels that selectors of the chart do not use.
+_LABELS: dict[str, Any] = {**_MAP, "propertyNames": {"not": {"pattern": "^(app\\.kubernetes\\.io|helm\\.sh)/"}}}
 _LIST: dict[str, Any] = {"type": "array", "items": _FREE}
 _INTERVAL: dict[str, Any] = {
     "type": "string",
@@ -61,8 +63,8 @@ def files() -> dict[Path, str]:
             "Partitions of Graphcore IPUs for pods with the annotation graphcore.ai/ipus",
             keywords=["ipu", "graphcore", "v-ipu", "machine-learning"],
         ),
-        CHART / "values.schema.json": json.dumps(_schema(), indent=2) + "\n",
-        _PARTITIONS_CHART / "values.schema.json": json.dumps(_partitions_schema(), indent=2) + "\n",
+        CHART / "values.schema.json": json.dumps(_required(_schema()), indent=2) + "\n",
+        _PARTITIONS_CHART / "values.schema.json": json.dumps(_required(_partitions_schema()), indent=2) + "\n",
         CHART / "README.md": _readme(),
         **dashboard.files(),
         **alerts.files(),
@@ -144,11 +146,10 @@ def _schema() -> dict[str, Any]:
                 name=_TEXT,
             ),
             "commonLabels": {
-                **_MAP,
-                "propertyNames": {"not": {"pattern": "^(app\\.kubernetes\\.io|helm\\.sh)/"}},
+                **_LABELS,
                 "description": "Labels of every object, apart from those that the chart sets.",
             },
-            "podLabels": {**_MAP, "description": "Additional labels of the pods."},
+            "podLabels": {**_LABELS, "description": "Additional labels of the pods."},
             "podAnnotations": {**_MAP, "description": "Additional annotations of the pods."},
             "extraArgs": {"type": "array", "items": _TEXT, "description": "Additional flags of `tpu-provisioner run`."},
             "extraEnv": {
@@ -183,7 +184,11 @@ def _schema() -> dict[str, Any]:
                 interval=_INTERVAL,
             ),
             "serviceMonitor": _closed(
-                enabled={**_FLAG, "description": "Scraping by the Prometheus operator, through the Service; not both."},
+                enabled={
+                    **_FLAG,
+                    "description": "Scraping by the Prometheus operator, through the Service; not with podMonitor, and "
+                    "only for the provisioner.",
+                },
                 labels={**_MAP, "description": "Labels that the operator selects by."},
                 interval=_INTERVAL,
             ),
@@ -304,8 +309,8 @@ def _nodegroups() -> dict[str, Any]:
         replicas={"type": "integer", "minimum": 0, "description": "One of them leads."},
         settings={
             **_closed(**{option.variable: property_of(option) for option in offered}),
-            "description": "Environment variables of this controller; of `settings` it also gets GCP_PROJECT_ID and "
-            "LOG_LEVEL. See docs/settings.md.",
+            "description": "Environment variables of this controller; of `settings` it also gets GCP_PROJECT_ID, "
+            "LOG_LEVEL and SERVED_NAMESPACES. See docs/settings.md.",
         },
         credentialsSecret={
             **_TEXT,
@@ -382,6 +387,16 @@ def _partitions_schema() -> dict[str, Any]:
 
 def _closed(**properties: dict[str, Any]) -> dict[str, Any]:
     return {"type": "object", "additionalProperties": False, "properties": properties}
+
+
+def _required(schema: dict[str, Any]) -> dict[str, Any]:
+    """Return a schema that requires all nested objects.
+
+    Helm removes a value that is null, such as a key with only comments below it, and the templates would fail.
+    """
+    properties = {name: _required(part) for name, part in schema.get("properties", {}).items()}
+    objects = [name for name, part in properties.items() if "properties" in part]
+    return {**schema, "properties": properties, "required": objects} if objects else schema
 
 
 #: Endings of values that several parts of the chart have. The text below the table describes them.

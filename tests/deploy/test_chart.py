@@ -213,6 +213,25 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     assert more == {"namespaces", "jobs"}
 
 
+@pytest.mark.parametrize("product", ["webhook", "nodegroups"])
+@pytest.mark.parametrize("value", ["enabled", "only"])
+def test_service_monitor_with_products_that_it_does_not_scrape_is_rejected(product: str, value: str) -> None:
+    """Without metrics, alerts about these products would never fire."""
+    with pytest.raises(ValueError, match=r"use podMonitor\.enabled"):
+        _template({**_SERVICE_MONITOR, product: {value: True}})
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"settings": None}, {"webhook": {"settings": None}}, {"nodegroups": {"settings": None}}, {"podMonitor": None}],
+    ids=["settings", "of the webhook", "of node groups", "a part of the chart"],
+)
+def test_null_value_is_rejected_by_its_name(values: dict[str, Any]) -> None:
+    """A key with only comments below it is null in YAML."""
+    with pytest.raises(ValueError, match=f"missing property '({'|'.join([*values, 'settings'])})'"):
+        _template({**_IMAGE, **values})
+
+
 def test_extra_env_and_env_from_apply_to_every_deployment() -> None:
     """The webhook server reads settings of the controller, which may be in a ConfigMap of `envFrom`."""
     documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})
