@@ -224,7 +224,7 @@ def _schema() -> dict[str, Any]:
                     **_FLAG,
                     "description": "Limit the permission to patch nodes: only cordon, remove the provisioner's own "
                     "taint from, and label with their slice, nodes of its own pools; likewise for the controller of "
-                    "TPUNodeGroups and the TPU device plugin.",
+                    "TPUNodeGroups and the TPU device plugin. Kubelets cannot assign their nodes to slices.",
                 }
             ),
             "placement": _closed(

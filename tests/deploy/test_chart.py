@@ -290,7 +290,7 @@ def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
         return {each["metadata"]["name"] for each in documents if each["kind"] in _POLICIES}
 
-    always = {"tpu-provisioner-node-guard", "tpu-provisioner-pod-guard", "tpu-provisioner-priority"}
+    always = {f"tpu-provisioner-{name}" for name in ("assignment-guard", "node-guard", "pod-guard", "priority")}
     guards = {*always, "tpu-provisioner-placement-guard"}
     assert names({}) == {*guards, "tpu-provisioner-placement"}
     assert names({}, apis=()) == guards

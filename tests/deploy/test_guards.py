@@ -46,6 +46,8 @@ _PLUGIN_WITHOUT_NODE = (f"--as=system:serviceaccount:{device_plugin.NAMESPACE}:{
 _PLUGIN, _PLUGIN_ELSEWHERE = (
     (*_PLUGIN_WITHOUT_NODE, f"--as-user-extra={_NODE_OF_TOKEN}={node}") for node in ("guarded", "other")
 )
+#: The second group has the rights of a kubelet, because this cluster has no authorizer for nodes.
+_KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
 #: Beginning of the message of each policy.
 _DENIED = "denied request: tpu-"
 _MANIFESTS = (
@@ -165,6 +167,17 @@ _OF_PLUGIN: dict[str, tuple[Json, Change, bool]] = {
     "sets no finalizer": (_OF_TENANT, _FINALIZER, False),
     "sets no owner": (_OF_TENANT, {"metadata": {"ownerReferences": [_OWNER]}}, False),
 }  # fmt: skip
+_CAPTURED = _assigned(labels_of("j-a", "victim"))
+#: With the identity of a node, a tenant who is root there could attract the pods of another tenant's slice.
+_OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
+    "reports chips": (_ASSIGNED, _CHIPS, True),
+    "sets another label": (_ASSIGNED, _labelled("a", "b"), True),
+    "assigns its node to no slice": (_OURS, _CAPTURED, False),
+    "assigns a node of others to no slice": (_NODE, _CAPTURED, False),
+    "changes no assignment": (_ASSIGNED, _CAPTURED, False),
+    "changes no assignment by the status": (_ASSIGNED, {**_CHIPS, **_CAPTURED}, False),
+    "removes no assignment": (_ASSIGNED, _assigned(dict.fromkeys(MARKS)), False),
+}
 _OF_PLUGIN_ELSEWHERE: dict[str, tuple[Json, Change, bool]] = {
     "sets no chips": (_OF_TENANT, _CHIPS, False),
     "sets no label": (_OF_TENANT, _labelled("a", "b"), False),
@@ -217,7 +230,8 @@ _CASES = [
         ("the provisioner", _PROVISIONER, _OF_PROVISIONER),
         ("node groups", _NODE_GROUPS, _OF_NODE_GROUPS),
         ("partitions", _PARTITIONS, _OF_PARTITIONS),
-        ("the device plugin", _PLUGIN, _OF_PLUGIN),
+        ("the device plugin", _PLUGIN, {**_OF_PLUGIN, "assigns its node to no slice": (_OF_TENANT, _CAPTURED, False)}),
+        ("the kubelet", _KUBELET, _OF_KUBELET),
         ("the device plugin of another node", _PLUGIN_ELSEWHERE, _OF_PLUGIN_ELSEWHERE),
         ("a token without a node", _PLUGIN_WITHOUT_NODE, _OF_PLUGIN_ELSEWHERE),
     )
