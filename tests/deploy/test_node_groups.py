@@ -123,8 +123,15 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
     assert bare(more.values()) == bare(written)
     for each in more.values():
         assert each["metadata"]["labels"]["app.kubernetes.io/instance"] == "test"
-    kept = {each["metadata"]["annotations"]["helm.sh/resource-policy"] for each in definitions.values()}
-    assert kept == {"keep"}
+    kept = {
+        "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
+        "kustomize.toolkit.fluxcd.io/prune": "disabled",
+    }
+    for each in tools.documents(tools.run("kustomize", "build", str(DEPLOY / "nodegroups" / "crds"))):
+        assert each["metadata"]["annotations"] == kept, "a GitOps controller must not delete all groups"
+    # Argo CD prunes objects with the annotation of Helm.
+    for each in definitions.values():
+        assert each["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
     made = [crds.crd(kind) for kind in Kind]
     assert {key_of(each): each["spec"] for each in made} == {key: each["spec"] for key, each in definitions.items()}
 
