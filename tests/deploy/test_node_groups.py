@@ -168,6 +168,30 @@ def test_chart_can_be_installed_in_two_ways_if_the_crds_exist(
 
 
 @pytest.mark.e2e
+@pytest.mark.usefixtures("installed")
+def test_upgrade_that_removes_a_running_controller_is_rejected(
+    rehearsal: Rehearsal, cluster_overlay: Path, tmp_path: Path
+) -> None:
+    """Without the controller, nothing deletes node pools or machines, and they cost money."""
+    environment = {"PATH": "/usr/bin:/bin", "HOME": str(tmp_path), "KUBECONFIG": str(rehearsal.cluster.kubeconfig)}
+
+    def helm(*arguments: str) -> str:
+        command = [tools.tool("helm"), *arguments, f"--namespace={NAMESPACE}"]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False, timeout=60)
+        return done.stderr if done.returncode else ""
+
+    upgrade = ("upgrade", "--install", "test", str(chart.CHART), "--set=image.repository=registry.example/controller")
+    with uninstalled(rehearsal, cluster_overlay):
+        rehearsal.create_namespace(NAMESPACE)
+        assert helm(*upgrade, "--set=nodegroups.enabled=true,nodegroups.crds=false") == ""
+        for name in ("tpu-provisioner", "tpu-provisioner-nodegroups"):
+            assert f"these values delete Deployment {name}," in helm(*upgrade, "--set=webhook.only=true")
+            rehearsal.kubectl("scale", f"deployment/{name}", "--replicas=0", f"--namespace={NAMESPACE}")
+        assert helm(*upgrade, "--set=webhook.only=true") == ""
+        assert helm("uninstall", "test") == ""
+
+
+@pytest.mark.e2e
 def test_command_for_node_groups_waits_until_the_controller_has_released_them(rehearsal: Rehearsal) -> None:
     """The command of docs/uninstall.md waits for finalizers: a group with a finalizer may still have machines."""
     (block,) = [each for each in read_blocks(REPOSITORY / "docs" / "uninstall.md") if each.where == "nodegroups"]
