@@ -40,6 +40,11 @@ _KNOWN = frozenset(
         constants.HOSTNAME,
     )
 )
+#: End of the message about a selector that no new node matches.
+_ADVICE = {
+    constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
+    constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
+}
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
 _OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
@@ -160,7 +165,8 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
     for key, value in requirements.node_selector.items():
         if view.labels.get(key) != value and not view.may_carry(key):
             found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
-            return f"the pod selects {key}={value}, the node has {found}"
+            advice = _ADVICE.get(key, "") if view.predicted else ""
+            return f"the pod selects {key}={value}, the node has {found}{advice}"
     if requirements.affinity_terms and not any(
         all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
     ):

@@ -309,8 +309,9 @@ class _Verdicts:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            name = pool_name(workload.name, about.id, 0)
-            message = message.replace(name, shown_name(name))
+            # The pool may be that of another slice, which shares it.
+            stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
+            message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
         template = subject.template_of.get(group) if group else _named(subject, message)
         key = (workload.uid, template, message.replace(group, "") if group else message)
         if key not in self._paths:

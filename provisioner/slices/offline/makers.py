@@ -73,8 +73,9 @@ def _workers(entry: Json) -> Json:
         raise tpu.ShapeError(f"workers.type {fields.shown(entry.get('type'))} is no machine type with TPUs")
     (accelerator, machine), topology = found, fields.text(entry.get("topology"))
     hosts = tpu.resolve(accelerator.label, topology, machine.chips, machine.name).nodes(1)
+    selector = {constants.TPU_ACCELERATOR: accelerator.label, constants.TPU_TOPOLOGY: topology}
     pod = {
-        "nodeSelector": {constants.TPU_ACCELERATOR: accelerator.label, constants.TPU_TOPOLOGY: topology},
+        "nodeSelector": {**fields.mapping(entry.get("nodeSelector")), **selector},
         "containers": [{"resources": {"limits": {constants.TPU_RESOURCE: machine.chips}}}],
     }
     marks = {"annotations": {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}}

@@ -19,7 +19,7 @@ from provisioner.model.volumes import Claim, Storage, StorageClass
 from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadKind, WorkloadUid
 from provisioner.settings import Settings
 from provisioner.settings.forms import OBJECT_NAME
-from provisioner.slices.offline import controllers, makers, mistakes
+from provisioner.slices.offline import controllers, makers, mistakes, unknown
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, dotted, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, cluster_of, leaders_of, made_up_uid, templates_of
 from provisioner.slices.offline.paths import path_of
@@ -135,7 +135,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     workload = _KINDS.get((version.partition("/")[0], fields.text(cluster.get("kind"))))
     plain = None if is_served_job(workload, metadata, reading.settings) else controllers.template_of(created)
     if (workload or plain) is None or (plain is not None and controller_of(metadata) is not None):
-        _tell_of_others(reading, document, kind, named)
+        _tell_of_others(reading, document, created, named)
         return
     _tell_of_keys(reading, document, named)
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
@@ -168,6 +168,8 @@ def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind:
     if kind in makers.RUNTIMES:
         namespace = "" if kind[1] == makers.CLUSTER_RUNTIME else metadata["namespace"]
         reading.runtimes[kind[1], namespace, metadata["name"]] = raw
+        message = "is a template; each TrainJob that names it gets the node pools"
+        reading.remark(document, (), title(kind[1], metadata), message, Severity.NOTE)
     elif kind == makers.TRAIN_JOB:
         # The runtime may come later in the files, so TrainJobs are read after all files.
         reading.train_jobs.append((document, raw))
@@ -218,7 +220,7 @@ def _read_plain(
         _tell_of_malformed(reading, document, named, fields.MalformedObject(message), template)
         return
     if not pods:
-        if template.replicas == 0 and _find_chips(document) is not None:
+        if template.replicas == 0 and any(unknown.chips_in(document)):
             message = f"{dotted(template.pods_path)} is 0, so there are no pods and no node pools"
             reading.remark(document, template.pods_path, named, message, Severity.NOTE)
         elif accepted:
@@ -349,9 +351,10 @@ def _numbers(replicas: int, most: int | None) -> Sequence[int]:
     return [*range(most - 1), replicas - 1]
 
 
-def _tell_of_others(reading: Reading, document: Document, kind: str, named: str) -> None:
-    """Report an object of another kind that requests chips."""
-    path = _find_chips(document)
+def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any], named: str) -> None:
+    """Report an object of another kind that requests chips, and read the pods that it surely creates."""
+    kind, version = created["kind"], fields.text(created["apiVersion"])
+    path = next(unknown.chips_in(document), None)
     if path is None:
         misspelled = list(islice(mistakes.misspelled_resources(document), MOST_KEYS))
         for found, message in misspelled:
@@ -366,10 +369,19 @@ def _tell_of_others(reading: Reading, document: Document, kind: str, named: str)
         message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
-    meant = next((each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower()), None)
+    # A Job of another domain is not a mistake, such as that of Volcano.
+    same = (each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower())
+    meant = next(same, None) if kind != "Job" or "." not in version else None
     what, advice = bounds.cut(kind), "plan a pod that it creates"
+    parts = [] if meant is not None or kind == "DaemonSet" else unknown.parts_of(document, created)
+    for part, template in parts:
+        message = f"plan does not know how many pods of this template a {what} creates, and assumes "
+        reading.remark(part, (), named, f"{message}{template.replicas:,}", Severity.NOTE)
+        _read_plain(reading, part, part.raw, template, accepted=True)
+    if parts:
+        return
     if meant is not None:
-        what += f" of {bounds.cut(fields.text(document.raw.get('apiVersion')))}"
+        what += f" of {bounds.cut(version)}"
         advice = f"write kind: {meant.kind.value} and apiVersion: {meant.root.removeprefix('/apis/')}"
     message = f"requests chips, but plan does not know which pods a {what} creates, which are served; {advice}"
     if kind == "DaemonSet":
@@ -415,14 +427,6 @@ def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
                 if isinstance(value, (bool, int, float)):
                     text = fields.shown(value).lower()
                     yield (*path, key), f'{dotted((*path, key))} is {text}, not a string; write "{text}" in quotes'
-
-
-def _find_chips(document: Document) -> Path | None:
-    """Return the path of the first container that requests chips, in an object of any kind; None without one."""
-    for path, found in mappings_in(document.value):
-        if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
-            return (*path, constants.TPU_RESOURCE)
-    return None
 
 
 def title(kind: str, metadata: Mapping[str, Any]) -> str:

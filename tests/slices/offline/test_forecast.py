@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from copy import deepcopy
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -151,6 +152,63 @@ def test_jobset_of_the_training_runtime_example_has_a_pool() -> None:
     assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)]
 
 
+def test_runtime_of_trainer_without_a_train_job_is_reported() -> None:
+    runtime = next(yaml.safe_load_all((EXAMPLES / "kubeflow-trainer" / "training-runtime.yaml").read_text("utf-8")))
+    found = plan(runtime)
+    assert (found.pools, found.all_served) == ((), True)
+    assert [each.message for each in found.remarks] == ["is a template; each TrainJob that names it gets the node pools"]
+
+
+def test_workers_of_a_pathways_job_have_its_node_selector() -> None:
+    workers = {"type": "ct5lp-hightpu-4t", "topology": "2x4", "nodeSelector": {constants.RESERVATION_NAME: "mine"}}
+    raw = {"apiVersion": "pathways-job.pathways.domain/v1", "kind": "PathwaysJob", "metadata": {"name": "a"}}
+    found = plan({**raw, "spec": {"workers": [{**workers, "numSlices": 2}]}})
+    choices = [str(option.choice) for pool in found.pools for option in pool.options]
+    assert choices == ["reservation mine in us-central2-b"] * 2
+
+
+ONE_HOST = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "2x2"}
+CONTAINER = {"name": "a", "resources": {"limits": {constants.TPU_RESOURCE: 4}}}
+OWN_POD = {"nodeSelector": ONE_HOST, "containers": [CONTAINER]}
+
+
+@pytest.mark.parametrize(
+    ("spec", "hosts"),
+    [
+        pytest.param({"replicas": 3, "template": {"spec": OWN_POD}}, [3], id="a runner set"),
+        pytest.param({"predictor": {"minReplicas": 2, **OWN_POD}}, [2], id="an InferenceService"),
+        pytest.param({"predictor": {"nodeSelector": ONE_HOST, "model": CONTAINER}}, [1], id="a model of KServe"),
+        pytest.param({"nodeSelector": ONE_HOST, "templates": [{"container": CONTAINER}]}, [1], id="an Argo Workflow"),
+        pytest.param(
+            {"roles": [{"replicas": 2, "template": {"spec": OWN_POD}}, {"template": {"spec": deepcopy(OWN_POD)}}]},
+            [3],
+            id="two roles",
+        ),
+        pytest.param({"template": {"spec": {"containers": [CONTAINER]}}}, [], id="no selectors"),
+        pytest.param({"template": {"spec": pod_spec(topology="4x4", accelerator="tpu-v6e-slice")}}, [], id="two hosts"),
+    ],
+)
+def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], hosts: list[int]) -> None:
+    """The cluster serves such pods, whatever creates them, so that a refusal would be false."""
+    raw = {"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "a", "generateName": "a-"}, "spec": spec}
+    found = plan(raw)
+    assert [pool.request.hosts for pool in found.pools] == hosts
+    assert found.all_served is bool(hosts)
+    assert {each.message.partition(" creates, ")[0] for each in found.remarks} <= {
+        "plan does not know how many pods of this template a Thing",
+        "requests chips, but plan does not know which pods a Thing",
+    }
+
+
+def test_pods_of_a_deployment_for_which_a_limit_leaves_no_node_are_reported() -> None:
+    """The pool in the message may be that of another pod, so its name was not recognized as unknown."""
+    raw = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
+    found = plan({**raw, "spec": {"replicas": 10, "template": {"spec": OWN_POD}}}, settings_=settings(max_chips=16))
+    [remark] = found.remarks
+    assert ([pool.request.hosts for pool in found.pools], found.all_served, remark.slices) == ([4], False, 6)
+    assert remark.message.startswith("Node pool web-* is not created: Limit of all node pools: 16 of 16 chips in use")
+
+
 def test_pool_names_are_exact_if_the_object_has_a_uid() -> None:
     """`kubectl get -o yaml` prints the UID, and a status, which does not apply to a new object."""
     raw = raw_jobset(uid="0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20", replicas=2, status={"terminalState": "Completed"})
@@ -287,6 +345,30 @@ MISTAKES = [
         "google.com/tpu",
         "does not know which pods a Workflow creates",
         id="a kind",
+    ),
+    pytest.param(
+        {**raw_job(), "apiVersion": "batch.volcano.sh/v1alpha1"},
+        "google.com/tpu",
+        "does not know which pods a Job creates, which are served; plan a pod that it creates",
+        id="a Job of another domain",
+    ),
+    pytest.param(
+        {**TEMPLATE, "apiVersion": "kubeai.org/v1", "kind": "Model", "spec": {"resourceProfile": "google-tpu-2x2:4"}},
+        "resourceProfile",
+        "does not know which pods a Model creates",
+        id="a profile of chips",
+    ),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.NODE_POOL: "mine"})),
+        "gke-nodepool: mine",
+        "new node pools get names of their own, so remove the selector",
+        id="the name of a node pool",
+    ),
+    pytest.param(
+        raw_jobset(pod=selecting(**{constants.COMPUTE_CLASS: "tpu"})),
+        "compute-class: tpu",
+        "GKE creates the nodes of a ComputeClass",
+        id="a compute class",
     ),
     pytest.param({"a": 1}, "a: 1", "not a Kubernetes object", id="no object"),
     pytest.param(

@@ -248,6 +248,19 @@ def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -
     assert waiting <= notified
 
 
+def test_pods_left_out_by_a_limit_are_notified_with_the_create() -> None:
+    """`plan` makes one decision only: it reported nothing about pods for which a smaller pool had no node."""
+    world = cluster(max_chips=40)
+    world.scale(13)
+    world.run(4)
+    [(plan, create)] = [(plan, create) for plan in world.plans for create in plan.creates]
+    left = {ref.uid: each for each in plan.notices for ref in each.objects[:1]}
+    assert (create.request.hosts, len(left)) == (10, 3)
+    assert all("40 of 40 chips in use; this slice needs 4" in each.message for each in left.values())
+    states = [each for each in plan.pools if each.phase.before_create]
+    assert sorted(1 + len(each.seated) for each in states) == [3, 10]
+
+
 def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
     """Pods of two workloads could share a pool, but the first workload has as many pools as the limit allows."""
     world = cluster(max_pools_per_jobset=1)

@@ -336,7 +336,8 @@ class Launches:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
-        others = self.joined[slice_.id][: slice_.parallelism - 1]
+        joined, own = self.joined[slice_.id], slice_.parallelism - 1
+        others, left = joined[:own], joined[own:]
         self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now, others=others))
         self.served.append((slice_, request, each.options.choices))
         self.names.add(request.name)
@@ -345,6 +346,11 @@ class Launches:
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self.round_.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [each.unit], self.round_.now)
+        # Limits have reduced the nodes of the pool.
+        if left and (refusal := self._refusal(left[0])) is not None:
+            self.joined |= {slice_.id: others, left[0].id: left[1:]}
+            self._names_of[left[0].id] = self._free_name(left[0])
+            self._wait(left[0], refusal)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the next attempt, and a name for its pool that is not in use."""

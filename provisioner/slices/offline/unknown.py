@@ -1,0 +1,64 @@
+"""Finds the pods of objects whose kinds `plan` does not know, such as those of KServe, Argo and runner sets. Pure.
+
+Not handled: pods on several hosts, because only their controller determines which of them are one slice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from provisioner import constants
+from provisioner.kube import fields
+from provisioner.slices.offline import controllers
+from provisioner.slices.offline.documents import Document, Path, mappings_in, value_at
+from provisioner.slices.offline.expand import Template
+from provisioner.workloads.plain import hosts_of
+
+#: Fields of a pod that may be in an object around its template.
+_INHERITED = ("affinity", "nodeSelector", "tolerations")
+_TEMPLATE = Template(path=("spec", "template"), pods_path=("spec",), replicas_path=("spec",), indexed=False)
+
+
+def chips_in(document: Document) -> Iterator[Path]:
+    """Yield the paths of requests for chips in an object of any kind."""
+    for path, found in mappings_in(document.value):
+        if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
+            yield (*path, constants.TPU_RESOURCE)
+        # A Model of KubeAI names an entry of KubeAI's configuration, which has the chips.
+        if "tpu" in fields.text(found.get("resourceProfile")):
+            yield (*path, "resourceProfile")
+
+
+def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document, Template]]:
+    """Return the templates of pods with chips, where a Deployment has them; none unless all are of pods on one host."""
+    found: dict[Path, tuple[Document, Template]] = {}
+    for path in chips_in(document):
+        container = path[:-3]
+        # Most containers are in a list; KServe has a field `model`, Argo a field `container`.
+        listed = container[-2:-1] in (("containers",), ("initContainers",))
+        holder = container[: -2 if listed else -1]
+        if holder in found:
+            continue
+        part, template = found[holder] = _part(document, created, holder, len(found))
+        if not listed:
+            part.raw["spec"]["template"]["spec"]["containers"] = [value_at(document.value, container)]
+        try:
+            pods = list(controllers.pods_of(part.raw, template, most=1, serve_pods="all"))
+        except fields.MalformedObject:
+            return []
+        asked = next((each.requirements for each in pods), None)
+        if asked is None or constants.TPU_ACCELERATOR not in asked.node_selector or hosts_of(asked) > 1:
+            return []
+    return list(found.values())
+
+
+def _part(document: Document, created: dict[str, Any], holder: Path, place: int) -> tuple[Document, Template]:
+    around = [fields.mapping(value_at(document.value, holder[:end])) for end in range(len(holder) + 1)]
+    spec = {key: each[key] for each in around for key in _INHERITED if key in each} | around[-1]
+    pods = next((each[key] for each in reversed(around) for key in ("replicas", "minReplicas") if each.get(key)), 1)
+    marks = around[-2 if holder[-1:] == ("spec",) else -1].get("metadata")
+    metadata = {**created["metadata"], "uid": f"{created['metadata']['uid']}-{place}"}
+    raw = {**created, "metadata": metadata, "spec": {"template": {"metadata": marks, "spec": spec}}}
+    part = Document(raw, document.source, lambda path: document.line_of((*holder, *path[3:])))
+    return part, _TEMPLATE._replace(replicas=fields.count(pods) or 1)
