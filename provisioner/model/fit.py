@@ -165,8 +165,8 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
     for key, value in requirements.node_selector.items():
         if view.labels.get(key) != value and not view.may_carry(key):
             found = f"{key}={view.labels[key]}" if key in view.labels else f"no label {key}"
-            advice = _ADVICE.get(key, "") if view.predicted else ""
-            return f"the pod selects {key}={value}, the node has {found}{advice}"
+            found += _ADVICE.get(key, "") if view.predicted else ""
+            return f"the pod selects {key}={value}, the node has {found}"
     if requirements.affinity_terms and not any(
         all(_holds(expression, view) for expression in term) for term in requirements.affinity_terms
     ):

@@ -17,7 +17,7 @@ from provisioner.model.capacity import NodePoolRequest
 from provisioner.model.choices import CapacityChoice
 from provisioner.model.placement import labels_of, slice_key
 from provisioner.model.volumes import with_volumes
-from provisioner.model.workloads import Pod, Requirements, Workload, WorkloadUid, workload_ref
+from provisioner.model.workloads import Pod, Requirements, Toleration, Workload, WorkloadUid, workload_ref
 from provisioner.settings import Settings, read_settings
 from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
@@ -152,13 +152,16 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Mark a pod of an all-or-nothing workload as the placement policy does, so that its slices start together."""
+    """Return a pod with the toleration that GKE adds for its ComputeClass, and the marks of the placement policy."""
     asked, key = pod.requirements, slice_key(pod.requirements.labels)
+    if name := asked.node_selector.get(constants.COMPUTE_CLASS):
+        own = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
+        asked = replace(asked, tolerations=(*asked.tolerations, own))
+    # The slices of a marked all-or-nothing workload start together.
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
-    if not key or not (settings.all_or_nothing if together is None else together):
-        return pod
-    selector = {**asked.node_selector, **labels_of(key, pod.namespace)}
-    return replace(pod, requirements=replace(asked, node_selector=selector))
+    if key and (settings.all_or_nothing if together is None else together):
+        asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})
+    return replace(pod, requirements=asked)
 
 
 def shown_name(name: str) -> str:

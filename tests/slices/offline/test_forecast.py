@@ -18,7 +18,7 @@ from provisioner import constants, workloads
 from provisioner.cli.manifests import read_documents, read_manifests
 from provisioner.model.placement import labels_of
 from provisioner.model.workloads import WorkloadKind, group_key
-from provisioner.settings import Settings
+from provisioner.settings import Settings, read_settings
 from provisioner.slices.offline.documents import Severity, objects_of
 from provisioner.slices.offline.expand import cluster_of
 from provisioner.slices.offline.forecast import Forecast, forecast
@@ -38,7 +38,7 @@ from tests.support.objects import (
     raw_raycluster,
     raw_request,
 )
-from tests.support.settings import settings
+from tests.support.settings import REQUIRED, settings
 from tests.support.world import World
 
 #: Time-out in seconds that even a busy machine does not exceed.
@@ -156,7 +156,9 @@ def test_runtime_of_trainer_without_a_train_job_is_reported() -> None:
     runtime = next(yaml.safe_load_all((EXAMPLES / "kubeflow-trainer" / "training-runtime.yaml").read_text("utf-8")))
     found = plan(runtime)
     assert (found.pools, found.all_served) == ((), True)
-    assert [each.message for each in found.remarks] == ["is a template; each TrainJob that names it gets the node pools"]
+    assert [each.message for each in found.remarks] == [
+        "is a template; each TrainJob that names it gets the node pools"
+    ]
 
 
 def test_workers_of_a_pathways_job_have_its_node_selector() -> None:
@@ -170,6 +172,7 @@ def test_workers_of_a_pathways_job_have_its_node_selector() -> None:
 ONE_HOST = {constants.TPU_ACCELERATOR: "tpu-v6e-slice", constants.TPU_TOPOLOGY: "2x2"}
 CONTAINER = {"name": "a", "resources": {"limits": {constants.TPU_RESOURCE: 4}}}
 OWN_POD = {"nodeSelector": ONE_HOST, "containers": [CONTAINER]}
+THING = {"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "a"}}
 
 
 @pytest.mark.parametrize(
@@ -190,14 +193,22 @@ OWN_POD = {"nodeSelector": ONE_HOST, "containers": [CONTAINER]}
 )
 def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], hosts: list[int]) -> None:
     """The cluster serves such pods, whatever creates them, so that a refusal would be false."""
-    raw = {"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "a", "generateName": "a-"}, "spec": spec}
-    found = plan(raw)
+    found = plan({**THING, "spec": spec})
     assert [pool.request.hosts for pool in found.pools] == hosts
     assert found.all_served is bool(hosts)
     assert {each.message.partition(" creates, ")[0] for each in found.remarks} <= {
         "plan does not know how many pods of this template a Thing",
         "requests chips, but plan does not know which pods a Thing",
     }
+
+
+@pytest.mark.parametrize(("name", "served"), [("tpu", True), ("other", False)])
+def test_pods_of_the_compute_class_of_the_settings_are_served(name: str, *, served: bool) -> None:
+    """GKE adds the toleration of the class when the pods are created; `plan` and the webhook refused the JobSet."""
+    mark = f"{constants.COMPUTE_CLASS}=tpu"
+    serving = read_settings(REQUIRED | {"GCP_NODE_LABELS": mark, "GCP_NODE_TAINTS": f"{mark}:NoSchedule"})
+    found = plan(raw_jobset(pod=selecting(**{constants.COMPUTE_CLASS: name})), settings_=serving)
+    assert (len(found.pools), found.all_served) == (int(served), served)
 
 
 def test_pods_of_a_deployment_for_which_a_limit_leaves_no_node_are_reported() -> None:
@@ -611,7 +622,8 @@ def test_field_of_a_wrong_type_causes_no_error(data: st.DataObject) -> None:
         (raw_request(), raw_buffer(), {**TEMPLATE, "template": {}}),
         (raw_jobset(uid=""), raw_job(uid=""), raw_lws(uid="")),
     )
-    raw = spoilt(data, data.draw(st.sampled_from([*asks, *workloads, raw_raycluster(), raw_pod()])))
+    thing = {**THING, "spec": {"roles": [{"replicas": 2, "template": {"spec": OWN_POD}}]}}
+    raw = spoilt(data, data.draw(st.sampled_from([*asks, *workloads, raw_raycluster(), raw_pod(), thing])))
     documents, problems = read_documents("f", yaml.safe_dump(raw_jobset("good")) + "---\n" + yaml.safe_dump(raw))
     assert isinstance(problems, list)
     found = forecast(documents, SERVING, GKE_RULES)

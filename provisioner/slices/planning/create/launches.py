@@ -336,8 +336,8 @@ class Launches:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
-        joined, own = self.joined[slice_.id], slice_.parallelism - 1
-        others, left = joined[:own], joined[own:]
+        others, own = self.joined[slice_.id], slice_.parallelism - 1
+        others, left = others[:own], others[own:]
         self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now, others=others))
         self.served.append((slice_, request, each.options.choices))
         self.names.add(request.name)
