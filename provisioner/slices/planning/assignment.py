@@ -66,10 +66,9 @@ def _wanted(
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
-        (holder,) = holders if len(holders) == 1 else (None,)
-        slice_ = round_.slices.get(holder) if holder is not None else None
-        # The labels stay if pods of several slices, or of a workload that no longer exists, are on the pool.
-        if slice_ is None:
+        slice_, *others = (round_.slices.get(holder) if holder is not None else None for holder in holders)
+        # The labels stay if pods of a workload that no longer exists, or of slices that share no pools, are on the pool.
+        if slice_ is None or any(each is None or not _share_labels(slice_, each) for each in others):
             return None
         if slice_.mark:
             return _labels_of(slice_)
@@ -87,7 +86,12 @@ def _wanted(
         # Between two attempts of a workload, its pool keeps or gets back this slice's labels; other labels are removed.
         created = _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
-    return _labels_of(slice_) if slice_.mark else OPEN
+    return _labels_of(slice_)
+
+
+def _share_labels(first: Slice, second: Slice) -> bool:
+    """Whether two slices share pools, and need the same labels on the nodes."""
+    return None not in (first.share, second.share) and _labels_of(first) == _labels_of(second)
 
 
 def _is_foreign(pool: Supply, slice_: Slice) -> bool:
@@ -104,8 +108,8 @@ def _labels_at_create(pool: Supply) -> Mapping[str, str] | None:
     return labels if labels[constants.SLICE] not in ("", constants.SLICE_FREE) else None
 
 
-def _labels_of(slice_: Slice) -> Mapping[str, str]:
-    return labels_of(slice_.mark, slice_.workload.namespace)
+def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
+    return labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else OPEN
 
 
 def label_job_nodes(round_: Round) -> Iterator[Assignment]:

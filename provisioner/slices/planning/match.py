@@ -120,6 +120,8 @@ class Matcher:
         #: Pools that served ProvisioningRequests count on, by namespace and name of the request.
         self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
+        #: Pools without pods that slices may not borrow, by the values that the limits read from a slice.
+        self._refused: dict[Hashable, set[PoolName]] = defaultdict(set)
         self._hold()
         self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
         places = place_of(line)
@@ -260,12 +262,16 @@ class Matcher:
         if known.is_refused(self._ctx.now):
             return
         expired, last = _expired(slice_, self._ctx), known.claim.pool if known.claim is not None else None
+        unit, refused = self._units[slice_.id], self._refused[self._limited_by(slice_)]
 
         def may_borrow(pool: Supply) -> bool:
-            free = (borrow or pool.name == last) and self._why_not_free(pool) is None and not expired
-            return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
+            if self._why_not_free(pool) is None and self._budget.allows_claim(slice_, unit, pool):
+                return not expired
+            refused.add(pool.name)
+            return False
 
-        pool = self._seats.take(slice_, may_borrow, last=last, expired=expired)
+        closed = refused if borrow and not expired else None
+        pool = self._seats.take(slice_, may_borrow, closed, last=last, expired=expired)
         if pool is None:
             return
         self._seated[pool.name].append(slice_.id)
@@ -343,8 +349,16 @@ class Matcher:
             return Refusal.SETTINGS
         if zone is not None and zone not in pool.pool.zones:
             return Refusal.ZONE
-        allowed = self._budget.allows_claim(slice_, self._units[slice_.id], pool)
-        return None if allowed else Refusal.LIMIT
+        if self._budget.allows_claim(slice_, self._units[slice_.id], pool):
+            return None
+        self._refused[self._limited_by(slice_)].add(pool.name)
+        return Refusal.LIMIT
+
+    def _limited_by(self, slice_: Slice) -> Hashable:
+        """Return the values that the limits read from a slice in addition to its chips."""
+        by_workload = self._budget.settings.max_pools_per_jobset is not None
+        whose = slice_.workload.uid if by_workload else slice_.workload.namespace
+        return (whose if self._budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
 
     @cached_property
     def _free(self) -> FreePools:
@@ -353,18 +367,15 @@ class Matcher:
 
     def _search(self, slice_: Slice) -> Iterator[Supply]:
         """Return an iterator over the free pools that suit a slice; equal slices share the iterator."""
-        unit, fitting, whose = self._units[slice_.id], self._free.fitting(slice_), ""
-        if self._budget.counts:
-            by_workload = self._budget.settings.max_pools_per_jobset is not None
-            whose = slice_.workload.uid if by_workload else unit.namespace
+        fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The values that the predicates read from a slice. Equal slices have the same shape object.
-        asked = slice_.nodes, id(slice_.shape), slice_.host, slice_.workload.kind, self._free.kept_for(slice_)
-        key = fitting, zone, own, whose, unit.priority, asked
+        asked = slice_.nodes, id(slice_.shape), slice_.host, self._free.kept_for(slice_)
+        key = fitting, zone, own, limited, asked
         if key not in self._searches:
             self._searches[key] = (
                 pool
-                for pool in self._free.specified(fitting)
+                for pool in self._free.specified(fitting, self._refused[limited])
                 if pool.name not in self._claimed and self._why_not_suited(slice_, pool, zone, own) is None
             )
         return self._searches[key]

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate
 
 from provisioner import constants
-from provisioner.model.capacity import CapacityKind
+from provisioner.model.capacity import CapacityKind, PoolName
 from provisioner.model.fit import misfit
 from provisioner.model.fits import Fits
 from provisioner.model.placement import MARKS, labels_of
@@ -120,12 +120,17 @@ class FreePools:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
         return found
 
-    def specified(self, fitting: int) -> Iterator[Supply]:
-        """Yield the pools whose specification fits, best first; `fitting` is the result of the method `fitting`."""
+    def specified(self, fitting: int, refused: Container[PoolName]) -> Iterator[Supply]:
+        """Yield the pools whose specification fits, best first; `fitting` is the result of the method `fitting`.
+
+        Pools in `refused` are left out.
+        """
         left = fitting & ((1 << len(self._pools)) - 1)
         while left:
             lowest = left & -left
-            yield self._pools[lowest.bit_length() - 1]
+            pool = self._pools[lowest.bit_length() - 1]
+            if pool.name not in refused:
+                yield pool
             left ^= lowest
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:

@@ -41,6 +41,8 @@ class _Place(NamedTuple):
     nodes: int
     #: Whether nodes that do not exist yet will fit.
     expected: bool
+    #: Whether the pool has no pods and was not created for pods of the namespace.
+    foreign: bool
 
 
 class Seats:
@@ -88,19 +90,29 @@ class Seats:
         self._places: dict[Hashable, dict[PoolName, _Place]] = {}
 
     def take(
-        self, slice_: Slice, may_borrow: Callable[[Supply], bool], *, last: PoolName | None, expired: bool
+        self,
+        slice_: Slice,
+        may_borrow: Callable[[Supply], bool],
+        closed: Container[PoolName] | None,
+        *,
+        last: PoolName | None,
+        expired: bool,
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
-        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace. The pool
-        `last`, which the slice had in the last round, comes first. An `expired` slice takes no node of a pool with
-        pods, because the scheduler has not bound its pod there, for an unknown reason.
+        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace, except
+        those in `closed`; None closes all. The pool `last`, which the slice had in the last round, comes first. An
+        `expired` slice takes no node of a pool with pods, because the scheduler has not bound its pod there, for an
+        unknown reason.
         """
         if slice_.share not in self._places:
             self._places[slice_.share] = self._find_places(slice_)
         places = self._places[slice_.share]
         for name in (last, *places):
             if name is None or (place := places.get(name)) is None:
+                continue
+            # Without calls: any number of pods and of such pools may meet here.
+            if place.foreign and name not in self._claimed and name != last and (closed is None or name in closed):
                 continue
             if self._is_taken(place.pool, slice_):
                 del places[name]
@@ -129,7 +141,7 @@ class Seats:
         key = party, own, nodes, specified, id(slice_.shape), slice_.nodes, slice_.host, job
         if key not in self._places:
             self._places[key] = {
-                pool.name: _Place(pool, here, expected)
+                pool.name: _Place(pool, here, expected, not self._occupied(pool.name) and not is_shared_by(pool, slice_))
                 for place, pool in (*self._used_by.get(party, ()), *self._empty)
                 if (here := nodes & self._nodes_of[pool.name]) | (expected := bool(specified >> place & 1))
                 and why_wrong_kind(slice_, pool) is None
