@@ -120,7 +120,7 @@ class Matcher:
         #: Pools that served ProvisioningRequests count on, by namespace and name of the request.
         self._served: dict[tuple[str, str], list[Supply]] = defaultdict(list)
         self._searches: dict[Hashable, Iterator[Supply]] = {}
-        #: Pools without pods that slices may not borrow, by the values that the limits read from a slice.
+        #: Free pools that slices may not take, by the values that the limits read from a slice.
         self._refused: dict[Hashable, set[PoolName]] = defaultdict(set)
         self._hold()
         self._seated: dict[PoolName, list[SliceId]] = defaultdict(list)
@@ -262,16 +262,13 @@ class Matcher:
         if known.is_refused(self._ctx.now):
             return
         expired, last = _expired(slice_, self._ctx), known.claim.pool if known.claim is not None else None
-        unit, refused = self._units[slice_.id], self._refused[self._limited_by(slice_)]
 
         def may_borrow(pool: Supply) -> bool:
-            if self._why_not_free(pool) is None and self._budget.allows_claim(slice_, unit, pool):
-                return not expired
-            refused.add(pool.name)
-            return False
+            free = not expired and self._why_not_free(pool) is None
+            return free and self._budget.allows_claim(slice_, self._units[slice_.id], pool)
 
-        closed = refused if borrow and not expired else None
-        pool = self._seats.take(slice_, may_borrow, closed, last=last, expired=expired)
+        limits = self._limited_by(slice_) if borrow and not expired else None
+        pool = self._seats.take(slice_, may_borrow, limits, last=last, expired=expired)
         if pool is None:
             return
         self._seated[pool.name].append(slice_.id)

@@ -10,11 +10,13 @@ from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from functools import reduce
+from operator import or_
 
 from provisioner import constants
 from provisioner.model import bounds
 from provisioner.model.capacity import PoolName
+from provisioner.model.fit import NodeView
 from provisioner.model.fits import Fits
 from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.demand import Slice, SliceId
@@ -35,16 +37,6 @@ _KILLED_WITHIN = timedelta(seconds=10)
 _Party = tuple[str, str] | None
 
 
-class _Place(NamedTuple):
-    pool: Supply
-    #: Nodes of the pool that fit, as bits.
-    nodes: int
-    #: Whether nodes that do not exist yet will fit.
-    expected: bool
-    #: Whether the pool has no pods and was not created for pods of the namespace.
-    foreign: bool
-
-
 class Seats:
     """Nodes that are still free for slices that share pools. Used for one decision."""
 
@@ -56,107 +48,123 @@ class Seats:
     ) -> None:
         self._round, self._claimed = round_, claimed
         #: Pools with pods come first, so that the other pools become empty and are deleted.
-        self._pools = sorted(
+        pools = sorted(
             (each for each in round_.supply.values() if each.usable and not each.undecided),
             key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
         )
-        #: Pools whose missing and unready nodes have been expected for too long.
-        late = {each.name for each in self._pools if each.unready_seconds > _EXPECTED_SECONDS}
-        ready = {node.name for pool in self._pools if pool.name in late for node in pool.nodes if pool.is_ready(node)}
-        offered = ((pool.name, view) for pool in self._pools for view in pool.offered)
-        views = [(name, view) for name, view in offered if name not in late or view.name in ready]
-        self._fits = Fits([view for _, view in views])
         busy = {pod.node_name for pod in round_.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
-        self._left = 0
-        self._nodes_of = dict.fromkeys((each.name for each in self._pools), 0)
-        for place, (name, view) in enumerate(views):
-            self._nodes_of[name] |= 1 << place
-            self._left |= (view.name not in busy) << place
-        self._missing = {pool.name: pool.missing for pool in self._pools if pool.name not in late}
+        #: Pool of each bit: a bit for each node that counts, in the order of the pools, followed in each pool by a bit
+        #: for its nodes that do not exist yet.
+        self._pool_of: list[Supply] = []
+        #: Bits of each pool, and the free ones of all pools.
+        self._bits: dict[PoolName, int] = {}
+        self._free = 0
+        self._missing: dict[PoolName, int] = {}
+        views: list[NodeView] = []
+        for pool in pools:
+            # Missing and unready nodes that have been expected for too long do not count.
+            late = pool.unready_seconds > _EXPECTED_SECONDS
+            ready = {node.name for node in pool.nodes if pool.is_ready(node)} if late else set()
+            here = [view for view in pool.offered if not late or view.name in ready]
+            self._missing[pool.name] = 0 if late else pool.missing
+            free = sum((view.name not in busy) << place for place, view in enumerate(here))
+            free |= (self._missing[pool.name] > 0) << len(here)
+            self._free |= free << len(views)
+            self._bits[pool.name] = ((2 << len(here)) - 1) << len(views)
+            views += [*here, pool.view]
+            self._pool_of += [pool] * (len(here) + 1)
+        self._fits = Fits(views)
         self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
-        self._specified = Fits([each.view for each in self._pools])
-        #: Pools that are open to each party, and pools without users, each with its place in `_specified`. A pool is
-        #: open to its only party of users, and to the namespace that it was created for, regardless of other users.
-        self._used_by: dict[_Party, list[tuple[int, Supply]]] = defaultdict(list)
-        self._empty: list[tuple[int, Supply]] = []
-        for place, pool in enumerate(self._pools):
-            if not (users := self._parties.get(pool.name)):
-                self._empty.append((place, pool))
-                continue
-            for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
-                self._used_by[party].append((place, pool))
-        #: Nodes, and places in `_specified`, of the pools that each party may use, as bits.
-        self._open: dict[_Party, tuple[int, int]] = {}
-        self._places: dict[Hashable, dict[PoolName, _Place]] = {}
+        #: Pools with users that are open to each party: to their only party, and to the namespace that they were created
+        #: for, regardless of other users. Pools without users by the namespace that they were created for.
+        self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
+        self._empty: dict[_Party, list[Supply]] = defaultdict(list)
+        for pool in pools:
+            if users := self._parties.get(pool.name):
+                for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
+                    self._used_by[party].append(pool)
+            else:
+                self._empty[_creator_of(pool)].append(pool)
+        self._all_empty = [pool for each in self._empty.values() for pool in each]
+        #: Bits of the pools that each party may use without borrowing, that other parties count on, and that may not be
+        #: borrowed by slices with equal limits.
+        self._own: dict[_Party, int] = {}
+        self._taken: dict[_Party, int] = defaultdict(int)
+        self._closed: dict[Hashable, int] = defaultdict(int)
+        #: Bits of the nodes that suit a slice, by `Slice.share`, and of the pools of its kind.
+        self._suiting: dict[Hashable, int] = {}
+        self._alike: dict[Hashable, int] = {}
 
     def take(
         self,
         slice_: Slice,
         may_borrow: Callable[[Supply], bool],
-        closed: Container[PoolName] | None,
+        limits: Hashable,
         *,
         last: PoolName | None,
         expired: bool,
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
-        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace, except
-        those in `closed`; None closes all. The pool `last`, which the slice had in the last round, comes first. An
-        `expired` slice takes no node of a pool with pods, because the scheduler has not bound its pod there, for an
-        unknown reason.
+        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace, once for
+        equal `limits`; if that is None, only for the pool `last`, which the slice had in the last round and which comes
+        first. An `expired` slice takes no node of a pool with pods, because the scheduler has not bound its pod there,
+        for an unknown reason.
         """
-        if slice_.share not in self._places:
-            self._places[slice_.share] = self._find_places(slice_)
-        places = self._places[slice_.share]
-        for name in (last, *places):
-            if name is None or (place := places.get(name)) is None:
+        party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
+        left = self._suited(slice_, party) & self._free & ~self._taken[party]
+        left &= (self._own_of(party) | of_last) if limits is None else (~self._closed[limits] | of_last)
+        while left:
+            here = left & of_last or left
+            lowest = here & -here
+            pool = self._pool_of[lowest.bit_length() - 1]
+            bits = self._bits[pool.name]
+            left &= ~bits
+            if self._is_taken(pool, slice_):
+                self._taken[party] |= bits
+            elif expired and self._occupied(pool.name):
                 continue
-            # Without calls: any number of pods and of such pools may meet here.
-            if place.foreign and name not in self._claimed and name != last and (closed is None or name in closed):
-                continue
-            if self._is_taken(place.pool, slice_):
-                del places[name]
-                continue
-            if (expired and self._occupied(name)) or not self._is_open(place.pool, slice_, may_borrow):
-                continue
-            if left := self._left & place.nodes:
-                self._left ^= left & -left
-                return place.pool
-            if place.expected and self._missing.get(name):
-                self._missing[name] -= 1
-                return place.pool
-            del places[name]
+            elif self._is_open(pool, slice_, may_borrow):
+                exists = lowest << 1 <= bits
+                self._missing[pool.name] -= not exists
+                if exists or not self._missing[pool.name]:
+                    self._free ^= lowest
+                self._own[party] = self._own_of(party) | bits
+                return pool
+            elif not expired and limits is not None:
+                self._closed[limits] |= bits
         return None
 
-    def _find_places(self, slice_: Slice) -> dict[PoolName, _Place]:
-        """Return the pools that suit a slice, best first. Equal slices share the result.
+    def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
+        """Return the nodes of the right pools that fit a slice; equal slices share the result.
 
         Pools that other parties use are skipped, so the work does not grow with the number of tenants.
         """
-        party, own, asked = _party_of(slice_), settings_of(slice_), slice_.requirements
-        nodes, specified = self._open_to(party)
-        nodes, specified = nodes & self._fits.fitting(asked), specified & self._specified.fitting(asked)
-        job = asked.node_selector.get(constants.NAMESPACED_JOB)
-        # The values that the conditions below read from a slice. Equal slices have the same shape object.
-        key = party, own, nodes, specified, id(slice_.shape), slice_.nodes, slice_.host, job
-        if key not in self._places:
-            self._places[key] = {
-                pool.name: _Place(pool, here, expected, not self._occupied(pool.name) and not is_shared_by(pool, slice_))
-                for place, pool in (*self._used_by.get(party, ()), *self._empty)
-                if (here := nodes & self._nodes_of[pool.name]) | (expected := bool(specified >> place & 1))
-                and why_wrong_kind(slice_, pool) is None
-                and has_settings(pool, own)
-            }
-        return self._places[key]
+        if (found := self._suiting.get(slice_.share)) is None:
+            found = self._fits.fitting(slice_.requirements)
+            if found:
+                pools = self._used_by.get(party, ())
+                found &= self._of_kind(slice_, None, self._all_empty) | self._of_kind(slice_, party, pools)
+            self._suiting[slice_.share] = found
+        return found
 
-    def _open_to(self, party: _Party) -> tuple[int, int]:
-        if party not in self._open:
-            nodes = specified = 0
-            for place, pool in (*self._used_by.get(party, ()), *self._empty):
-                nodes |= self._nodes_of[pool.name]
-                specified |= 1 << place
-            self._open[party] = nodes, specified
-        return self._open[party]
+    def _of_kind(self, slice_: Slice, whose: _Party, pools: Iterable[Supply]) -> int:
+        own, job = settings_of(slice_), slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
+        # The values that the conditions below read from a slice. Equal slices have the same shape object.
+        key = whose, own, id(slice_.shape), slice_.nodes, slice_.host, job
+        if key not in self._alike:
+            right = (pool for pool in pools if why_wrong_kind(slice_, pool) is None and has_settings(pool, own))
+            self._alike[key] = self._all_of(right)
+        return self._alike[key]
+
+    def _own_of(self, party: tuple[str, str]) -> int:
+        if party not in self._own:
+            pools = (*self._used_by.get(party, ()), *self._empty.get((party[0], ""), ()))
+            self._own[party] = self._all_of(pools)
+        return self._own[party]
+
+    def _all_of(self, pools: Iterable[Supply]) -> int:
+        return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
     def _is_taken(self, pool: Supply, slice_: Slice) -> bool:
         """Whether a slice of another party counts on a pool; False for ProvisioningRequests, which hand pools over."""
@@ -198,7 +206,7 @@ def _creator_of(pool: Supply) -> _Party:
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 
 
-def _party_of(slice_: Slice) -> _Party:
+def _party_of(slice_: Slice) -> tuple[str, str]:
     return slice_.workload.namespace, slice_.mark
 
 
@@ -208,13 +216,15 @@ def join(
     """Return the slices to create pools for, each with the other slices that share its pool, in the given order.
 
     The returned slice has the `parallelism` of all slices that share its pool, so that the pool has a node for each.
-    Slices in `refused`, whose pool the scheduler refused, share only with each other. With `by_workload`, only slices
-    of one workload share a pool: a limit on pools counts for each workload.
+    Slices in `refused`, whose pool the scheduler refused, share only with each other, as do slices of one priority: the
+    first slice has the place in line. With `by_workload`, only slices of one workload share a pool: a limit on pools
+    counts for each workload.
     """
     groups: list[list[Slice]] = []
     last: dict[Hashable, list[Slice]] = {}
     for slice_ in slices:
-        key = (slice_.share, slice_.id in refused, slice_.workload.uid if by_workload else None)
+        priority = slice_.leader.priority if slice_.leader is not None else 0
+        key = (slice_.share, slice_.id in refused, priority, slice_.workload.uid if by_workload else None)
         group = last.get(key) if slice_.share is not None else None
         if group is None or len(group) == bounds.SHARED_POOL_NODES:
             group = last[key] = []

@@ -9,8 +9,9 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import FailureKind
+from provisioner.model.placement import FREE, MARKS
 from provisioner.workloads.parse_pod import parse_pod
-from tests.support.models import make_jobset, make_requirements
+from tests.support.models import make_jobset, make_pod, make_requirements
 from tests.support.objects import raw_plain_pod, reference
 from tests.support.pod_world import Cluster, pod_of
 from tests.support.settings import settings
@@ -339,6 +340,33 @@ def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) ->
     world.scale(1, owner="next")
     world.run(5)
     assert world.sizes == [4]
+
+
+def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
+    """A recreated node has the labels that a borrowed pool was created with; without labels, the pods fit the node."""
+    world = cluster()
+    world.scale(3)
+    world.settle()
+    pod = world.pods.pop(min(world.pods))
+    node = world.nodes[pod.node_name]
+    world.put(replace(node, labels={**node.labels, **FREE}))
+    world.run(2)
+    assert world.nodes[node.name].labels.keys().isdisjoint(MARKS)
+
+
+def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> None:
+    """The limit keeps 32 chips for a JobSet, and one pod of a higher priority would take many others past it."""
+    world = cluster(max_chips=64)
+    world.scale(10, owner="old", namespace="old")
+    world.settle()
+    train = make_jobset("train", parallelism=8, template=make_requirements(topology="2x4x4"))
+    world.workloads[train.uid] = train
+    world.put(replace(make_pod(train, unschedulable_since=world.now), priority=100))
+    world.scale(6)
+    first = min(uid for uid, pod in world.pods.items() if pod.name.startswith("web"))
+    world.put(replace(world.pods[first], priority=200))
+    world.run(8)
+    assert world.sizes == [10, 1]
 
 
 def test_pods_and_jobset_do_not_count_on_the_same_free_pool() -> None:
