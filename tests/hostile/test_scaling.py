@@ -128,7 +128,7 @@ def test_work_for_objects_and_pools_is_the_sum_and_not_the_product(kind: str) ->
 
 
 def decide_on_pods(pools: int, pending: int, *, idle: bool) -> Callable[[], Plan]:
-    """Return a function that decides on pods of one tenant, each of which excludes another node, and on pools of others.
+    """Return a function that decides on pods of one tenant, of which each excludes another node, and on other pools.
 
     If the pools are idle, a limit does not allow the tenant to use them.
     """

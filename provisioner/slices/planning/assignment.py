@@ -67,7 +67,7 @@ def _wanted(
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         slice_, *others = (round_.slices.get(holder) if holder is not None else None for holder in holders)
-        # The labels stay if pods of a workload that no longer exists, or of slices that share no pools, are on the pool.
+        # The labels stay if pods of an unknown workload, or of several slices that share no pools, are on the pool.
         if slice_ is None or any(each is None or not _share_labels(slice_, each) for each in others):
             return None
         if slice_.mark:

@@ -81,7 +81,8 @@ def _begin(
     pools = {pool.name: pool for pool in snapshot.pools}
     without_lost = answers.give_up_lost_calls(memory, snapshot.live_calls, pools, now)
     confirmed, look_ups = answers.confirm(without_lost, pools, snapshot.pools_listed_at, now)
-    return _Begun(round=begin_round(snapshot, confirmed, settings, rules, now, last), look_ups=look_ups)
+    begun = begin_round(snapshot, confirmed, settings, rules, now, last)
+    return _Begun(round=remember.handed_on(begun), look_ups=look_ups)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

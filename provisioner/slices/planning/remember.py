@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import re
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -37,6 +38,8 @@ from provisioner.slices.planning.pool_states import Phases
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.specification import starts_together
 
+#: Time in minutes, which a CronJob appends to the names of its Jobs.
+_TIME = re.compile(r"-\d{8,10}$")
 _OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 
 
@@ -158,10 +161,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
         if (slice_id in ctx.slices and (entry.attempt or entry.backoff is not None))
         # The back-off outlives pods: Kueue suspends and resumes a workload whose pods do not become ready. A workload
         # of kind POD with a single pod does not exist until its controller has replaced the pod.
-        or (
-            entry.unschedulable is not None
-            and (slice_id.workload_uid in ctx.workloads.by_uid or entry.unschedulable.until > ctx.now)
-        )
+        or entry.unschedulable is not None
     }
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
@@ -191,8 +191,6 @@ def _with_refusals(
         if slice_id not in matching.held and not changed:
             until = min(last.until, ctx.now) if slice_id.workload_uid in bound else last.until
             known[slice_id.workload_uid][slice_id] = replace(last, until=until)
-    for uid, siblings in known.items():
-        known[uid] = _handed_on(ctx, uid, siblings, slices)
     by_workload: dict[WorkloadUid, dict[SliceId, str]] = defaultdict(dict)
     for slice_id, message in _with_alike(ctx, refusals).items():
         by_workload[slice_id.workload_uid][slice_id] = message
@@ -201,27 +199,67 @@ def _with_refusals(
         siblings = known[uid]
         present = {each for each in siblings if each in ctx.slices and ctx.slices[each].pods}
         known[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)
-    after = {slice_id: last for siblings in known.values() for slice_id, last in siblings.items()}
+    return _with_backoffs(ctx, slices, known.values())
+
+
+def _with_backoffs(
+    ctx: Round, slices: Mapping[SliceId, SliceMemory], known: Iterable[Mapping[SliceId, Backoff]]
+) -> dict[SliceId, SliceMemory]:
+    """Return the entries of slices with these back-offs of refused pods, and no others."""
     found = dict(slices)
-    for slice_id in {**before, **after}:
+    before = [slice_id for slice_id, entry in slices.items() if entry.unschedulable is not None]
+    after = {slice_id: last for siblings in known for slice_id, last in siblings.items()}
+    for slice_id in (*before, *(after.keys() - set(before))):
         entry = slices.get(slice_id) or SliceMemory()
         key = entry.refused
-        if slice_id in ctx.slices and (key is None or slice_id not in before):
-            key = demand_key(ctx.slices[slice_id].requirements)
+        if slice_id in ctx.slices and (key is None or entry.unschedulable is None):
+            key = _refused_key(ctx.slices[slice_id])
         found[slice_id] = replace(entry, unschedulable=after.get(slice_id), refused=key if slice_id in after else None)
     return found
+
+
+def handed_on(ctx: Round) -> Round:
+    """Return the round, in which pods that replace refused pods have their back-off, also those of a CronJob's next Job."""
+    slices = ctx.memory.slices
+    known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
+    families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
+    for slice_id, each in slices.items():
+        if each.unschedulable is not None:
+            known[slice_id.workload_uid][slice_id] = each.unschedulable
+            if each.refused is not None:
+                families[each.refused[0]][slice_id] = each.unschedulable
+    if not known:
+        return ctx
+    new = {each.workload.uid: _family(each) for each in ctx.slices.values() if each.workload.uid not in known}
+    heirs = {uid: families[family] for uid, family in new.items() if family in families}
+    for uid in {slice_id.workload_uid for each in heirs.values() for slice_id in each} - ctx.workloads.by_uid.keys():
+        del known[uid]
+    after = [_handed_on(ctx, uid, siblings, slices) for uid, siblings in {**known, **heirs}.items()]
+    return replace(ctx, memory=replace(ctx.memory, slices=_with_backoffs(ctx, slices, after)))
+
+
+def _refused_key(slice_: Slice) -> tuple[Hashable, Hashable]:
+    """Return the value of `SliceMemory.refused` for the pods of a slice."""
+    return _family(slice_), demand_key(slice_.requirements)
+
+
+def _family(slice_: Slice) -> Hashable:
+    """Return the UID of a slice's workload; for a Job of a CronJob, the name without the time that ends it."""
+    workload = slice_.workload
+    stem = _TIME.sub("", workload.owner_name) if workload.owner_kind == "Job" else workload.owner_name
+    return (workload.namespace, stem) if stem != workload.owner_name else workload.uid
 
 
 def _handed_on(
     ctx: Round, uid: WorkloadUid, siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the back-offs of slices that share pools, after their controller replaced some of the pods.
+    """Return the back-offs of slices after their controller replaced some of the pods.
 
-    Each such slice is one pod. A new pod takes over the back-off of equal pods; a single pod has the earliest retry.
+    New pods take over the back-off of equal pods; a single slice has the earliest retry.
     """
     if uid not in ctx.workloads.by_uid:
         return _earliest_and_latest(siblings, slices)
-    if uid not in ctx.found or ctx.found[uid].workload.kind is not WorkloadKind.POD:
+    if uid not in ctx.found or ctx.found[uid].workload.kind not in (WorkloadKind.POD, WorkloadKind.JOB):
         return siblings
     own = ctx.found[uid].slices
     alike: dict[Hashable, list[Backoff]] = defaultdict(list)
@@ -230,8 +268,7 @@ def _handed_on(
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
     # New pods count as well, because the scheduler reports them as unschedulable only after some time.
     unbound = (each for each in own.values() if each.leader is not None and not each.leader.node_name)
-    waiting = (each for each in unbound if each.served and each.share is not None)
-    new = {each.id: demand_key(each.requirements) for each in waiting if each.id not in keys}
+    new = {each.id: _refused_key(each) for each in unbound if each.served and each.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
     found = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
     firsts: dict[Hashable, SliceId] = {}
@@ -261,7 +298,7 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
     # Without pods, the requirements are of a template that Kueue changes. Entries from the hints have no key.
-    return bool(slice_.pods) and entry.refused is not None and demand_key(slice_.requirements) != entry.refused
+    return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:

@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from provisioner import constants
 from provisioner.model.capacity import FailureKind
 from provisioner.model.placement import FREE, MARKS
 from provisioner.workloads.parse_pod import parse_pod
@@ -147,16 +148,24 @@ def test_pods_that_cannot_be_bound_get_few_pools(owner: str) -> None:
     assert len(world.pools) <= 1
 
 
-@pytest.mark.parametrize("pause_seconds", [0, 1], ids=["at once", "after rounds"])
-def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(pause_seconds: int) -> None:
+@pytest.mark.parametrize(
+    ("number", "pause_seconds"),
+    [
+        pytest.param(4, 0, id="at once"),
+        pytest.param(4, 1, id="after rounds"),
+        # A full pool does not wait for the burst to end.
+        pytest.param(16, 0, id="full pool"),
+    ],
+)
+def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(number: int, pause_seconds: int) -> None:
     """Otherwise each new pod would get a pool immediately, and the memory would grow with the deleted pods."""
     world = cluster()
     for hour in range(24):
         world.pods.clear()
         if pause_seconds:
             world.step(seconds=pause_seconds)
-        for number in range(4):
-            pod = replace(pod_of(f"web-{hour}-{number}"), created_at=world.now, unschedulable_since=world.now)
+        for index in range(number):
+            pod = replace(pod_of(f"web-{hour}-{index}"), created_at=world.now, unschedulable_since=world.now)
             world.put(replace(pod, unschedulable_since=None) if pause_seconds else pod)
         if pause_seconds:
             world.step(seconds=pause_seconds)
@@ -166,7 +175,31 @@ def test_pods_that_their_controller_replaces_wait_like_the_refused_pods(pause_se
             world.finish_creates()
             world.finish_deletes()
     assert 1 < len(world.created) <= 6
-    assert len(world.memory.slices) == 4
+    assert len(world.memory.slices) == number
+
+
+@pytest.mark.parametrize(
+    ("name", "least", "most"),
+    [pytest.param("eval-29", 2, 8, id="CronJob"), pytest.param("eval-run", 24, 48, id="other Jobs")],
+)
+@pytest.mark.parametrize(("topology", "hosts"), [("2x2x1", 1), ("2x2x2", 2)])
+def test_next_job_of_a_cronjob_waits_like_the_refused_job(
+    name: str, least: int, most: int, topology: str, hosts: int
+) -> None:
+    """In the past, a CronJob whose pods fit no node got a node pool for each of its Jobs."""
+    world = cluster()
+    for hour in range(24):
+        world.pods.clear()
+        job = f"{name}{100000 + 60 * hour}"
+        for index in range(hosts):
+            metadata = {"annotations": {constants.COMPLETION_INDEX: str(index)}}
+            pod = pod_of(f"{job}-{index}", job, kind="Job", topology=topology, metadata=metadata)
+            world.put(replace(pod, created_at=world.now, unschedulable_since=world.now))
+        for _ in range(12):
+            world.step(seconds=300)
+            world.finish_creates()
+            world.finish_deletes()
+    assert least <= len(world.created) <= most
 
 
 def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> None:

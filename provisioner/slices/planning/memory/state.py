@@ -249,8 +249,9 @@ class SliceMemory:
     backoff: Backoff | None = None
     #: Back-off after the scheduler bound no pod of the slice to its ready pool. An accepted create does not end it.
     unschedulable: Backoff | None = None
-    #: Key of the requirements of the refused pods (`fit.demand_key`); None without `unschedulable`, or after a restart.
-    refused: Hashable = None
+    #: Family of the workload, and key of the requirements of the refused pods (`remember.handed_on`); None without
+    #: `unschedulable`, or after a restart.
+    refused: tuple[Hashable, Hashable] | None = None
     claim: Claim | None = None
 
     def is_refused(self, now: datetime) -> bool:
