@@ -219,7 +219,7 @@ def _with_backoffs(
 
 
 def handed_on(ctx: Round) -> Round:
-    """Return the round, in which pods that replace refused pods have their back-off, also those of a CronJob's next Job."""
+    """Return the round with a back-off for pods that replace refused pods, also for those of a CronJob's next Job."""
     slices = ctx.memory.slices
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)

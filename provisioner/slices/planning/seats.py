@@ -6,6 +6,7 @@ pool is created. A pod that is being deleted frees its node soon, so the next po
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -52,7 +53,6 @@ class Seats:
             (each for each in round_.supply.values() if each.usable and not each.undecided),
             key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
         )
-        busy = {pod.node_name for pod in round_.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
         #: Pool of each bit: a bit for each node that counts, in the order of the pools, followed in each pool by a bit
         #: for its nodes that do not exist yet.
         self._pool_of: list[Supply] = []
@@ -60,6 +60,30 @@ class Seats:
         self._bits: dict[PoolName, int] = {}
         self._free = 0
         self._missing: dict[PoolName, int] = {}
+        self._fits = Fits(self._number_nodes(pools))
+        #: Pools with users that are open to each party: their only party, and the namespace that they were created for,
+        #: regardless of other users. Pools without users by the namespace that they were created for.
+        self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
+        self._empty: dict[_Party, list[Supply]] = defaultdict(list)
+        self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
+        for pool in pools:
+            if users := self._parties.get(pool.name):
+                for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
+                    self._used_by[party].append(pool)
+            else:
+                self._empty[_creator_of(pool)].append(pool)
+        #: Bits of the pools that each party may use without borrowing, that other parties count on, and that may not be
+        #: borrowed by slices with equal limits.
+        self._own: dict[_Party, int] = {}
+        self._taken: dict[_Party, int] = defaultdict(int)
+        self._closed: dict[Hashable, int] = defaultdict(int)
+        #: Bits of the nodes that suit a slice, by `Slice.share`, and of the pools of its kind.
+        self._suiting: dict[Hashable, int] = {}
+        self._alike: dict[Hashable, int] = {}
+
+    def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
+        """Give each node of the pools a bit; return the nodes in the order of the bits."""
+        busy = {pod.node_name for pod in self._round.snapshot.pods if not (pod.finished or self._is_leaving(pod))}
         views: list[NodeView] = []
         for pool in pools:
             # Missing and unready nodes that have been expected for too long do not count.
@@ -73,27 +97,7 @@ class Seats:
             self._bits[pool.name] = ((2 << len(here)) - 1) << len(views)
             views += [*here, pool.view]
             self._pool_of += [pool] * (len(here) + 1)
-        self._fits = Fits(views)
-        self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
-        #: Pools with users that are open to each party: to their only party, and to the namespace that they were created
-        #: for, regardless of other users. Pools without users by the namespace that they were created for.
-        self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
-        self._empty: dict[_Party, list[Supply]] = defaultdict(list)
-        for pool in pools:
-            if users := self._parties.get(pool.name):
-                for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
-                    self._used_by[party].append(pool)
-            else:
-                self._empty[_creator_of(pool)].append(pool)
-        self._all_empty = [pool for each in self._empty.values() for pool in each]
-        #: Bits of the pools that each party may use without borrowing, that other parties count on, and that may not be
-        #: borrowed by slices with equal limits.
-        self._own: dict[_Party, int] = {}
-        self._taken: dict[_Party, int] = defaultdict(int)
-        self._closed: dict[Hashable, int] = defaultdict(int)
-        #: Bits of the nodes that suit a slice, by `Slice.share`, and of the pools of its kind.
-        self._suiting: dict[Hashable, int] = {}
-        self._alike: dict[Hashable, int] = {}
+        return views
 
     def take(
         self,
@@ -143,8 +147,9 @@ class Seats:
         if (found := self._suiting.get(slice_.share)) is None:
             found = self._fits.fitting(slice_.requirements)
             if found:
-                pools = self._used_by.get(party, ())
-                found &= self._of_kind(slice_, None, self._all_empty) | self._of_kind(slice_, party, pools)
+                empty = itertools.chain.from_iterable(self._empty.values())
+                used = self._used_by.get(party, ())
+                found &= self._of_kind(slice_, None, empty) | self._of_kind(slice_, party, used)
             self._suiting[slice_.share] = found
         return found
 
