@@ -134,6 +134,11 @@ class CombinedWatch(Generic[T]):
         for part in self.parts:
             part.stop()
 
+    def relist(self) -> None:
+        """Request new lists when the current watches end."""
+        for part in self.parts:
+            part.relist()
+
     def records(self) -> Mapping[Key, T]:
         """Return records by (namespace, name) as an immutable snapshot."""
         snapshots = tuple(part.records() for part in self.parts)

@@ -140,6 +140,9 @@ class Loop(RoundLoop[answers.Answer]):
         if self._machine_configs is before:
             return False
         self._last_round = None
+        # Pods and workloads are read with the catalogue, which decides how many pods are the hosts of one slice.
+        for objects in (self.watches.pods, *self.watches.workloads.values()):
+            objects.relist()
         return True
 
     def _prepare(self) -> float:

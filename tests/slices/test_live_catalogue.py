@@ -73,6 +73,15 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     assert world.gke.names_of("delete_node_pool") == [pool.name]
 
 
+def test_pods_and_workloads_are_listed_again_when_the_catalogue_changes() -> None:
+    """The pods of a StatefulSet that were read before count as slices of one pod each, which got no node pool."""
+    world = World()
+    world.rounds(2, every_seconds=10)
+    world.kube.put_object(machine_config_path(), raw_machine_config())
+    world.rounds(2, every_seconds=10)
+    assert [world.pods.relists, world.jobsets.relists] == [1, 1]
+
+
 def _running(world: World) -> PoolName:
     """Let the JobSet `train` run on a pool of the generation tpu9x; return the name of the pool."""
     world.kube.put_object(machine_config_path(), raw_machine_config())

@@ -61,6 +61,11 @@ class FakeWatch(Generic[T]):
         self.last_contact_monotonic: float | None = None
         self.silent = False
         self.deleted: set[str] = set()
+        self.relists = 0
+
+    def relist(self) -> None:
+        """Count the requests for a new list."""
+        self.relists += 1
 
     def start(self) -> None:
         """Do nothing."""
