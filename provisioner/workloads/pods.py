@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime
-from functools import partial
 from typing import Any
 
 from provisioner.kube import fields, podspec
@@ -19,7 +18,7 @@ from provisioner.kube.live import list_all, read_one
 from provisioner.kube.protocol import Api, collection_path, object_path
 from provisioner.kube.watches import UNFINISHED
 from provisioner.model import bounds
-from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, uid_in
+from provisioner.model.workloads import GroupKey, Pod, Requirements, Workload, WorkloadKind, uid_in
 from provisioner.workloads import KINDS
 from provisioner.workloads.kind import Claim, controller_of
 from provisioner.workloads.parse_pod import claim_of, key_of, parse_pod
@@ -98,8 +97,12 @@ def get_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: s
     described = KINDS[kind]
     if uid and not kind.has_pods:
         path = collection_path(described.resource, namespace=namespace, root=described.root)
-        found = list_all(api, path, {}, described.parse)
-        return next((each for each in found if each is not None and each.uid == uid), None)
+
+        def of_uid(raw: object) -> Workload | None:
+            found = described.parse(raw)
+            return found if found is not None and found.uid == uid else None
+
+        return next(filter(None, list_all(api, path, {}, of_uid)), None)
     try:
         raw = api.get(object_path(described.resource, name, namespace=namespace, root=described.root))
     except NotFound as error:
@@ -118,23 +121,25 @@ def list_pods_on_node(api: Api, node_name: str) -> list[BoundPod]:
 def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: str, uid: str = "") -> list[Pod]:
     """Return the pods with chips whose labels name a workload, including finished ones except those of kind POD.
 
-    Pods of kind POD are found by the UID of their workload if it is given, because a name may be cut.
+    Pods of kind POD are found by the UID of their workload if it is given, because a name may be cut. Of each pod, the
+    requirements are dropped when it is read: the list of a namespace may be larger than the memory of this process.
     """
     if not kind.has_pods:
         return []
-    if kind is WorkloadKind.POD:
-        path = collection_path("pods", namespace=namespace)
-        query = {"fieldSelector": UNFINISHED}
-        found = filter(None, list_all(api, path, query, partial(parse_pod, jobs=False)))
-        named = (pod for pod in found if pod.kind is kind)
-        if not uid:
-            return [pod for pod in named if pod.workload_name == name]
+    plain = kind is WorkloadKind.POD
+    query = {"fieldSelector": UNFINISHED} if plain else {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
+
+    def parse(raw: Any) -> Pod | None:
+        pod = parse_pod(raw, jobs=not plain)
+        if pod is None or (plain and pod.kind is not kind):
+            return None
         # If another namespace has the Job's UID, the pods have the derived UID (`plain.apart`), so both are compared.
-        both = (pod for pod in named if uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)))
-        return [replace(pod, workload_uid=uid) for pod in both]
-    query = {"labelSelector": f"{KINDS[kind].pod_label}={name}"}
-    pods = list_all(api, collection_path("pods", namespace=namespace), query, parse_pod)
-    return [pod for pod in pods if pod is not None]
+        named = uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)) if uid else pod.workload_name == name
+        if plain and not named:
+            return None
+        return replace(pod, workload_uid=uid if plain and uid else pod.workload_uid, requirements=Requirements())
+
+    return [pod for pod in list_all(api, collection_path("pods", namespace=namespace), query, parse) if pod is not None]
 
 
 def _bound_pod(raw: Any) -> BoundPod:

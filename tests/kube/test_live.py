@@ -11,10 +11,10 @@ from provisioner.kube import errors, live
 from provisioner.kube.protocol import DEFAULT_TIMEOUTS
 from provisioner.model.capacity import PoolName
 from provisioner.model.membership import Membership
-from provisioner.model.workloads import WorkloadKind
+from provisioner.model.workloads import Requirements, WorkloadKind
 from provisioner.workloads.pods import get_workload, list_pods_of_workload, list_pods_on_node
 from tests.support.kube import FakeKube
-from tests.support.objects import raw_jobset, raw_node, raw_pod, raw_request
+from tests.support.objects import raw_jobset, raw_node, raw_plain_pod, raw_pod, raw_request, reference
 
 JOBSET = "/apis/jobset.x-k8s.io/v1alpha2/namespaces/default/jobsets/train"
 NODE = "/api/v1/nodes/n1"
@@ -129,6 +129,20 @@ def test_expired_list_is_repeated_twice(kube: FakeKube) -> None:
     kube.fail("GET", "nodes", gone, times=3)
     with pytest.raises(errors.Gone):
         live.list_nodes_of_pool(kube, PoolName("p"), Membership())
+
+
+@pytest.mark.parametrize("kind", [WorkloadKind.JOBSET, WorkloadKind.POD], ids=str)
+def test_pods_that_are_listed_before_a_delete_take_little_memory(kube: FakeKube, kind: WorkloadKind) -> None:
+    """1,000 pods with long affinities took 105 MB for each of 16 concurrent deletes, beside any bound of the cache."""
+    long = {"key": "k", "operator": "NotIn", "values": [f"{number}" * 20 for number in range(60)]}
+    terms = {"nodeSelectorTerms": [{"matchExpressions": [long]}]}
+    for name in ("a", "b"):
+        raw = raw_pod(name) if kind is WorkloadKind.JOBSET else raw_plain_pod(name, reference("ReplicaSet", "train"))
+        raw["spec"]["affinity"] = {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": terms}}
+        kube.put_object(f"/api/v1/namespaces/default/pods/{name}", raw)
+    named = "train" if kind is WorkloadKind.JOBSET else "ReplicaSet.train"
+    pods = list_pods_of_workload(kube, kind, "default", named)
+    assert [(pod.name, pod.requirements) for pod in pods] == [("a", Requirements()), ("b", Requirements())]
 
 
 def test_pods_of_a_jobset_are_listed_by_its_name(kube: FakeKube) -> None:
