@@ -72,10 +72,8 @@ class Seats:
                     self._used_by[party].append(pool)
             else:
                 self._empty[_creator_of(pool)].append(pool)
-        #: Bits of the pools that each party may use without borrowing, that other parties count on, and that may not be
-        #: borrowed by slices with equal limits.
+        #: Bits of the pools that each party may use without borrowing, and that slices with equal limits may not use.
         self._own: dict[_Party, int] = {}
-        self._taken: dict[_Party, int] = defaultdict(int)
         self._closed: dict[Hashable, int] = defaultdict(int)
         #: Bits of the nodes that suit a slice, by `Slice.share`, and of the pools of its kind.
         self._suiting: dict[Hashable, int] = {}
@@ -116,27 +114,22 @@ class Seats:
         for an unknown reason.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
-        left = self._suited(slice_, party) & self._free & ~self._taken[party]
-        left &= (self._own_of(party) | of_last) if limits is None else (~self._closed[limits] | of_last)
+        closed = self._closed[party, limits] if limits is not None else ~self._own_of(party)
+        left = self._suited(slice_, party) & self._free & (~closed | of_last)
         while left:
             here = left & of_last or left
             lowest = here & -here
             pool = self._pool_of[lowest.bit_length() - 1]
             bits = self._bits[pool.name]
             left &= ~bits
-            if self._is_taken(pool, slice_):
-                self._taken[party] |= bits
-            elif expired and self._occupied(pool.name):
-                continue
-            elif self._is_open(pool, slice_, may_borrow):
+            if not (expired and self._parties.get(pool.name)) and self._is_open(pool, slice_, may_borrow):
                 exists = lowest << 1 <= bits
                 self._missing[pool.name] -= not exists
                 if exists or not self._missing[pool.name]:
                     self._free ^= lowest
                 self._own[party] = self._own_of(party) | bits
                 return pool
-            elif not expired and limits is not None:
-                self._closed[limits] |= bits
+            self._closed[party, limits] |= bits
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
@@ -171,13 +164,6 @@ class Seats:
     def _all_of(self, pools: Iterable[Supply]) -> int:
         return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
-    def _is_taken(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether a slice of another party counts on a pool; False for ProvisioningRequests, which hand pools over."""
-        claimant = self._claimed.get(pool.name)
-        if claimant is None or _party_of(slice_) in (self._party(claimant), _creator_of(pool)):
-            return False
-        return self._round.slices[claimant].workload.kind is not WorkloadKind.PROVISIONING_REQUEST
-
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
         """Whether a slice may use a pool together with its present users, or as its first user."""
         party, claimant = _party_of(slice_), self._claimed.get(pool.name)
@@ -185,9 +171,6 @@ class Seats:
         if parties:
             return party == _creator_of(pool) or parties == {party}
         return is_shared_by(pool, slice_) or may_borrow(pool)
-
-    def _occupied(self, name: PoolName) -> bool:
-        return bool(self._parties.get(name))
 
     def _party(self, slice_id: SliceId | None) -> _Party:
         slice_ = self._round.slices.get(slice_id) if slice_id is not None else None
