@@ -139,10 +139,11 @@ def decide_on_pods(pools: int, pending: int, *, idle: bool) -> Callable[[], Plan
     assert all(pod.node_name for pod in world.pods.values())
     if idle:
         world.pods.clear()
-        world.settings = replace(world.settings, max_chips_per_namespace=(("default", 0), ("*", 4096)))
+        limits: dict[str, Any] = {"max_chips_per_namespace": (("default", 0), ("*", 4096)), "max_pools_per_jobset": 8}
+        world.settings = replace(world.settings, **limits)
     nodes = sorted(world.nodes) or [""]
     for number in range(pending):
-        pod = pod_of(f"pod-{number}")
+        pod = pod_of(f"pod-{number}", f"owner-{number}")
         other = Expression(key="metadata.name", operator="NotIn", values=(nodes[number % len(nodes)],), on_field=True)
         asked = replace(pod.requirements, affinity_terms=((other,),), memory_bytes=1000 + number)
         world.put(replace(pod, requirements=asked, created_at=world.now, unschedulable_since=world.now))

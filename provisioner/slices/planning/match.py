@@ -21,6 +21,7 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.demand.slices import slice_id_of
 from provisioner.slices.planning.contention.limits import Budget
 from provisioner.slices.planning.contention.line import Unit, place_of, unit_of
+from provisioner.slices.planning.contention.usage import LimitScope, ScopeKind
 from provisioner.slices.planning.memory.state import Claim
 from provisioner.slices.planning.refusals import (
     FreePools,
@@ -353,9 +354,12 @@ class Matcher:
 
     def _limited_by(self, slice_: Slice) -> Hashable:
         """Return the values that the limits read from a slice in addition to its chips."""
-        by_workload = self._budget.settings.max_pools_per_jobset is not None
-        whose = slice_.workload.uid if by_workload else slice_.workload.namespace
-        return (whose if self._budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
+        budget, scope = self._budget, LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
+        most = budget.settings.max_pools_per_jobset
+        # Below its own limit, a workload is refused the same pools as the others of its namespace.
+        alone = most is not None and (budget.used[scope] >= most or scope in budget.kept)
+        whose = slice_.workload.uid if alone else slice_.workload.namespace
+        return (whose if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
 
     @cached_property
     def _free(self) -> FreePools:
@@ -368,7 +372,8 @@ class Matcher:
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # The values that the predicates read from a slice. Equal slices have the same shape object.
         asked = slice_.nodes, id(slice_.shape), slice_.host, self._free.kept_for(slice_)
-        key = fitting, zone, own, limited, asked
+        whose = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
+        key = fitting, zone, own, whose, limited, asked
         if key not in self._searches:
             self._searches[key] = (
                 pool
