@@ -40,34 +40,36 @@ from provisioner.slices.view.types import (
     workload_of_pool,
 )
 
-#: States by precedence: if a slice has several pools, the pool with the first state in this list determines its state.
+#: States by precedence: of a slice's pools, the pool with the earliest state in this list determines the slice's state.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
 )
-#: States of a pool that has pods. A slice that waits for another node of this pool is in none of them.
-_WITH_OTHERS = (State.RUNNING, State.DRAINING)
+#: States of a pool with pods. They do not apply to a slice that shares the pool and waits for its own node.
+_WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
+#: Maximum number of nodes in `PoolView.unready_nodes`.
 _UNREADY_NODES = 10
 #: Maximum length in characters of messages in the view: twice the maximum of an Event.
 _MOST_CHARACTERS = 2048
-#: Phases in which a pool without pods determines the state of the slice that it was created for.
-_TOLD_OF_THE_LAST = (Phase.FAILED, Phase.DELETING)
+#: Phases in which a pool without pods still determines the state of the slice that it was created for.
+_ENDING = (Phase.FAILED, Phase.DELETING)
 #: Shown in place of the capacity if a request is backed off because its pool failed.
 _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
 
 def _idle(pools: Iterable[PoolView]) -> Mapping[LimitScope, tuple[int, datetime]]:
-    """Return the chips of pools to delete by scope of the limits, and the earliest time of such a delete."""
+    """Return the chips of the pools that will be deleted, and the time of the first delete, by scope of the limits."""
     found: dict[LimitScope, tuple[int, datetime]] = {}
     named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
     for pool in pools:
+        if pool.delete_at is None:
+            continue
         for scope in (ALL, CREATES_PER_HOUR, *map(LimitScope, named, (pool.namespace, pool.accelerator))):
-            if pool.delete_at is not None:
-                chips, until = found.get(scope, (0, pool.delete_at))
-                found[scope] = chips + pool.chips, min(until, pool.delete_at)
+            chips, until = found.get(scope, (0, pool.delete_at))
+            found[scope] = chips + pool.chips, min(until, pool.delete_at)
     return found
 
 
@@ -97,7 +99,8 @@ def _capacity_view(
     """Sum up the chips by state, and the limits and back-offs that prevent more."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
-        state = State.REJECTED if _is_rejected(pool, plan.waits) else state_of(pool)
+        wait = plan.waits.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
+        state = State.REJECTED if wait is not None and wait.final else state_of(pool)
         chips[state.value] += pool.chips
     return CapacityView(
         chips=chips,
@@ -108,12 +111,6 @@ def _capacity_view(
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
         currency=settings.prices.currency,
     )
-
-
-def _is_rejected(pool: PoolState, waiting: Mapping[SliceId, WaitsFor]) -> bool:
-    """Whether a pool is not created unless the workload of its slice or a setting is changed."""
-    wait = waiting.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
-    return wait is not None and wait.final
 
 
 def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
@@ -141,9 +138,8 @@ def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) ->
 
 def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> View:
     """Build the view of one round."""
-    decided = plan.decided
+    decided, notices = plan.decided, _by_object(plan.notices)
     slices = decided.slices
-    notices = _by_object(plan.notices)
     round_ = _Round(
         slices=slices,
         decided=decided,
@@ -165,9 +161,10 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     states = _states_of_slices(plan.pools, slices)
     pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
-    # While pods of a deleted controller terminate, a new controller may have its name: slices with leaders are shown.
-    living = sorted(slices.values(), key=lambda each: each.leader is not None)
-    shown = {each.shown_id: each for each in living}.values()
+    # While pods of a deleted controller terminate, a new controller may have its name, so two slices may have one id:
+    # the slice with a leader pod comes last, and is shown.
+    leaders_last = sorted(slices.values(), key=lambda each: each.leader is not None)
+    shown = {each.shown_id: each for each in leaders_last}.values()
     slice_views = [round_.slice_view(each, states.get(each.id), waits_of.get(each.id), idle) for each in shown]
     chips: dict[str, int] = defaultdict(int)
     for each in slice_views:
@@ -189,7 +186,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
 
 
 def _by_object(notices: Iterable[Notice]) -> _Notices:
-    """Index notices by the UID of their object: a notice on a pod is about its slice, any other about the workload."""
+    """Index notices by the UID of their first object: the leader pod if a notice is about a slice, or the workload."""
     about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
     for each in notices:
         view = NoticeView(reason=each.reason, message=_shortened(each.message), warning=each.warning)
@@ -198,11 +195,11 @@ def _by_object(notices: Iterable[Notice]) -> _Notices:
 
 
 def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice]) -> dict[SliceId, PoolState]:
-    """Return the pool that determines the state of a slice, for each slice that has or wants one."""
+    """Return the pool that determines the state of a slice, for each slice that has or wants a pool."""
     states: dict[SliceId, PoolState] = {}
     for pool in pools:
         users = _users(pool)
-        if not users and pool.phase in _TOLD_OF_THE_LAST and not pool.holders and pool.slice_id is not None:
+        if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
             # Show the failure or the delete of the slice's last pool.
             users = (pool.slice_id,)
         for slice_id in users:
@@ -217,8 +214,9 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
     """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
-    is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _TOLD_OF_THE_LAST)
-    # While the last pods end on a pool that no longer serves the slice (such as another shape), the next pool counts.
+    is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _ENDING)
+    # If the leader pod is not bound, the slice has left its old pool, where the last pods may still end: the next pool
+    # counts. The old pool may have another shape, for example.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
@@ -235,7 +233,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Round(texts.Known):
-    """Data that the views of all slices and pools of a round share."""
+    """Data from which the views of all slices and pools of a round are built."""
 
     decided: Round
     notices: _Notices
@@ -255,14 +253,13 @@ class _Round(texts.Known):
     ) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
-        notices = self._told_of(slice_)
         created = state is not None and not state.phase.before_create
         wait = wait if state is not None and not created else None
         if slice_.id in self.split:
             shown, reason = State.SPLIT, texts.of_split(self._events_of(slice_))
         elif state is not None:
             shown = State.REJECTED if wait is not None and wait.final else state_of_use(state)
-            if shown in _WITH_OTHERS and slice_.share is not None and slice_.id not in state.holders:
+            if shown in _WITH_PODS and slice_.share is not None and slice_.id not in state.holders:
                 shown = State.READY if state.ready_nodes >= state.nodes else State.JOINING
             if wait is not None:
                 reason = waits.note(wait, self.decided)
@@ -274,10 +271,10 @@ class _Round(texts.Known):
         since_start = state is not None and state.since_start
         if since is not None and leader is not None:
             if leader.node_name and since < leader.created_at:
-                # An earlier leader pod has used the pool, so the state begins with the present leader pod.
+                # An earlier leader pod has used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The slice may have waited before, with another name for its next pool.
+                # The slice may have waited longer than this entry exists, with another name for its next pool.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,
@@ -300,7 +297,7 @@ class _Round(texts.Known):
             hosts=slice_.nodes,
             pods=len(slice_.pods),
             bound_pods=sum(pod.node_name != "" for pod in slice_.pods),
-            notices=notices,
+            notices=self._notices_of(slice_),
             queue=_queue(wait, self.slices, idle) if wait is not None else None,
         )
 
@@ -343,14 +340,14 @@ class _Round(texts.Known):
             delete_reason=texts.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",
         )
 
-    def _told_of(self, slice_: Slice | None) -> tuple[NoticeView, ...]:
+    def _notices_of(self, slice_: Slice | None) -> tuple[NoticeView, ...]:
         leader = slice_.leader if slice_ is not None else None
         return self.notices.get(leader.uid, ()) if leader is not None else ()
 
     def _events_of(self, slice_: Slice | None) -> dict[str, str]:
-        """Return the first message about a slice by Event reason."""
+        """Return the first message about a slice for each Event reason; empty without a slice."""
         events: dict[str, str] = {}
-        for each in self._told_of(slice_):
+        for each in self._notices_of(slice_):
             events.setdefault(each.reason, each.message)
         return events
 
@@ -364,6 +361,11 @@ def _host(node: Node, supply: Supply, occupied: Collection[str]) -> str:
 
 
 def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_slices: bool) -> WorkloadView:
+    state = "suspended" if workload.suspended else "lives"
+    if workload.deleting:
+        state = "deleting"
+    elif workload.finished:
+        state = workload.terminal_state.lower()
     return WorkloadView(
         id=workload.full_name.id,
         kind=workload.owner_kind,
@@ -371,19 +373,11 @@ def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_sli
         name=workload.owner_name,
         uid=workload.uid,
         created_at=workload.created_at,
-        state=_workload_state(workload),
+        state=state,
         chips=chips,
         reason=texts.of_workload(workload, has_slices=has_slices),
         notices=notices.get(workload.uid, ()),
     )
-
-
-def _workload_state(workload: Workload) -> str:
-    if workload.deleting:
-        return "deleting"
-    if workload.finished:
-        return workload.terminal_state.lower()
-    return "suspended" if workload.suspended else "lives"
 
 
 def _shortened(text: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
@@ -29,9 +30,9 @@ from provisioner.slices.view.types import (
 
 #: Maximum number of activity entries in an explanation.
 _ENTRIES = 10
-#: Kubernetes cuts a generated name to 63 characters, the last five of them random.
+#: Kubernetes cuts a generated name to 63 characters: at most 58 characters, and then five random ones.
 _RANDOM_LETTERS = 5
-_LONGEST_STEM = 58
+_MAX_STEM = 58
 #: Names of kinds, including the short names of kubectl.
 _KINDS: Mapping[str, str] = {
     **{f"{kind.value.lower()}{end}": kind for kind in WorkloadKind for end in ("", "s")},
@@ -47,11 +48,13 @@ _KINDS: Mapping[str, str] = {
     "nodepool": "pool",
     "workload": "workload",
 }
+#: Kinds in a name by which a workload is found; "" if the name has no kind.
 _WORKLOADS = ("", "workload", *WorkloadKind)
 #: Kind of the controllers that an object creates for its pods, and pattern of the rest of their names, by kind.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Further kinds that may control pods.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
+#: What a slice does, by its state.
 _DOING = {
     State.REJECTED: "gets no node pool unless its workload or a setting is changed",
     State.WAITING: "waits for a node pool",
@@ -103,12 +106,12 @@ def explain(
         ]
     if kind in ("", "slice"):
         # A Job is its own group: do not explain it twice.
-        told = {each.id for each in found if each.kind == "workload"}
+        explained = {each.id for each in found if each.kind == "workload"}
         found += [
             _slice(view, each, now, activity)
             for each in view.slices
             if _is(each.id, each.group, name, namespace)
-            and not (each.workload in told and each.group == each.workload.rpartition("/")[2])
+            and not (each.workload in explained and each.group == each.workload.rpartition("/")[2])
         ]
     if kind == "pod" or (kind == "" and not found):
         found += [_slice(view, each, now, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
@@ -116,7 +119,7 @@ def explain(
 
 
 def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
-    """Return the controllers of pods that KIND/NAME names, such as the ReplicaSets of a Deployment."""
+    """Return the workloads of kind POD that KIND/NAME names: a controller, or the ReplicaSets of a Deployment."""
     kind, _, rest = name.partition("/")
     kind = kind.lower().partition(".")[0].removesuffix("s")
     made, pattern = _MAKERS.get(kind, (kind, ""))
@@ -165,19 +168,17 @@ def for_how_long(since: datetime, now: datetime) -> str:
 def _parts(name: str) -> tuple[str, str]:
     kind, separator, rest = name.partition("/")
     known = _KINDS.get(kind.lower().partition(".")[0])
-    # An id has two or three slashes, and is not split.
+    # A name with more than one slash is an id, and is not split.
     return (known, rest) if separator and known is not None and rest.count("/") == 0 else ("", name)
 
 
-def _is(id_: str, short: str, name: str, namespace: str) -> bool:
-    if id_ == name:
-        return True
-    in_namespace = id_.split("/")[1]
-    return short == name and namespace in ("", in_namespace)
+def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
+    """Whether `name` is the id of an object, or its short name in the namespace; an empty namespace means any."""
+    return id_ == name or (short_name == name and namespace in ("", id_.split("/")[1]))
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices that a pod may belong to according to its name, only one if the name is conclusive."""
+    """Return the slices that a pod may belong to according to its name; of several, some may be wrong."""
     in_namespace = [each for each in view.slices if namespace in ("", each.id.split("/")[1])]
     leaders = [each for each in in_namespace if each.leader == name]
     return leaders or [each for each in in_namespace if _is_pod_of(each, name)]
@@ -189,12 +190,12 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
         of_group = f"{each.workload.rpartition('/')[2]}-{each.group.rpartition('-')[2]}"
         return re.fullmatch(rf"{re.escape(of_group)}(-[0-9]+)?", name) is not None
     stem, random = name[:-_RANDOM_LETTERS], name[-_RANDOM_LETTERS:]
-    group = f"{each.group}-"[:_LONGEST_STEM]
+    group = f"{each.group}-"[:_MAX_STEM]
     if not stem.startswith(group) or not random.isalnum():
         return False
     index = stem.removeprefix(group)
-    if len(stem) == _LONGEST_STEM:
-        # The name was cut, maybe within the index.
+    if len(stem) == _MAX_STEM:
+        # Kubernetes may have cut the name within the index.
         return re.fullmatch(r"([0-9]+-?)?", index) is not None
     # If a slice has a leader pod, all of its pods have an index.
     return re.fullmatch(r"[0-9]+-", index) is not None or (not index and not each.leader)
@@ -202,7 +203,7 @@ def _is_pod_of(each: SliceView, name: str) -> bool:
 
 def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry], *, pod: str = "") -> Explanation:
     pool = next((pool for pool in view.pools if pool.name == each.pool), None)
-    others = [one for one in view.pools if one is not pool and each.id in (one.slice, *one.other_slices)]
+    others = [other for other in view.pools if other is not pool and each.id in (other.slice, *other.other_slices)]
     subject = f"Pod {pod}: slice {each.group}" if pod else f"Slice {each.group}"
     return Explanation(
         kind="slice",
@@ -212,38 +213,39 @@ def _slice(view: View, each: SliceView, now: datetime, activity: Iterable[Entry]
             *_facts_of_waiting(view, each, now),
             *_facts_of_slice(each),
             *(_facts_of_pool(pool, now, view.capacity.currency) if pool is not None else ()),
-            *((f"also node pool {one.name}", one.reason) for one in others),
+            *((f"also node pool {other.name}", other.reason) for other in others),
         ),
         # Notices that repeat the reason in the headline, or the failures of choices in the facts, are left out.
-        notices=tuple(notice for notice in each.notices if not _is_said(notice, each)),
+        notices=tuple(notice for notice in each.notices if not _is_repeated(notice, each)),
         activity=_news(view, each, _about(activity, each.workload, each.pool)),
     )
 
 
-def _is_said(notice: NoticeView, each: SliceView) -> bool:
-    return notice.reason == constants.CREATION_WAITING or _says(notice.message, each)
+def _is_repeated(notice: NoticeView, each: SliceView) -> bool:
+    return notice.reason == constants.CREATION_WAITING or _is_in_reason(notice.message, each)
 
 
-def _says(message: str, each: SliceView) -> bool:
+def _is_in_reason(message: str, each: SliceView) -> bool:
+    """Whether the message of a slice contains the slice's reason, or the reason contains the message."""
     return bool(each.reason) and (each.reason in message or message in each.reason)
 
 
 def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries about a slice, without texts that the headline and the facts contain."""
+    """Return the entries about a slice without texts that the headline and the facts contain; all without a slice."""
     if each is None:
         return activity
-    news = (entry for entry in activity if not _says(entry.message, each))
+    news = (entry for entry in activity if not _is_in_reason(entry.message, each))
     return tuple(replace(entry, message=_short(view, each, entry.message)) for entry in news)
 
 
 def _short(view: View, each: SliceView, text: str) -> str:
-    """Return a text in which the failures of a slice's choices, which the facts contain, are replaced."""
-    said = (backoff.message.rstrip(".") for backoff in backoffs_of(view, each) if backoff.message)
-    return reduce(lambda short, message: short.replace(message, "as above"), said, text)
+    """Return a text with "as above" in place of the failures of a slice's choices, which the facts contain."""
+    failures = (backoff.message.rstrip(".") for backoff in backoffs_of(view, each) if backoff.message)
+    return reduce(lambda short, failure: short.replace(failure, "as above"), failures, text)
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield the next step, the slices ahead in the queue for a limit, its users, and the choices in back-off."""
+    """Yield what to do, the slice's place in the queue for a limit, the users of the limit, and choices in back-off."""
     if each.next_step:
         yield "what to do", each.next_step
     if (queue := each.queue) is not None:
@@ -280,13 +282,13 @@ def _doing(each: SliceView, now: datetime) -> str:
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
         # While no decision is possible, the time passes without an attempt.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
-    told = f"{words} ({', '.join(about)})" if about else words
+    words = f"{words} ({', '.join(about)})" if about else words
     # RUNS only repeats the state.
-    return f"{told}: {each.reason}" if each.reason not in ("", RUNS) else f"{told}."
+    return f"{words}: {each.reason}" if each.reason not in ("", RUNS) else f"{words}."
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
-    """Return a text for the time since `since`; with `is_least`, the time is longer, but unknown."""
+    """Return the time since `since` as text; with `is_least`, as "more than" that time, which is then unknown."""
     return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 
@@ -321,22 +323,20 @@ def _facts_of_pool(each: PoolView, now: datetime, currency: str) -> Iterator[tup
 
 def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[Entry]) -> Explanation:
     slices = [one for one in view.slices if one.workload == each.id]
-    counts: dict[State, int] = {}
-    for one in slices:
-        counts[one.state] = counts.get(one.state, 0) + 1
+    counts = Counter(one.state for one in slices)
     in_order = sorted(slices, key=lambda one: (_WORST.index(one.state), one.reason == RUNS))
     first = in_order[0] if in_order and in_order[0].reason != RUNS else None
-    told = ", ".join(f"{count} {state.value}" for state, count in counts.items())
+    by_state = ", ".join(f"{count} {state.value}" for state, count in counts.items())
     headline = f"{each.kind} {each.namespace}/{each.name} {_WORKLOAD_DOING.get(each.state, each.state)}"
-    headline += (
-        "." if first is not None and len(slices) == 1 else f"; {f'slices: {told}' if told else 'no slice has pods'}."
-    )
+    if first is None or len(slices) != 1:
+        headline += f"; slices: {by_state}" if slices else "; no slice has pods"
+    headline += "."
     if first is not None:
         headline += f" Slice {first.group} {_doing(first, now)}"
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline has the reason of the first slice, so slices with the same reason do not repeat it.
+    # The headline has the reason of the first slice, so facts about slices with the same reason leave it out.
     facts += [
         (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
         for one in slices
@@ -354,12 +354,13 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
         facts=(*facts, *pools),
         notices=(
             *each.notices,
-            *dict.fromkeys(notice for one in slices for notice in one.notices if not _is_said(notice, one)),
+            *dict.fromkeys(notice for one in slices for notice in one.notices if not _is_repeated(notice, one)),
         ),
         activity=_news(view, first, _about(activity, each.id, "")),
     )
 
 
+#: What a workload does, by `WorkloadView.state`.
 _WORKLOAD_DOING = {
     "lives": "is active",
     "suspended": "is suspended",
@@ -367,7 +368,7 @@ _WORKLOAD_DOING = {
     "failed": "has failed",
     "deleting": "is being deleted",
 }
-#: States by urgency: the headline explains the first slice.
+#: States of slices by urgency: the headline of a workload explains its most urgent slice.
 _WORST = (
     *(State.REJECTED, State.FAILED, State.SPLIT, State.WAITING, State.NONE, State.CREATING),
     *(State.JOINING, State.READY, State.DRAINING, State.IDLE, State.DELETING, State.RUNNING),
@@ -405,7 +406,7 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 
 
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
-    """Explain a pool that does not exist yet, although Events name it, or one that has been deleted."""
+    """Explain a pool that has been deleted, or that does not exist yet although Events name it."""
     last = track.segments[-1]
     slice_ = next((each for each in view.slices if each.id == last.slice), None)
     if last.until is not None:
@@ -430,5 +431,6 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
+    """Return the last entries about a workload or a pool; each may be empty."""
     about = [each for each in activity if (workload and each.workload == workload) or (pool and each.pool == pool)]
     return tuple(about[-_ENTRIES:])

@@ -44,12 +44,13 @@ class Track:
 class Timeline:
     """Follows the pools from round to round. One thread calls `follow`; any thread may call `tracks`.
 
-    Beyond the maximum of segments, the namespace whose deleted pools have the most segments loses its oldest track.
+    If all tracks have too many segments together, the namespace whose deleted pools have most of them loses its oldest
+    track of a deleted pool.
     """
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: Shown state of each pool in the last round; a segment begins when it changes.
+        #: Shown state of each pool in the last round; a segment begins when this state changes.
         self._marks: dict[PoolName, Hashable] = {}
         #: Times at which deleted pools were first missing, the earliest first.
         self._ended: dict[PoolName, datetime] = {}

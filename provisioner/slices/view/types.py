@@ -88,11 +88,13 @@ class QueueView:
     length: int
     #: Ids of the first slices ahead in the line.
     ahead: tuple[str, ...]
-    #: Workloads whose node pools use most of the limit, with their chips; then the number of further workloads.
+    #: Workloads whose node pools use most of the limit, with their chips.
     users: tuple[str, ...]
+    #: Number of further workloads whose node pools use the limit.
     other_users: int
-    #: Chips of unneeded node pools, and the earliest time at which one of these is deleted.
+    #: Chips of unneeded node pools that count against the limit.
     idle_chips: int
+    #: Earliest time at which one of these node pools is deleted; None if there are none.
     idle_until: datetime | None
 
 
@@ -109,11 +111,11 @@ class SliceView:
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether the slice was already in this state at `since`, when the process started.
+    #: Whether this process first saw the slice in this state, so that the state began before `since`.
     since_start: bool
     #: Sentence with the reason of the state.
     reason: str
-    #: Cause of the wait or of the rejection in a few words, such as "stockout"; empty in other states.
+    #: Why the slice waits or is rejected, in a few words such as "stockout"; empty in other states.
     cause: str
     #: Sentence with what to do apart from waiting; empty if waiting is all, or if the reason contains it.
     next_step: str
@@ -123,7 +125,7 @@ class SliceView:
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool, existing or with a sent create; empty without one.
+    #: Name of the slice's node pool, which exists or whose create has been sent; empty if it has none.
     pool: str
     accelerator: str
     machine_type: str
@@ -145,17 +147,17 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether the pool was already in this state at `since`, when the process started.
+    #: Whether this process first saw the pool in this state, so that the state began before `since`.
     since_start: bool
     #: Sentence with the reason why the pool is kept or deleted.
     reason: str
-    #: Id of the slice that uses or counts on the pool, the first of several; empty without one.
+    #: Id of the first slice that uses or counts on the pool; empty if there is none.
     slice: str
     #: Ids of the other slices that use, count on or share the pool.
     other_slices: tuple[str, ...]
     #: Id of the workload that the pool is for, or was created for; empty if unknown.
     workload: str
-    #: Namespace of that workload.
+    #: Namespace of this workload.
     namespace: str
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
@@ -181,11 +183,11 @@ class PoolView:
 class BackoffView:
     """Choice of capacity that was not available, and is not tried before `until`."""
 
-    #: Zone, machine type, shape and terms as one text; for a single slice, or a rejected request of it, the slice's id.
+    #: Zone, machine type, shape and terms as one text. If only one slice is delayed, the id of this slice.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; for a rejected request or a failed pool, the slices that are delayed.
+    #: Topology and number of hosts. If a request failed for other reasons than capacity, the slices that are delayed.
     shape: str
     terms: str
     #: Kind of the failure: stockout, quota, permission, ...
@@ -205,8 +207,9 @@ class CapacityView:
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Node pool operations in progress in the cluster, and the number that GKE accepts at once; None if unknown.
+    #: Number of node pool operations in progress in the cluster.
     operations: int
+    #: Number of operations that ran when GKE last rejected one; None if GKE has rejected none within the last minute.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of amounts, such as USD; empty if CHIP_HOUR_PRICES does not name it.
@@ -250,6 +253,7 @@ class Entry:
     workload: str
 
 
+#: State that users see, by phase of the pool.
 STATES = {
     Phase.WANTED: State.WAITING,
     Phase.BLOCKED: State.WAITING,
