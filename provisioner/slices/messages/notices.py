@@ -29,7 +29,10 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return the notice that the pods of a slice do not request all of its chips, with a smaller machine if any."""
+    """Return the notice that the pods of a slice do not request all of its chips; empty if they do.
+
+    The notice names the smallest machine that suffices.
+    """
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()
@@ -55,7 +58,7 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
     return (notice(slice_, constants.UNDERUSED, message),)
 
 
-def too_large(workload: Workload) -> str:
+def not_created(workload: Workload) -> str:
     """Return the message that no pools are created for a workload because of its `problem`."""
     return f"No TPU node pools are created for this {workload.owner_kind}: {workload.problem}"
 
@@ -67,7 +70,7 @@ def notices_of_workloads(round_: Round) -> Iterator[Notice]:
     for each in served:
         # Suspended workloads are reported as well: their owners can act before the workloads are resumed.
         if each.problem and any(policy.serves(each, group.template) for group in each.groups if group.template.chips):
-            yield _of_workload(each, constants.INVALID_REQUEST, too_large(each))
+            yield _of_workload(each, constants.INVALID_REQUEST, not_created(each))
     for each in served:
         if each.lives and policy.leaves_to_slices(each):
             marks = (*each.labels.items(), *each.annotations.items())
@@ -104,38 +107,40 @@ def _of_workload(workload: Workload, reason: str, message: str) -> Notice:
 
 
 def _waits_for_its_followers(slice_: Slice) -> bool:
+    """Whether the leader pod waits for its gang, whose other pods JobSet creates only once the leader is scheduled."""
     placed = (slice_.workload.annotations, slice_.requirements.annotations)
     gated = slice_.leader is not None and slice_.leader.gated and slice_.pending
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
 
 
 def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, round_: Round) -> list[Notice]:
-    """Return the notices about a create."""
+    """Return the notices about a slice whose pool is created."""
     skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
     reported = (
-        (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else ""),
-        (constants.INVALID_REQUEST, labels_left_out(slice_, round_.settings, round_.rules)),
-        (constants.INVALID_REQUEST, skipped),
+        (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else "", ""),
+        (constants.INVALID_REQUEST, labels_left_out(slice_, round_.settings, round_.rules), ""),
+        (constants.INVALID_REQUEST, skipped, ""),
+        (constants.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, round_.rules), request.name),
     )
-    notices = [notice(slice_, reason, message) for reason, message in reported if message]
-    return [*underused(slice_), *notices, *_unknown_selectors(slice_, request, round_.rules)]
+    return [
+        *underused(slice_),
+        *(notice(slice_, reason, message, key=key) for reason, message, key in reported if message),
+    ]
 
 
-def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> tuple[Notice, ...]:
-    """Report selectors of the pod if it is unknown whether the new nodes will have these labels."""
+def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> str:
+    """Return the selectors of the pod of which it is unknown whether the new nodes will have them; empty if none."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
-        return ()
-    found = trusted(asked, rules.expected_node(expected_pool(request)))
-    if not found:
-        return ()
-    message = (
+        return ""
+    unknown = trusted(asked, rules.expected_node(expected_pool(request)))
+    if not unknown:
+        return ""
+    return (
         f"Node pool {request.name} is created, but it is not known whether its nodes will have the labels that the pod "
-        "selects: "
-        f"{', '.join(map(bounds.cut, found))}. If {rules.supplier_name} does not set such a label, the pods stay "
-        f"unschedulable; check the labels of a TPU node of this cluster, or remove the selector"
+        f"selects: {', '.join(map(bounds.cut, unknown))}. If {rules.supplier_name} does not set such a label, the pods "
+        "stay unschedulable; check the labels of a TPU node of this cluster, or remove the selector"
     )
-    return (notice(slice_, constants.UNKNOWN_SELECTOR, message, key=request.name),)
 
 
 def not_marked(round_: Round) -> Iterator[Notice]:
@@ -179,7 +184,7 @@ def of_splits(round_: Round, matching: Matching, splits: Splits) -> Iterator[Not
         slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The key is constant, because the pools in the message change with each pod: no new notice is wanted then.
+        # The key is constant: the pools in the message change with each pod, which is no reason for a new Event.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
@@ -249,7 +254,7 @@ def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, round_: Round) -
 
 
 def refusal(found: Stuck, round_: Round) -> str:
-    """Return the message that pods are unschedulable on a ready pool; the back-off of a refused slice has it also."""
+    """Return the message that pods are unschedulable on a ready pool, for the Event and for the slice's back-off."""
     slice_, first = round_.slices[found.slice_id], min(found.pods, key=lambda pod: pod.name)
     message = (
         f"{len(found.pods)} pod(s) of {slice_.title} are unschedulable although node pool {found.pool} is "
@@ -262,7 +267,7 @@ def refusal(found: Stuck, round_: Round) -> str:
 
 
 def leaderless(round_: Round, matching: Matching) -> Iterator[Notice]:
-    """Report pods that wait for a pool that is not created, because the leader of their slice does not wait."""
+    """Report unschedulable pods for which no pool is created, because the leader pod of their slice does not wait."""
     limit = round_.now - timedelta(seconds=STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
     have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(round_.supply)}

@@ -97,7 +97,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
-    """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by reason."""
+    """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by Event reason."""
     supply = known.supply.get(state.name)
     if supply is None:
         return "The create of its node pool is about to be sent."
@@ -113,7 +113,7 @@ def of_split(events: Mapping[str, str]) -> str:
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
-    """Add a warning if a node has lost its chips: earlier pods that the kubelet admits again fail."""
+    """Add a warning if a node has lost its chips: earlier pods fail if the kubelet admits them there again."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
@@ -138,8 +138,8 @@ def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
         )
     if state.phase in (Phase.FAILED, Phase.DELETING, Phase.CREATING):
         return ""
-    if told := next((message for event, message in events.items() if event in _UNBOUND), ""):
-        return told
+    if unbound := next((message for event, message in events.items() if event in _UNBOUND), ""):
+        return unbound
     if state.phase is Phase.IN_USE:
         return _of_unbound_pods(slice_, state)
     kind = workload.owner_kind
@@ -161,8 +161,8 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
     words = f"{bound} of {len(slice_.pods)} pods are bound to nodes"
     words += f", {ends} are being deleted" if ends else ""
     words += f"; {_hosts_ready(state)}."
-    told = next(((name, message) for name, message in waiting if message), None)
-    return f"{words} The scheduler's message for {told[0]}: {told[1]}" if told is not None else words
+    messages = (f" The scheduler's message for {name}: {message}" for name, message in waiting if message)
+    return words + next(messages, "")
 
 
 def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
@@ -173,8 +173,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
     if workload.suspended:
         return f"The {workload.kind.value} is suspended."
     if leader is not None and leader.node_name:
-        where = "which is in no node pool of the provisioner"
-        return f"Its leader pod runs on node {leader.node_name}, {where}."
+        return f"Its leader pod runs on node {leader.node_name}, which is in no node pool of the provisioner."
     if (not_served := policy.why_not(workload, slice_.requirements)) is not None:
         return f"The provisioner does not serve it: {not_served.why}."
     if slice_.request:
@@ -221,7 +220,7 @@ def _without_pods(slice_: Slice) -> str:
 
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
-    """Return why an existing pool is kept or deleted; `owner` is the slice that has it, None without one."""
+    """Return why an existing pool is kept or deleted; `owner` is the slice that has the pool, None if there is none."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)
@@ -232,7 +231,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
-    """Whether a pool without users is kept, because the API server returned that its workload lives."""
+    """Whether a pool without users is kept, because its workload lives according to the API server."""
     call = memory.pool(state.name).delete
     return call is not None and call.needed and state.phase is Phase.IDLE
 
@@ -253,12 +252,11 @@ def _of_idle(state: PoolState, supply: Supply, known: Known) -> str:
 
 
 def _unused(state: PoolState, supply: Supply, known: Known) -> str:
-    """Return why a slice that waits does not use an idle pool; empty if no slice of that topology waits."""
+    """Return why a slice that waits does not use an idle pool; empty if no slice of the pool's topology waits."""
     if state.unused is None:
         return ""
     slice_id, refusal = state.unused
-    slice_ = known.slices[slice_id]
-    why = WHY_UNUSED[refusal]
+    slice_, why = known.slices[slice_id], WHY_UNUSED[refusal]
     if refusal is Refusal.MISFIT:
         misfits = (misfit(slice_.requirements, view) for view in (supply.view, *supply.offered))
         why = next(filter(None, misfits), "too few of its nodes accept pods")
@@ -298,10 +296,12 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
     what, failure = _hosts_ready(state), supply.pool.failure
     match state.phase:
         case Phase.CREATING:
-            create = known.memory.pool(state.name).create
+            create, supplier = known.memory.pool(state.name).create, supply.rules.supplier_name
             if create is not None and create.state is CallState.UNKNOWN:
-                words = f"{supply.rules.supplier_name} does not list the node pool, and is asked about it."
-                return f"The outcome of its create is not known: {words}"
+                return (
+                    f"The outcome of its create is not known: {supplier} does not list the node pool, and is asked "
+                    "about it."
+                )
             return "The create has been sent; the node pool is not listed yet."
         case Phase.PROVISIONING:
             return f"{_how_it_comes(supply)} {what}.{f' {failure.message}' if failure is not None else ''}"
@@ -338,10 +338,8 @@ def _how_it_goes(state: PoolState, supply: Supply, known: Known) -> str:
     if call is not None and call.state is CallState.UNDER_WAY and supply.pool.status is not PoolStatus.STOPPING:
         again = f" The last attempt was held up: {call.reason}" if call.reason else ""
         return f"The provisioner confirms that nothing needs it, and deletes it then.{again}"
-    supplier = supply.rules.supplier_name
-    if call is None:
-        return f"{supplier} is deleting it; another client or an earlier process requested that."
-    return f"{supplier} is deleting it."
+    cause = "; another client or an earlier process requested that" if call is None else ""
+    return f"{supply.rules.supplier_name} is deleting it{cause}."
 
 
 def _still_bound(state: PoolState) -> str:

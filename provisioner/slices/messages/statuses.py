@@ -35,9 +35,7 @@ from provisioner.workloads.asks import NODE_POOLS
 
 #: Expected duration of a create until this process has measured one.
 _USUAL = timedelta(minutes=5)
-
-
-#: A condition with its type; the time of its last transition is added when it is written.
+#: Type of a condition, and the condition, to which `_write` adds the time of its last transition.
 _Typed = tuple[str, Condition]
 
 
@@ -52,7 +50,7 @@ class _Facts:
 
     @cached_property
     def place(self) -> Mapping[SliceId, Supply]:
-        """Pools that slices count on."""
+        """Pool that each slice counts on; slices without a pool are missing."""
         return {slice_id: self.round_.supply[name] for name, slice_id in self.matching.claimed.items()}
 
     @cached_property
@@ -62,17 +60,19 @@ class _Facts:
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
-        """Requests of workloads that have ended; their pods may have run on other node pools, or between two rounds."""
-        # Suspended workloads are not included, because they may not have started.
+        """Requests whose pools no pod will use any more, because the workload that used the request has ended.
+
+        Its pods may have run elsewhere, or only between two rounds. A suspended workload may not have started yet.
+        """
         over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
         templates = [(each.namespace, group.template) for each in over for group in each.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests with a leader pod that is not bound, and has not been unschedulable for longer than a booking lasts.
+        """Requests with a leader pod that still needs a pool: unbound, and unschedulable for less time than a booking.
 
-        Pods of other requests may never wait, because the scheduler binds them to any pool that fits.
+        Other requests may have no waiting pods at all, because the scheduler binds their pods to any pool that fits.
         """
         now, booked = self.round_.now, timedelta(seconds=self.round_.settings.booking_seconds)
         leaders = ((each, each.leader) for each in self.round_.slices.values() if each.request and each.leader)
@@ -87,7 +87,7 @@ class _Facts:
         return sum(each.id in self.place and self.place[each.id].ready for each in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first slice that waits has no pool, in a text that other workloads do not change."""
+        """Return why the first slice without a pool waits, leaving out amounts that other workloads change."""
         wait = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.round_, lasting=True)
 
@@ -108,7 +108,7 @@ def statuses(
     for each in asking:
         own, ask = slices[each.uid], each.ask
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
-        # A topology is added, because pods without a topology are never served.
+        # A missing topology is a mistake to report in the status, so here only the other conditions of serving count.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(round_.policy.serves(each, requirements) for requirements in for_slices):
             # Another provisioner may serve the request, so its status is not written.
@@ -198,7 +198,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
-    """Return the names of a request's pools, and the labels that all of them share: its pods can select these."""
+    """Return the names of a request's pools, and the labels that all these pools share, for selectors of pods."""
     pools = [facts.place[each.id].name for each in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:

@@ -43,7 +43,7 @@ _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds of waits for which another text is another Event.
+#: Kinds of waits whose Event is new if its text is new.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
 #: What to do apart from waiting, by the failure of a capacity. The messages of other failures say what to do.
@@ -62,7 +62,7 @@ def cause(wait: WaitsFor) -> str:
 
 
 def next_step(wait: WaitsFor) -> str:
-    """Return a sentence with what to do apart from waiting; empty if waiting is all, or if the message contains it."""
+    """Return what to do apart from waiting, as a sentence; empty if nothing helps, or if the message contains it."""
     if wait.limit is not None:
         raises = f"raise {wait.limit.setting}"
         if wait.final:

@@ -23,7 +23,7 @@ from provisioner.settings.forms import region_of
 from provisioner.slices.demand import Slice, SliceId, allowlists
 from provisioner.slices.demand.asks import with_slices
 from provisioner.slices.demand.slices import read_wishes
-from provisioner.slices.messages.notices import too_large
+from provisioner.slices.messages.notices import not_created
 from provisioner.slices.messages.waits import NO_POOL
 from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, is_made_up
@@ -261,7 +261,7 @@ class _Verdicts:
                 # No Event reports the problem if the workload is not served for another reason, which is reported then.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._say_not_served(workload, asked):
-                    self._say(workload, too_large(workload))
+                    self._say(workload, not_created(workload))
 
     def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
         """Add a remark why pods are not served; return whether that may be a mistake."""
