@@ -35,7 +35,7 @@ from provisioner.workloads.pods import list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum duration in seconds (time-out) of a supplier's changing call; no call is made if the lease may end before.
+#: Time-out in seconds of a supplier's changing call. No such call is made if the lease may end within this time.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
 #: Pause in seconds after the first rejection of a change; each further rejection doubles the pause.
@@ -44,7 +44,7 @@ _FIRST_SECONDS = 1.0
 _CAP_SECONDS = 60.0
 #: Time in seconds for which a change must have been rejected before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of concurrent writes of statuses: deletes of later rounds wait behind them.
+#: Maximum number of concurrent writes of statuses, because deletes of later rounds wait until they have ended.
 _MAX_WRITES = 64
 
 
@@ -75,7 +75,7 @@ class Actor(CallingActor[Answer]):
     def carry_out(self, plan: Plan) -> None:
         """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect the others."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
-        # Deletes come first, because they save money, and free operations for which creates wait.
+        # Deletes come first: they save money, and creates may wait for the end of their operations.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
             self._submit(delete.name, call, self.slow_executor, self._delete_failed)
@@ -85,38 +85,34 @@ class Actor(CallingActor[Answer]):
         for look_up in plan.look_ups:
             # The next round decides on a look-up again if it was not submitted.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
-        of_nodes = ((live.uncordon, plan.uncordons), (live.release, plan.releases))
         changes: list[tuple[str, Callable[[], object]]] = [
-            (each.node, functools.partial(self._assign, each)) for each in plan.assignments
+            *((each.node, functools.partial(self._assign, each)) for each in plan.assignments),
+            *((f"Pod {each.namespace}/{each.name}", functools.partial(self._set_cost, each)) for each in plan.costs),
+            *((node, functools.partial(live.uncordon, self.api, node)) for node in plan.uncordons),
+            *((node, functools.partial(live.release, self.api, node)) for node in plan.releases),
         ]
-        changes += [
-            (f"Pod {each.namespace}/{each.name}", functools.partial(self._set_cost, each)) for each in plan.costs
-        ]
-        for change, nodes in of_nodes:
-            changes += [(node, functools.partial(change, self.api, node)) for node in nodes]
         writes = [
             (WorkloadName(each.kind, each.namespace, each.name).text, functools.partial(self._write_status, each))
             for each in plan.statuses
         ]
-        for what in self._rejected.copy().keys() - {what for what, _ in (*changes, *writes)}:
-            # The change is no longer wanted.
-            self._rejected.pop(what, None)
-        for what, change_it in changes:
-            self._submit_change(what, change_it)
+        for unwanted in self._rejected.copy().keys() - {target for target, _ in (*changes, *writes)}:
+            self._rejected.pop(unwanted, None)
+        for target, change in changes:
+            self._submit_change(target, change)
         # Later rounds write the other statuses: each write changes its object, which starts a round.
-        free = _MAX_WRITES - len(self._changing & {what for what, _ in writes})
-        for what, write in writes:
-            free -= free > 0 and self._submit_change(what, write)
+        free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
+        for target, write in writes:
+            free -= free > 0 and self._submit_change(target, write)
 
-    def _submit_change(self, what: str, change: Callable[[], object]) -> bool:
+    def _submit_change(self, target: str, change: Callable[[], object]) -> bool:
         """Submit a change unless its object is being changed or its next try is not due; return whether it was sent."""
-        rejection = self._rejected.get(what)
-        if what in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
+        rejection = self._rejected.get(target)
+        if target in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False
-        self._changing.add(what)
-        submitted = self.submit(functools.partial(self._change, change, what), self.slow_executor)
+        self._changing.add(target)
+        submitted = self.submit(functools.partial(self._change, change, target), self.slow_executor)
         if not submitted:
-            self._changing.discard(what)
+            self._changing.discard(target)
         return submitted
 
     def live_calls(self) -> frozenset[PoolName]:
@@ -210,37 +206,37 @@ class Actor(CallingActor[Answer]):
         live.label(self.api, assignment.node, assignment.labels)
 
     def _set_cost(self, cost: PodCost) -> None:
-        """Write the deletion cost of a pod unless another pod has its name now."""
+        """Write the deletion cost of a pod unless the pod no longer exists, or another pod has its name."""
         annotations = {constants.POD_DELETION_COST: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         with contextlib.suppress(Conflict, NotFound):
             self.api.patch(object_path("pods", cost.name, namespace=cost.namespace), body)
 
     def _write_status(self, write: StatusWrite) -> None:
-        """Write a status unless its object has changed; then a later round writes the new status."""
+        """Write a status unless its object has changed; if it has, a later round decides the new status."""
         kind = KINDS[write.kind]
         path = object_path(kind.resource, write.name, namespace=write.namespace, root=kind.root)
         body = {"metadata": {"resourceVersion": write.resource_version}, "status": dict(write.status)}
         with contextlib.suppress(Conflict, NotFound):
             self.api.patch(f"{path}/status", body)
 
-    def _change(self, change: Callable[[], object], node: str) -> None:
+    def _change(self, change: Callable[[], object], target: str) -> None:
+        """Make a change of a node, pod or status, and record a rejection: a later round decides the change again."""
         try:
             change()
         except ClusterError as error:
-            # A later round sees the current state of the node, and tries again.
             now = self.monotonic()
-            before = self._rejected.get(node, _Rejection(since=now, failures=0, retry_at=now, error=""))
+            before = self._rejected.get(target, _Rejection(since=now, failures=0, retry_at=now, error=""))
             if not before.failures:
-                _log.warning("node.change_failed", node=node, error=str(error))
+                _log.warning("node.change_failed", node=target, error=str(error))
             failures = before.failures + 1
-            retry_at = now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, node)
-            self._rejected[node] = _Rejection(before.since, failures, retry_at, str(error))
+            retry_at = now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, target)
+            self._rejected[target] = _Rejection(before.since, failures, retry_at, str(error))
         else:
-            if self._rejected.pop(node, None) is not None:
-                _log.info("node.change_recovered", node=node)
+            if self._rejected.pop(target, None) is not None:
+                _log.info("node.change_recovered", node=target)
         finally:
-            self._changing.discard(node)
+            self._changing.discard(target)
 
     def rejected(self) -> Mapping[str, str]:
         """Return the last error by node, pod or object with a status, if rejected for at least `_ALERT_SECONDS`."""

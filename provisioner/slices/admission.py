@@ -1,8 +1,8 @@
 """Reviews workloads when they are created or updated, and changes the selectors of Jobs. Pure.
 
-Objects and settings are arguments. A review reports only problems that the owner of a workload can correct by changing
-it; stockouts, a pause and the demand of other workloads are left to Events. It rejects only objects that no nodes can
-serve, because nodes from elsewhere may serve objects that this provisioner does not.
+Objects and settings are arguments. A review reports only problems that the owner can correct by changing the workload;
+Events report stockouts, a pause and the demand of other workloads. A review rejects only objects that no nodes at all
+can serve, because another provisioner's nodes may serve the objects that this provisioner does not.
 
 Selectors are changed as the Go provisioner's admission_controller did, but only for Jobs that get a node pool with the
 changed selectors: otherwise pods would wait for nodes that are never created, or lose a request to another controller.
@@ -56,7 +56,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Maximum number of slices of an object that are checked: the first ones, and the last one, whose name is the longest.
 _MOST_SLICES = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
-#: Kinds that are not read through their pods.
+#: Kinds that are read themselves, not through their pods.
 _KINDS = {each.value: each for each in WorkloadKind if each is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
 #: Label of workloads that Kueue admits.
@@ -105,7 +105,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 
 
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
-    """Read the accelerator, topology, chips and machine type that a template requests. Raises MalformedObject."""
+    """Return the accelerator, topology, chips and machine type that a template requests. Raises MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = podspec.node_selector_of(spec)
     return (
@@ -130,7 +130,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
-    """Whether an object or a template opts out, or another controller creates its slices."""
+    """Whether an object or a template opts out, or requests slices from another controller."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
@@ -140,7 +140,7 @@ def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
 
 
 def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return why the pods of a Job probably do not form a slice, although their number is right; otherwise empty."""
+    """Return why the pods of a Job probably do not form a slice although their number is right; empty if they do."""
     if kind not in (_JOB, CRON_JOB, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
     spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
@@ -196,7 +196,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
 
 
 class Mode(Enum):
-    """Reaction to a mistake."""
+    """Reaction of a review to a mistake in an object."""
 
     OFF = "off"
     WARN = "warn"
@@ -258,7 +258,7 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, so a finding that its key is unknown is dropped.
     found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
-    # Findings on the placement of pods do not affect `doubts`, which are about environment variables.
+    # `doubts` are about environment variables, which depend on the request but not on the placement of the pods.
     mistakes = any(not each.message.startswith(NOT_PLACED) for each in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -271,7 +271,7 @@ def _of_slices(
     metadata = fields.mapping(document.raw.get("metadata"))
     of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
     shapes, raw = list(_shape_problems(document, kind, namespace)), document.raw
-    # A scaled object gets no findings about limits: an autoscaler chose the number of pods, and limits only delay pods.
+    # A scaled object gets no findings about limits: often an autoscaler chose the number, and limits only delay pods.
     if of_pods and (scaled or _is_left_alone(metadata)):
         return shapes
     if of_pods and kind != POD:
@@ -295,7 +295,7 @@ def _of_slices(
 
 
 def _is_said(finding: Finding) -> bool:
-    """Whether the owner can correct a finding; the API server has already rejected fields of a wrong type."""
+    """Whether the owner can correct a finding; for fields of a wrong type, the API server itself rejects the object."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -335,7 +335,10 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update changes only counts in the reviewed part of the object, and without `up` increases none."""
+    """Whether an update changes only numbers of pods or groups; without `up`, it must not increase any of them.
+
+    Only labels, annotations and the spec are compared.
+    """
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()
@@ -357,13 +360,11 @@ def _what_is_read(raw: Mapping[str, Any]) -> dict[str, object]:
     return {"labels": fields.mapping(metadata.get("labels")), "annotations": own, "spec": raw.get("spec")}
 
 
-#: Selector that keeps each job on its own nodes; the provisioner copies it to their labels.
+#: Selector that keeps each job on its own nodes; the provisioner copies this selector to the labels of the nodes.
 JOB_KEY_SELECTOR = "job-key"
 _AT = ("spec", "template", "spec", "nodeSelector")
 #: Selectors that request capacity other than on-demand, or are read only together with such a selector.
 _NOT_ON_DEMAND = (constants.SPOT, constants.PREEMPTIBLE, constants.FLEX_START, constants.MAX_RUN_SECONDS)
-_RESERVATIONS = "cloud.google.com/reservation-"
-_STANDARD = "standard"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -429,8 +430,8 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 
 def _is_other(key: str, value: object) -> bool:
     """Whether a selector requests capacity other than on-demand."""
-    other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != _STANDARD)
-    return other or key.startswith(_RESERVATIONS)
+    other = key in _NOT_ON_DEMAND or (key == constants.PROVISIONING and value != "standard")
+    return other or key.startswith("cloud.google.com/reservation-")
 
 
 def _jobset_of(request: Request) -> str:

@@ -79,7 +79,7 @@ def _json(body: bytes) -> Response:
 
 
 def _versioned(document: Document, body: bytes) -> Response:
-    """Return a part of a document. Its ETag names the process as well, because each process counts its own versions."""
+    """Return the response with a body. Its ETag names the process, because each process counts its own versions."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
     return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)
@@ -93,7 +93,7 @@ def _part(board: Board, part: _Part) -> Response:
 
 @functools.cache
 def description() -> dict[str, Any]:
-    """Describe the API in OpenAPI's form, from the types that are served."""
+    """Return the OpenAPI document, derived from the types that are served."""
     types = [Document, dict[str, str], *(kind for part in _PARTS.values() for kind in part.fields.values())]
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     document, variables, *schemas = found
@@ -105,11 +105,7 @@ def description() -> dict[str, Any]:
     paths[f"{ROOT}/settings"] = _path("The settings in effect, by variable", _object({"settings": variables}))
     return {
         "openapi": "3.1.0",
-        "info": {
-            "title": "tpu-provisioner",
-            "version": "1",
-            "description": DESCRIPTION,
-        },
+        "info": {"title": "tpu-provisioner", "version": "1", "description": DESCRIPTION},
         "paths": paths,
         "components": {"schemas": components},
     }

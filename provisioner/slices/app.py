@@ -30,9 +30,9 @@ from provisioner.slices.suppliers.gke.identity_check import ClusterProof
 from provisioner.slices.suppliers.gke.supplier import GkeSupplier
 from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
-#: Maximum number of concurrent calls to the API server before the delete of one pool.
+#: Maximum number of concurrent calls to the API server for the checks before the delete of one pool.
 _AT_ONCE_PER_POOL = 16
-#: Maximum number of concurrent calls to the API server before deletes of all pools together.
+#: Maximum number of these calls for all pools together.
 _AT_ONCE = 32
 
 
@@ -43,9 +43,9 @@ def choose(
     clock: Callable[[], datetime],
     observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
-    """Return the supplier of these settings, and the proof that it and Kubernetes are of one cluster.
+    """Return the supplier of these settings, and the proof that the supplier and Kubernetes belong to one cluster.
 
-    Without a proof (None), node pools are objects of the same API server. Raises ValueError if GKE lacks its client.
+    The proof is None if node pools are objects of the API server itself. Raises ValueError if GKE lacks its client.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

@@ -28,40 +28,35 @@ from provisioner.slices.view.types import Entry, View
 _GAP_SECONDS = 0.5
 #: Time in seconds without a decision after which the view is reported as stalled; rounds run at least every 15 s.
 _STALLED_SECONDS = 60.0
-#: Maximum number of entries in the journal.
-MOST_ENTRIES = 500
+MAX_JOURNAL_ENTRIES = 500
 
 
 class Journal:
     """The last decisions and their results, as sentences. Safe to use from any thread; lost with the process.
 
-    If it is full, the namespace with the most entries loses its oldest one, so that one unstable workload does not
-    displace the entries of other namespaces.
+    If the journal is full, the namespace with the most entries loses its oldest entry, so that one unstable workload
+    does not displace the entries of other namespaces.
     """
 
-    def __init__(self, *, most: int = MOST_ENTRIES) -> None:
-        self._most_entries = most
+    def __init__(self, *, max_entries: int = MAX_JOURNAL_ENTRIES) -> None:
+        self._max_entries = max_entries
         self._lock = Lock()
-        #: Entries, oldest first.
         self._entries: list[Entry] = []
-        #: Number of the last entry.
-        self._last = 0
+        self._last_number = 0
 
     def write(
         self, at: datetime, kind: str, message: str, *, warning: bool = False, pool: str = "", workload: str = ""
     ) -> None:
-        """Add one entry; `workload` is kind/namespace/name, empty if the entry is about none."""
+        """Add one entry; `workload` is kind/namespace/name, empty if the entry is not about a workload."""
         with self._lock:
-            self._last += 1
-            entry = Entry(
-                number=self._last, at=at, kind=kind, message=message, warning=warning, pool=pool, workload=workload
+            number = self._last_number = self._last_number + 1
+            self._entries.append(
+                Entry(number=number, at=at, kind=kind, message=message, warning=warning, pool=pool, workload=workload)
             )
-            self._entries.append(entry)
-            if len(self._entries) > self._most_entries:
+            if len(self._entries) > self._max_entries:
                 # If several namespaces have the most entries, this is the namespace of the oldest entry.
-                counts = Counter(map(_namespace_of, self._entries))
-                most = max(counts, key=counts.__getitem__)
-                self._entries.remove(next(each for each in self._entries if _namespace_of(each) == most))
+                ((largest, _),) = Counter(map(_namespace_of, self._entries)).most_common(1)
+                self._entries.remove(next(each for each in self._entries if _namespace_of(each) == largest))
 
     def entries(self) -> list[Entry]:
         """Return the entries, oldest first."""
@@ -70,6 +65,7 @@ class Journal:
 
 
 def _namespace_of(entry: Entry) -> str:
+    """Return the namespace of the workload that an entry is about; empty without a workload."""
     return entry.workload.split("/")[1] if entry.workload else ""
 
 
@@ -111,7 +107,7 @@ class Document:
     #: Time at which the process created this response.
     served_at: datetime
     about: About
-    #: Whether this process makes the decisions; if not, another process does, or none.
+    #: Whether this process makes the decisions.
     leading: bool
     #: Name of the leading pod according to the last read of the Lease; empty if unknown.
     leader: str
@@ -138,13 +134,12 @@ class Board:
     monotonic: Callable[[], float] = time.monotonic
     journal: Journal = field(default_factory=Journal)
     timeline: Timeline = field(default_factory=Timeline)
-    #: Whether this process makes the decisions.
     leading: bool = False
     _published: Published | None = None
     _lock: threading.Lock = field(default_factory=threading.Lock)
     _built_at: float = float("-inf")
     _document: Document | None = None
-    #: The last document that was requested as JSON, and its JSON.
+    #: The last document that was requested as JSON, and that JSON; None before the first request.
     _json: tuple[Document, bytes] | None = None
 
     def publish(self, snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime) -> None:

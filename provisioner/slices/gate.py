@@ -1,10 +1,10 @@
 """Checks before a delete: proves its reason, and lists the pods on the pool's nodes, before and after cordoning these.
 
-Cached decisions are not enough to delete a pool, so each delete reads the API server. A pool with pods is not cordoned.
-A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not show that choice:
-if there may be such pods, the pool stays cordoned for a minute before its delete. Between the last check and the
-delete, only pods that tolerate the cordon can be bound. A node that registers after that check gets no pod before the
-delete has reached GKE, because it reports its chips only several seconds later.
+Decisions are based on caches, which are not enough to delete a pool, so each delete reads the API server. A pool with
+pods is not cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does
+not show that choice: if there may be such pods, the pool stays cordoned for a minute before its delete. Between the
+last check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check
+gets no pod before the delete has reached GKE, because the node reports its chips only several seconds later.
 
 `provisioner.model.membership` determines the nodes of a pool. A pool with fewer nodes than hosts is not deleted while
 pods of its workload are on a node whose pool is unknown.
@@ -41,11 +41,11 @@ _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, 
 
 
 class NeededError(KeptError):
-    """The workload of the pool lives, although the caches do not show it."""
+    """The workload of the pool still needs pools, although the caches do not show that."""
 
 
 class SettlingError(KeptError):
-    """The pool is cordoned, and pods that the scheduler assigned to it before may still arrive."""
+    """The pool is cordoned, but pods for which the scheduler chose its nodes before may still be bound."""
 
     def __init__(self, wait_seconds: float) -> None:
         """`wait_seconds` is the time until the delete may be sent."""
@@ -75,7 +75,7 @@ class Gate:
     node_namespace: str = ""
     #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
     for_each: ForEach = one_by_one
-    #: Node with a pod that keeps the pool, by pool: as long as a pod is on this node, no other node is checked.
+    #: A node with a pod that keeps the pool, by pool: while this node has such a pod, no other node is checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
     #: Pools that have been cordoned and not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
@@ -166,7 +166,7 @@ class Gate:
         look_last(strangers, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Raise KeptError if the pool is still needed; return its workload if that lives nevertheless."""
+        """Raise KeptError if the pool is still needed; return the pool's workload if it lives, otherwise None."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -215,9 +215,9 @@ class Gate:
 
 
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod belongs to the stuck slice for which the pool is replaced: such a pod does not keep the pool."""
+    """Whether a pod belongs to the stuck slice because of which the pool is replaced: it does not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    # Pods of a Job that is not served are read as those of a Job from a node, and as kind POD from the workload.
+    # For a Job that is not served, the delete has kind POD, and pods that are listed by node have kind JOB.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 

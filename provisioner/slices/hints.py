@@ -1,11 +1,16 @@
 """Saves the part of the memory that is worth keeping after a crash, as text in one ConfigMap.
 
-The hints are the times since which pools are idle (otherwise a delay of an hour would restart), back-off (otherwise a
-create that blocks the cluster for half an hour would be repeated, or another useless pool would be paid for), the
-pools on which slices last ran, the creates of the last hour (for a limit on them), and the attempts of creates that no
-list confirms yet (to send the same name again). Invalid sections, and entries beyond the size limit, are left out:
-losing them is safe. A failed read is repeated until it succeeds, because the next write would otherwise replace hints
-that were never read. A failed write does not raise; the last writer wins.
+The hints are:
+
+- the times since which pools are idle; otherwise a deletion delay of an hour would restart,
+- back-off; otherwise a create that blocks the cluster for half an hour, or a useless pool, would be repeated,
+- the slice that last ran on each pool,
+- the times of the creates of the last hour, for the limit on them,
+- the attempts of creates that no list confirms yet, so that a create is sent again with the same name.
+
+Invalid sections, and entries beyond the size limit, are left out: losing them is safe. A failed read is repeated until
+it succeeds, because the next write would otherwise replace hints that were never read. A failed write does not raise;
+the last writer wins.
 """
 
 from __future__ import annotations
@@ -37,9 +42,9 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap.
 
-    Entries beyond the size limit are left out, first the pools on which slices last ran: pods usually show them.
+    Entries beyond the size limit are left out, first the slices that last ran on pools: pods usually show these.
     """
-    # Only the back-offs that end last are saved: pods name reservations in the keys, so there may be any number.
+    # Only the back-offs that end last are saved: there may be any number, because pods name reservations in the keys.
     backoffs = _latest((key, each) for key, each in memory.backoffs.items() if each.slice_id is None)
     refused = _latest((key, each.unschedulable) for key, each in memory.slices.items() if each.unschedulable)
     pools = memory.pools.items()
@@ -109,7 +114,7 @@ def _backoffs(
 
 
 def _cut(entries: list[Any], most: int) -> str:
-    """Return as many of the first entries as fit into `most` characters, as text."""
+    """Return the first entries as JSON of at most `most` characters."""
     text = _dump(entries)
     while entries and len(text) > most:
         entries = entries[: max(0, len(entries) * most // len(text))]

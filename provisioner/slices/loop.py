@@ -57,9 +57,10 @@ class Loop(RoundLoop[answers.Answer]):
     _hints_loaded: bool = False
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Time since which no decision was possible, None if decisions are made; time of the last notification, if any.
+    #: Time since which no decision was possible; None if decisions are made.
     _stalled_since: float | None = None
-    _told_stalled: float | None = None
+    #: Time of the last notification about this; None if there was none.
+    _notified_stalled: float | None = None
     #: The last round, whose slices and pools the next round reuses; None if the catalogue has changed since then.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
@@ -68,7 +69,7 @@ class Loop(RoundLoop[answers.Answer]):
         """Run rounds until `stopping` is set."""
         RoundLoop.run(self)
         if self.is_leader():
-            # If another process leads now, it writes its own hints.
+            # Without the Lease, the hints belong to the process that leads now.
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
@@ -106,14 +107,13 @@ class Loop(RoundLoop[answers.Answer]):
         now = self.monotonic()
         if self._stalled_since is None:
             self._stalled_since = now
-        due = self._told_stalled is None or now - self._told_stalled >= _STALLED_GAP_SECONDS
+        due = self._notified_stalled is None or now - self._notified_stalled >= _STALLED_GAP_SECONDS
         if now - self._stalled_since < _STALLED_SECONDS or not due or not_synced(self.watches):
             return
-        self._told_stalled = now
+        self._notified_stalled = now
         message = f"No node pools are created or deleted at the moment: {'; '.join(self._problems)}"
         policy = policy_of(snapshot, self.settings)
         found = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
-        # The first object of a notice is the pod, where users look first.
         notices = tuple(
             notice(each, constants.NOT_READY, message, key="not ready")
             for each in all_slices(found).values()
@@ -126,7 +126,7 @@ class Loop(RoundLoop[answers.Answer]):
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift also the times of the list of pools, the proof and the timeline."""
+        """Also shift the times of the list of pools, the proof and the timeline."""
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
@@ -184,7 +184,8 @@ class Loop(RoundLoop[answers.Answer]):
             take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
         )
         snapshot = observe()
-        # The catalogue follows the snapshot: MachineConfigs that the snapshot counts as known must be in it.
+        # The catalogue must contain all MachineConfigs that the snapshot counts as known, so it is updated after the
+        # snapshot. After a change the snapshot is taken again, because it was built with the old catalogue.
         if self._follow_catalogue():
             snapshot = observe()
         rules = self.pools.supplier.rules

@@ -2,7 +2,7 @@
 
 The webhook server uses this module on clusters without MutatingAdmissionPolicy. The policy in
 deploy/components/placement makes the same changes; a pod that both review is changed once. Not handled: pods without
-chips in namespaces for administrators' ResourceClaims; the registration of the webhook excludes them.
+chips in namespaces for administrators' ResourceClaims, because the registration of the webhook excludes them.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _TERMS = ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
 
 
 def review_placement(request: Request, *, assigned: bool) -> Answer:
-    """Return the changes of a pod that is created; `assigned` is whether its namespace has assigned pools."""
+    """Return the changes of a new pod; `assigned` is whether pools in its namespace are assigned to slices."""
     if (request.kind, request.operation, request.subresource) != ("Pod", "CREATE", ""):
         return Answer()
     metadata, spec = (fields.mapping(request.object.get(key)) for key in ("metadata", "spec"))
@@ -47,7 +47,7 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
-    """Return whether the provisioner can serve a pod, by the pod only; with marks, other pods would never be bound."""
+    """Return whether the provisioner can serve a pod; any other pod would never be bound with marks."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (
@@ -69,7 +69,7 @@ def _marks(spec: dict[str, Any], marks: Mapping[str, str]) -> Iterator[Operation
 
 
 def _affinity(spec: dict[str, Any]) -> Iterator[Operation]:
-    """Yield the changes after which every term of the required node affinity excludes the nodes of slices."""
+    """Yield the changes that make every term of the required node affinity exclude the nodes of slices."""
     affinity = fields.mapping(spec.get("affinity"))
     node_affinity = fields.mapping(affinity.get("nodeAffinity"))
     required = node_affinity.get(_REQUIRED)
@@ -80,11 +80,8 @@ def _affinity(spec: dict[str, Any]) -> Iterator[Operation]:
         return
     for index, term in enumerate(fields.sequence(fields.mapping(required).get("nodeSelectorTerms"))):
         expressions = fields.sequence(fields.mapping(term).get("matchExpressions"))
-        # An empty term matches no node; with an expression it would match some.
-        if (expressions or fields.mapping(term).get("matchFields")) and not any(map(_keeps_off, expressions)):
+        excluded = any(_KEPT_OFF.items() <= fields.mapping(expression).items() for expression in expressions)
+        # An empty term is not changed: it matches no node, but with an expression it would match some.
+        if (expressions or fields.mapping(term).get("matchFields")) and not excluded:
             path = pointer(*_TERMS, index, "matchExpressions")
             yield Operation(op="add", path=path, value=[*expressions, _KEPT_OFF])
-
-
-def _keeps_off(expression: object) -> bool:
-    return _KEPT_OFF.items() <= fields.mapping(expression).items()

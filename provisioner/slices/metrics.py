@@ -1,11 +1,12 @@
 """Defines all metrics of the provisioner, and measures each round.
 
-Labels are bounded: kinds, phases, methods and reasons, never names of workloads or pools; the first hundred namespaces
-(see `account_of`) and the namespaces that limits name. docs/metrics.md is generated from the texts here.
+Labels are bounded: they are kinds, phases, methods and reasons, never names of workloads or pools. Namespaces are
+labels only if a limit names them, or if they are among the first hundred (`account_of`). docs/metrics.md is generated
+from the texts here.
 
 A chip counts while its node exists, so a pool that GKE cannot create does not count. A start-up begins when the
 scheduler marks the leader pod as unschedulable; the pod's condition has this time, also after a restart of the
-provisioner. Stages that a slice had reached when this process first saw it waiting are not measured.
+provisioner. Stages that a slice had reached when this process first saw the slice waiting are not measured.
 """
 
 from __future__ import annotations
@@ -50,17 +51,17 @@ CHIP_STATES = {
 }
 #: Value of the labels phase and state for split pools and slices.
 SPLIT = "split"
-#: Phases whose times are measured.
+#: Phases for which the time since the plan of a pool is measured.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
-#: Bounds in seconds, from a start on an existing pool to the hours that a stockout takes.
+#: Upper bounds in seconds, from a start on an existing pool to the hours that a stockout takes.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
 #: Kind of failure without a message of GKE: the provisioner gave the pool up, because its nodes did not become ready.
 NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
-#: Bounds in seconds, from 0.1 s with a simulator to two hours with scarce capacity.
+#: Upper bounds in seconds, from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Label value of all later namespaces. No namespace has this name, because names cannot contain "_".
+#: Label value of all further namespaces. No namespace has this name, because names cannot contain "_".
 OTHERS = "_other"
 
 
@@ -77,7 +78,8 @@ class Use(Enum):
     DRAINING = "draining"
 
 
-# Fields have values of enumerations, not members, whose hash is slow: an account is looked up for each pool and round.
+# Fields have the values of enumeration members instead of the members, whose hash is slow: each round hashes an account
+# for each pool.
 class Account(NamedTuple):
     """Labels by which chips are counted."""
 
@@ -209,7 +211,7 @@ class PoolUse(NamedTuple):
 def follow(
     before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
-    """Return the start-ups of waiting slices, and the stages reached since the last round with their seconds."""
+    """Return the start-ups of waiting slices, and each stage reached since the last round with its time in seconds."""
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
     started: set[SliceId] = set()
@@ -245,7 +247,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(known: Collection[Account], wanted: Account) -> Account:
-    """Return the account itself, or the common account if the bound on accounts or namespaces is reached."""
+    """Return `wanted`; if `known` has the maximum of accounts or namespaces, the account of all further namespaces."""
     if wanted in known or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in known} - {OTHERS}
@@ -309,7 +311,7 @@ class Meter:
 def usage_of(
     chip_seconds: Mapping[Account, float], costs: Mapping[Account, float], priced: Iterable[PoolUse]
 ) -> Iterator[Shown]:
-    """Yield the use of chips since the start of the process, and the current cost of chips with a price."""
+    """Yield the use of chips since the start of the process, and the current cost of the chips of `priced`."""
     per_hour: defaultdict[Account, float] = defaultdict(float)
     unpriced = 0
     for use in priced:
@@ -341,7 +343,7 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # A repeated delete counts as blocked until its answer; otherwise the alert would begin again.
+    # A delete that is sent again counts as blocked until its answer; otherwise the alert would begin again.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
@@ -409,7 +411,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = round_.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # A slice whose create tries the failed capacity again is not in `plan.waits`, but waits for the same cause.
+    # A slice whose create tries failed capacity again is not in `plan.waits`, but still waits because of that failure.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: each.pool for name, each in round_.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

@@ -74,15 +74,15 @@ TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True
 _CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
 _VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
 _CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
-#: Names of the watches without which all other objects are served nevertheless.
+#: Names of the watches whose absence or failure does not prevent decisions.
 OPTIONAL = frozenset(
     (
         *(each.resource for each in (TEMPLATES, DEVICES, _CLAIMS, _VOLUMES, _CLASSES, machineconfigs.MACHINE_CONFIGS)),
         *(kind.resource for kind in KINDS.values() if kind.optional),
     )
 )
-#: Duration in seconds after which the objects of a kind whose CRD is not installed count as deleted: their pools cost
-#: money, and an API server that starts may answer 404 for a short time.
+#: Time in seconds after which the objects of a kind without a CRD count as deleted, because their pools cost money. Not
+#: immediately, because an API server that starts may answer 404 for a short time.
 _GONE_AFTER_SECONDS = 86_400.0
 #: Pause in seconds after a failed list, doubled by each further failure up to the cap.
 _RELIST_SECONDS = 1.0
@@ -95,16 +95,15 @@ _MAX_LISTING_SHARE = 0.1
 class Watches:
     """The list-watches of one controller."""
 
-    #: Watches of workloads by kind.
     workloads: Mapping[WorkloadKind, Watch[Workload]]
     #: Watch of the pods of all these kinds.
     pods: Watch[Pod]
     nodes: Watch[Node]
-    #: Pods of kind POD that are watched, by the setting SERVE_PODS.
+    #: The setting SERVE_PODS, which determines the watched pods of kind POD.
     serve_pods: str = "none"
     #: Watch of pod templates; None unless ProvisioningRequests or CapacityBuffers are watched.
     templates: Watch[Requirements] | None = None
-    #: Watch of ResourceSlices: the node, and the number of chips that it offers.
+    #: Watch of ResourceSlices; a record is the name of a node, and the number of chips that the node offers.
     devices: Watch[tuple[str, int]] | None = None
     #: Watches of the objects that determine where the volumes of pods are.
     claims: Watch[Claim] | None = None
@@ -112,9 +111,9 @@ class Watches:
     storage_classes: Watch[StorageClass] | None = None
     #: Watch of the labels of namespaces; None unless an opt-in label is set.
     namespaces: Watch[dict[str, str]] | None = None
-    #: Watch of the ConfigMap that pauses the creation of pools; the record is its creation time.
+    #: Watch of the ConfigMap that pauses the creation of pools; a record is the creation time of the ConfigMap.
     pause: Watch[datetime] | None = None
-    #: Watch of the TPU types that the cluster itself lists.
+    #: Watch of the MachineConfigs, in which the cluster lists its TPU types.
     machine_configs: Watch[tuple[Accelerator, ...]] | None = None
 
     def named(self) -> dict[str, Watch[Any]]:
@@ -143,7 +142,7 @@ def make_watches(
     kinds: Mapping[WorkloadKind, Kind] | None = None,
     options: WatchOptions = WATCH_DEFAULTS,
 ) -> Watches:
-    """Return the watches, not started yet, for `kinds`, by default the kinds served."""
+    """Return the watches, not started yet, for `kinds`; None means the kinds that the settings serve."""
 
     def watch(
         collection: Collection, parse: Callable[[object], _T | None], bound: NamespaceBound[_T] | None = None
@@ -153,7 +152,7 @@ def make_watches(
     def watch_in_all(
         collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
-        """Watch in the served namespaces, or in all if none are set."""
+        """Watch in the served namespaces, or in all namespaces if the setting is empty."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
         return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
@@ -171,7 +170,7 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Pods of kind POD have no label in common, so with SERVE_PODS all unfinished pods are read, and the parser filters.
+    # Pods of kind POD have no common label: with SERVE_PODS all unfinished pods are read, and the parser drops others.
     selectors = dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     pods = [
         Collection(name="pods", resource="pods", query={**query, "fieldSelector": UNFINISHED})
@@ -209,7 +208,7 @@ def make_watches(
 
 
 def _parse_resource_slice(raw: object) -> tuple[str, int]:
-    """Return the node that offers devices, and their number; the chips of a node are in one ResourceSlice."""
+    """Return the name of a node and the number of its devices; all chips of a node are in one ResourceSlice."""
     spec = fields.at(raw, "spec")
     return fields.name(spec.get("nodeName")), len(fields.sequence(spec.get("devices")))
 
@@ -244,9 +243,8 @@ class PoolList:
         return max(every_seconds, self.cost_seconds / _MAX_LISTING_SHARE) - self.age_seconds(now)
 
     def fetch(self) -> bool:
-        """List the pools; return False if that failed. No decision may then use the old list."""
-        asked_at = self.clock()
-        self.tried_at = asked_at
+        """List the pools; return False if that failed. After a failure, no decision may use the old list."""
+        requested_at = self.tried_at = self.clock()
         started = self.processor_seconds()
         try:
             self.pools = self.supplier.list_pools()
@@ -258,7 +256,7 @@ class PoolList:
             return False
         if self.problem:
             _log.info("pools.list_recovered", failures=self.failures)
-        self.listed_at, self.problem, self.failures = asked_at, "", 0
+        self.listed_at, self.problem, self.failures = requested_at, "", 0
         self.cost_seconds = self.processor_seconds() - started
         return True
 
@@ -272,9 +270,9 @@ class PoolList:
 
 
 def not_synced(watches: Watches) -> tuple[str, ...]:
-    """Return why no decision may be based on the caches; empty if decisions may be.
+    """Return why no decision may be based on the watches; empty if decisions may be.
 
-    Each kind must be listed once; otherwise the memory of its slices from an earlier process would be dropped.
+    Each kind must have been listed once; otherwise the hints of an earlier process about its slices would be dropped.
     """
     doubts = (
         doubt_of(name, watch)
@@ -312,7 +310,7 @@ def take_snapshot(
     live_calls: frozenset[PoolName] = frozenset(),
     rejected: AbstractSet[str] = frozenset(),
 ) -> Snapshot:
-    """Return the input of one decision; `rejected` names the objects whose writes keep being rejected."""
+    """Return the input of one decision; `rejected` are the names of objects whose writes Kubernetes keeps rejecting."""
     # The state of the watches is read before their records, because a watch may become synced in between.
     reasons, sources = not_synced(watches), read_sources(watches)
     unknown, hidden = unknown_in(sources), unknown_kinds(watches, sources)
@@ -356,7 +354,7 @@ def take_snapshot(
 
 
 def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
-    """Return the objects about volumes whose source is known."""
+    """Return the objects about volumes; None for the kinds whose source is not known."""
 
     def known(name: str, watch: Watch[_T] | None) -> Mapping[tuple[str, str], _T] | None:
         return watch.records() if watch is not None and sources[name] is Knowledge.KNOWN else None
@@ -370,10 +368,10 @@ def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
 
 
 def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
-    """Count the chips that a node without google.com/tpu offers in ResourceSlices.
+    """Return a node; if it has no google.com/tpu, with the chips that it offers in ResourceSlices.
 
-    While ResourceSlices are unknown, a ready node of the driver counts with all chips of its machine: otherwise slices
-    that start together would never start, and their pools would be replaced repeatedly.
+    While ResourceSlices are unknown, a ready node with the driver counts as having all chips of its machine. Otherwise
+    slices that start together would never start, and their pools would be replaced repeatedly.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)
     if not (known or chips) and node.ready and node.labels.get(constants.TPU_DRA_DRIVER) == "true":

@@ -29,19 +29,19 @@ from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: Interval in seconds between Events of a lasting notice: slightly longer than the recorder waits before a repeat.
+#: Interval in seconds between Events of a lasting notice, slightly longer than the recorder's pause before a repeat.
 _REPEAT_SECONDS = 310.0
 #: Minimum interval in seconds between two log lines for a notice that ends and returns.
 _LOG_AGAIN_SECONDS = 10.0
 #: Maximum number of past notices that are remembered, so that a notice that returns often is not reported each time.
-_PAST_VERDICTS = 4096
+_MAX_PAST_NOTICES = 4096
 #: Identity of a notice: UID of its first object, reason, and key or message.
 _Identity = tuple[str, str, str]
 
 
 @dataclass(slots=True)
-class _Told:
-    """Times of the last Event and log line of a notice, on the monotonic clock."""
+class _Reported:
+    """Times of the last Event and of the last log line about a notice, on the monotonic clock."""
 
     emitted_at: float = float("-inf")
     logged_at: float = float("-inf")
@@ -64,26 +64,29 @@ class Reporter:
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     #: Pools whose delete was accepted.
     _accepted: set[PoolName] = field(default_factory=set)
-    #: Pools that turned out to be needed when they were about to be deleted.
+    #: Pools whose delete the gate refused, because their workload needs them.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
     #: Pools and phases whose times were observed: a pool that becomes ready again is not measured again.
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
-    #: Kinds of the current alerts, with the pool if they are about one.
+    #: Kind and pool of each current alert; the pool is empty if an alert is about no single pool.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
-    #: Current notices, and all remembered notices.
+    #: Notices of the last round.
     _standing: set[_Identity] = field(default_factory=set)
-    _told: OrderedDict[_Identity, _Told] = field(default_factory=OrderedDict)
+    #: Reports of current and past notices, those that ended first at the beginning.
+    _reported: OrderedDict[_Identity, _Reported] = field(default_factory=OrderedDict)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
         """Report the result of one decision."""
-        states = plan.states
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
+        states = plan.states
+        # A pool that has vanished keeps its last state until its end has been reported.
+        self._states = {**self._states, **states}
         for transition in plan.transitions:
             try:
-                self._tell_transition(transition, states, plan)
+                self._tell_transition(transition, plan)
             except Exception:  # noqa: BLE001 - one pool must not prevent the others' reports
                 _log.exception("report.crashed", node_pool=transition.pool)
         self._states = states
@@ -108,9 +111,10 @@ class Reporter:
         create, log = self._creates.pop(answer.name, None), self._log_of(answer.name)
         self.metrics.creates.labels(answer.failure.kind.value if answer.failure is not None else "ok").inc()
         if answer.failure is not None:
-            why = f"{answer.failure.kind.value.replace('_', ' ')}: {answer.failure.message}"
+            kind, message = answer.failure.kind.value, answer.failure.message
+            why = f"{kind.replace('_', ' ')}: {message}"
             self._write("create", f"The create of node pool {answer.name} failed: {why}", answer.name, warning=True)
-            log.warning("node_pool.create_failed", kind=answer.failure.kind.value, message=answer.failure.message)
+            log.warning("node_pool.create_failed", kind=kind, message=message)
             return
         log.info("node_pool.create_accepted", operation=answer.operation)
         if create is not None:
@@ -136,7 +140,7 @@ class Reporter:
             self._on_pool(answer.name, constants.DELETION_STARTED, message)
             return
         if answer.result is DeleteResult.NEEDED:
-            # The answer is logged once, because it is repeated, for unwatched workloads without end.
+            # The answer is logged only once: if the workload is not watched, each later attempt has the same answer.
             if answer.name not in self._needed:
                 self._needed.add(answer.name)
                 log.info("node_pool.needed", reason=answer.reason)
@@ -148,25 +152,25 @@ class Reporter:
         log.warning("node_pool.delete_postponed", kind=kind, reason=answer.reason)
         words = f"Node pool {answer.name} is not deleted yet: "
         self._write("delete", f"{words}{answer.reason}", answer.name, warning=True)
-        told = f"{words}{answer.told or answer.reason}"
-        self._on_pool(answer.name, constants.DELETION_FAILED, told, warning=True, key=f"{answer.name} {kind}")
+        public = f"{words}{answer.told or answer.reason}"
+        self._on_pool(answer.name, constants.DELETION_FAILED, public, warning=True, key=f"{answer.name} {kind}")
 
-    def _tell_transition(self, transition: Transition, states: Mapping[PoolName, PoolState], plan: Plan) -> None:
+    def _tell_transition(self, transition: Transition, plan: Plan) -> None:
         name, new = transition.pool, transition.new
-        state = states.get(name) or self._states.get(name)
+        state = self._states.get(name)
         seconds = (transition.at - transition.since).total_seconds() if transition.since is not None else None
-        self._log_of(name, state).info(
+        self._log_of(name).info(
             "node_pool.phase_changed",
             old=transition.old.value if transition.old is not None else None,
             new=new.value,
             seconds_in_old=round(seconds, 3) if seconds is not None else None,
             **_describe(state, plan),
         )
-        self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED, state=state)
+        self._write("pool", f"Node pool {name} {_SENTENCES[new]}", name, warning=new is Phase.FAILED)
         if new.planned:
             self._wanted_at.setdefault(name, transition.at)
         elif new in TIMED_PHASES and name in self._wanted_at:
-            # If the pool passed several phases since the last round, observe them all.
+            # The pool may have passed several phases since the last round.
             for phase in TIMED_PHASES[: TIMED_PHASES.index(new) + 1]:
                 if (name, phase) not in self._timed:
                     self._timed.add((name, phase))
@@ -215,21 +219,21 @@ class Reporter:
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
             if identity in standing:
-                # Several slices of one workload may have the same notice, which is reported once.
+                # Slices of one workload may have the same notice, which is reported once.
                 continue
             standing.add(identity)
             # Current notices move to the end, so that the notices that ended first are forgotten first.
-            told = self._told[identity] = self._told.pop(identity, _Told())
-            if identity not in self._standing and now - told.logged_at >= _LOG_AGAIN_SECONDS:
-                self._note(notice)
-                told.logged_at = now
-            if now - told.emitted_at >= _REPEAT_SECONDS:
-                told.emitted_at = now
+            last = self._reported[identity] = self._reported.pop(identity, _Reported())
+            if identity not in self._standing and now - last.logged_at >= _LOG_AGAIN_SECONDS:
+                self._log_notice(notice)
+                last.logged_at = now
+            if now - last.emitted_at >= _REPEAT_SECONDS:
+                last.emitted_at = now
                 for ref in notice.objects:
                     self.recorder.emit(ref, notice.reason, notice.message, warning=notice.warning, key=notice.key)
         self._standing = standing
-        while len(self._told) > len(standing) + _PAST_VERDICTS:
-            self._told.popitem(last=False)
+        while len(self._reported) > len(standing) + _MAX_PAST_NOTICES:
+            self._reported.popitem(last=False)
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:
         """Log an alert when it begins and when it ends; the metric shows it in between."""
@@ -243,22 +247,20 @@ class Reporter:
             self.journal.write(self.clock(), "alert", f"Over: {kind.replace('_', ' ')} {pool}".rstrip(), pool=pool)
         self._alerts = frozenset(now)
 
-    def _log_of(self, pool: PoolName, state: PoolState | None = None) -> structlog.stdlib.BoundLogger:
+    def _log_of(self, pool: PoolName) -> structlog.stdlib.BoundLogger:
         """Return a logger whose lines name a pool, and its workload and slice if they are known."""
         log = cast(structlog.stdlib.BoundLogger, _log.bind(node_pool=pool))
-        state = state or self._states.get(pool)
+        state = self._states.get(pool)
         if state is None or not state.named.name:
             return log
         return log.bind(workload=workload_of_pool(state), slice=slice_of_pool(state) or None)
 
-    def _write(
-        self, kind: str, message: str, pool: PoolName, *, warning: bool = False, state: PoolState | None = None
-    ) -> None:
-        state = state or self._states.get(pool)
+    def _write(self, kind: str, message: str, pool: PoolName, *, warning: bool = False) -> None:
+        state = self._states.get(pool)
         workload = workload_of_pool(state) if state is not None else ""
         self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)
 
-    def _note(self, notice: Notice) -> None:
+    def _log_notice(self, notice: Notice) -> None:
         """Write a notice to the log and the journal; the last of its objects is the workload."""
         first, last = notice.objects[0], notice.objects[-1]
         _log.warning(
@@ -290,12 +292,11 @@ _SENTENCES = {
 def _describe(state: PoolState | None, plan: Plan) -> dict[str, object]:
     if state is None:
         return {}
-    described: dict[str, object] = {
+    note = note_of(state, plan)
+    return {
         "machine_type": state.machine_type,
         "topology": state.topology,
         "nodes": f"{state.ready_nodes}/{state.nodes}",
         "chips": state.chips,
+        **({"note": note} if note else {}),
     }
-    if note := note_of(state, plan):
-        described["note"] = note
-    return described

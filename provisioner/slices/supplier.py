@@ -55,7 +55,7 @@ class SupplierError(CallError):
 
 
 def with_remedy(error: Exception) -> str:
-    """Return the message of a failed read, with what to do if the supplier is unavailable."""
+    """Return the message of a failed read; if the supplier is unavailable, also what to do."""
     is_away = isinstance(error, CallError) and error.failure.kind is FailureKind.UNAVAILABLE
     return f"{str(error).rstrip('.')}. {_AWAY}" if is_away else str(error)
 
@@ -70,7 +70,7 @@ class ImpossibleError(UnmeetableError):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolRules:
-    """Rules of a supplier's node pools. Pure: equal inputs, equal results."""
+    """Rules of a supplier's node pools. Their functions are pure."""
 
     #: Name of the supplier in messages.
     supplier_name: str
@@ -78,8 +78,8 @@ class PoolRules:
     idle_seconds: float
     #: Labels of Google or Kubernetes that pods select, and that nodes have only if they are requested for the pool.
     passed_on: frozenset[str]
-    #: Further labels of Google or Kubernetes that a pod may have copied: they request a feature of the supplier, and no
-    #: other program relies on them.
+    #: Further labels of Google or Kubernetes that a pod may request for its nodes: they switch on a feature of the
+    #: supplier, and no other program relies on them.
     copyable: frozenset[str]
     #: Completes a request with the properties that this supplier's pools need, including labels that nodes have only if
     #: the pool requests them. Depends on the slice's shape and its pods' requirements. Raises UnmeetableError.
@@ -89,9 +89,9 @@ class PoolRules:
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
-    """Return the rules with the allocatable CPU and memory of the existing nodes of each machine type.
+    """Return the rules; they predict the allocatable CPU and memory of the newest existing node of each machine type.
 
-    The newest node counts, because it has the version of new nodes. Equal offers return the same object.
+    The newest node is most like new nodes, for example in its version. Equal amounts return the same object.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -126,12 +126,12 @@ def _informed(rules: PoolRules, offers: frozenset[tuple[str, tuple[int, int]]]) 
 
 
 def _huge_pages(amounts: Iterable[tuple[str, int]]) -> int:
-    """Return the bytes of memory that a node has as huge pages, which its setting determines."""
+    """Return the bytes of memory that are reserved as huge pages, by the node's settings."""
     return sum(size for resource, size in amounts if resource.startswith("hugepages-"))
 
 
 def whole_machine(view: NodeView, pool: NodePool) -> NodeView:
-    """Return the view of a node with the CPU, memory and boot disk of its machine, of which the system takes nothing.
+    """Return the view of a node with the whole CPU, memory and boot disk of its machine, without the system's share.
 
     Huge pages are unchanged, because a node has exactly those of its settings.
     """

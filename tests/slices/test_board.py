@@ -15,7 +15,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from provisioner.slices import api
-from provisioner.slices.board import MOST_ENTRIES, Board, Document, Journal
+from provisioner.slices.board import MAX_JOURNAL_ENTRIES, Board, Document, Journal
 from tests.support.board import make_board
 from tests.support.clock import NOW
 from tests.support.models import make_jobset
@@ -250,15 +250,15 @@ def test_full_journal_keeps_entries_of_quiet_namespaces() -> None:
 
 def test_full_journal_with_one_entry_per_namespace_drops_the_oldest() -> None:
     journal = Journal()
-    for number in range(MOST_ENTRIES + 7):
+    for number in range(MAX_JOURNAL_ENTRIES + 7):
         write(journal, f"team-{number}")
-    assert [each.number for each in journal.entries()] == list(range(8, MOST_ENTRIES + 8))
+    assert [each.number for each in journal.entries()] == list(range(8, MAX_JOURNAL_ENTRIES + 8))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))
 def test_full_journal_keeps_nearly_equal_numbers_of_entries_per_namespace(writes: list[tuple[str, int]]) -> None:
     """A namespace that lost entries has at most one fewer than any other. Each keeps its last entries, in order."""
-    journal, written = Journal(most=20), list[str]()
+    journal, written = Journal(max_entries=20), list[str]()
     for namespace, times in writes:
         write(journal, namespace, times)
         written += [namespace] * times

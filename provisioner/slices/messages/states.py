@@ -220,7 +220,7 @@ def _without_pods(slice_: Slice) -> str:
 
 
 def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], known: Known) -> str:
-    """Return why an existing pool is kept or deleted; `owner` is the slice that has the pool, None if there is none."""
+    """Return why an existing pool is kept or deleted; `owner` is the slice that has the pool, None without a slice."""
     supply = known.supply[state.name]
     if state.phase is Phase.IDLE:
         words = _of_idle(state, supply, known)

@@ -23,7 +23,7 @@ from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
 
-#: Checks whose findings the proof of the cluster logs itself.
+#: Checks whose findings `ClusterProof` logs.
 _LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot"})
 #: Name of the check, and the function that makes it.
 _Check = tuple[str, Callable[[], Finding]]
@@ -42,18 +42,18 @@ class Subject:
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Run all checks except those of settings, kubeconfig and credentials. Never raises.
+    """Yield the findings of all checks except those of settings, kubeconfig and credentials. Never raises.
 
     Checks that need an unavailable API server or cluster are left out.
     """
     api, gke = subject.api, subject.gke
-    serving: KubeApi | None = None
     if api is not None:
-        server = _made("API server", lambda: in_kubernetes.check_api_server(api, api.server))
+        server = _run("API server", functools.partial(in_kubernetes.check_api_server, api, api.server))
         yield server
-        if server.status is not Status.FAILED:
-            serving = api
-            yield from (_made(name, check) for name, check in _of_kubernetes(api, subject))
+        if server.status is Status.FAILED:
+            api = None
+        else:
+            yield from (_run(name, check) for name, check in _of_kubernetes(api, subject))
     if gke is not None:
         read: list[Cluster] = []
 
@@ -61,14 +61,13 @@ def run_checks(subject: Subject) -> Iterator[Finding]:
             read.append(gke.get_cluster())
             return in_google.check_status(read[0])
 
-        yield _made("cluster", describe)
+        yield _run("cluster", describe)
         for cluster in read:
-            yield from (_made(name, check) for name, check in _of_cluster(cluster, serving, subject.settings))
-        yield _made("node pools", lambda: in_google.check_node_pools(gke))
-        yield from (_made(name, check) for name, check in _of_project(gke, subject.settings))
+            yield from (_run(name, check) for name, check in _of_cluster(cluster, api, subject.settings))
+        yield from (_run(name, check) for name, check in _of_project(gke, subject.settings))
 
 
-def _made(name: str, check: Callable[[], Finding]) -> Finding:
+def _run(name: str, check: Callable[[], Finding]) -> Finding:
     try:
         return check().of(name)
     except (GkeError, ClusterError) as error:
@@ -102,6 +101,7 @@ def _of_cluster(cluster: Cluster, api: KubeApi | None, settings: Settings) -> It
 
 def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
     project = settings.project_id
+    yield "node pools", lambda: in_google.check_node_pools(gke)
     yield "permissions on the project", lambda: in_google.check_permissions(gke, project)
     yield "nodes' service account", lambda: in_google.check_node_account(gke, settings)
     for (owner, name), zones in in_google.named_reservations(settings).items():

@@ -101,14 +101,14 @@ def check_workload_identity(found: Cluster) -> Finding:
 def check_node_pools(gke: GkeClient) -> Finding:
     """Check that all node pools can be listed and read."""
     pools = gke.list_node_pools()
-    strange = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
-    if strange:
+    unreadable = sorted(pool.name for pool in pools if pool.status is PoolStatus.UNKNOWN)
+    if unreadable:
         return warning(
-            f"{len(strange)} of {len(pools)} cannot be read: {', '.join(strange[:5])}",
+            f"{len(unreadable)} of {len(pools)} cannot be read: {', '.join(unreadable[:5])}",
             "They are not changed; a newer release of the provisioner may be able to read them.",
         )
-    ours = sum(read_ownership(pool.labels) is not None for pool in pools)
-    return ok(f"{len(pools)} are listed, {ours} of them belong to the provisioner")
+    own = sum(read_ownership(pool.labels) is not None for pool in pools)
+    return ok(f"{len(pools)} are listed, {own} of them belong to the provisioner")
 
 
 def check_permissions(gke: GkeClient, project: str) -> Finding:
@@ -149,9 +149,9 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
 
 
 def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return zones by project and name of the reservations in CAPACITY, then of full names in ALLOWED_RESERVATIONS.
+    """Return the zones in which pods may use the reservations that settings name, by project and name.
 
-    At most 20 are returned; the zones are those in which pods may use them.
+    Reservations in CAPACITY come first, then those in ALLOWED_RESERVATIONS that are not patterns; at most 20.
     """
     everywhere = tuple(settings.zones or (settings.zone,))
     found: dict[tuple[str, str], tuple[str, ...]] = {}

@@ -20,7 +20,8 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: Maximum age in seconds of the last renewal of a held Lease. The Go provisioner renews its Lease every 2 s, for 15 s.
+#: Age in seconds of its last renewal from which a Lease counts as not held. The Go provisioner renews its Lease every
+#: 2 s, and holds it for 15 s after a renewal.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"

@@ -1,6 +1,6 @@
-"""Checks whether admission binds pods of groups to the node pools of their slices, and in which namespaces it does not.
+"""Checks whether admission marks pods for the node pools of their slices, and in which namespaces it does not.
 
-Without placement, basic jobs work, so no finding of this module is a failure.
+Jobs may work without marks, so no finding of this module is a failure.
 """
 
 from __future__ import annotations
@@ -46,10 +46,10 @@ _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
 
 
 def check_placement(api: Api, settings: Settings) -> Finding:
-    """Check that pods are marked, by a trial if the identity may create pods, and that namespaces have the label.
+    """Check that admission marks pods, and that namespaces with workloads have the label. Raises ClusterError.
 
-    Also check that no DeviceClass offers TPUs to pods that admission does not review. A trial creates no pod.
-    Raises ClusterError.
+    If the identity may create pods, a trial with a dry run shows whether pods are marked. Also check that no
+    DeviceClass offers TPUs to pods that admission does not review.
     """
     try:
         by, everywhere = _installed(api)
@@ -92,7 +92,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool]:
-    """Return the name of the policy or webhook that marks pods, empty if none, and whether it marks everywhere."""
+    """Return the policy or webhook that marks pods, empty if none, and whether it acts in namespaces without label."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -100,7 +100,7 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(each.endswith(_ALL_NAMESPACES) for each in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(each.get("name")).startswith("placement.") for each in webhooks):
-        # PLACEMENT_NAMESPACES is a setting of the server and unknown here; the label has an effect with either value.
+        # PLACEMENT_NAMESPACES, a setting of the webhook server, is unknown here; the label has an effect anyway.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
 

@@ -40,7 +40,7 @@ from provisioner.slices.view.types import (
     workload_of_pool,
 )
 
-#: States by precedence: of a slice's pools, the pool with the earliest state in this list determines the slice's state.
+#: States by precedence: if a slice has several pools, its state is the state of a pool that comes first in this list.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),

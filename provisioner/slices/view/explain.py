@@ -54,7 +54,7 @@ _WORKLOADS = ("", "workload", *WorkloadKind)
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Further kinds that may control pods.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
-#: What a slice does, by its state.
+#: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
     State.REJECTED: "gets no node pool unless its workload or a setting is changed",
     State.WAITING: "waits for a node pool",
@@ -178,7 +178,7 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices that a pod may belong to according to its name; of several, some may be wrong."""
+    """Return the slices that a pod may belong to according to its name, which may fit several slices."""
     in_namespace = [each for each in view.slices if namespace in ("", each.id.split("/")[1])]
     leaders = [each for each in in_namespace if each.leader == name]
     return leaders or [each for each in in_namespace if _is_pod_of(each, name)]
@@ -360,7 +360,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     )
 
 
-#: What a workload does, by `WorkloadView.state`.
+#: Predicate of the sentence about a workload, by `WorkloadView.state`.
 _WORKLOAD_DOING = {
     "lives": "is active",
     "suspended": "is suspended",

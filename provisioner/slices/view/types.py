@@ -94,7 +94,7 @@ class QueueView:
     other_users: int
     #: Chips of unneeded node pools that count against the limit.
     idle_chips: int
-    #: Earliest time at which one of these node pools is deleted; None if there are none.
+    #: Earliest time at which one of these node pools is deleted; None without such a pool.
     idle_until: datetime | None
 
 
@@ -151,7 +151,7 @@ class PoolView:
     since_start: bool
     #: Sentence with the reason why the pool is kept or deleted.
     reason: str
-    #: Id of the first slice that uses or counts on the pool; empty if there is none.
+    #: Id of the first slice that uses or counts on the pool; empty if no slice does.
     slice: str
     #: Ids of the other slices that use, count on or share the pool.
     other_slices: tuple[str, ...]
