@@ -22,7 +22,7 @@ class NotServed(NamedTuple):
     """Reason why no pools are created for the pods of a workload."""
 
     why: str
-    #: Whether nothing needs to be changed: the pods opt out on purpose.
+    #: Whether the owner opted out on purpose, so that nothing needs to be changed.
     meant: bool = False
 
 
@@ -94,7 +94,7 @@ def namespace_problem(namespace: str, settings: Settings) -> str:
 
 
 def reservation_problem(path: str, settings: Settings) -> str:
-    """Return why a pod may not name a reservation; empty if it may. A block is allowed if its reservation is."""
+    """Return why a pod may not name a reservation, or a block of it; empty if it may."""
     own = settings.project_id
     name = _reservation_name(path, own)
     in_full = [pattern for pattern in settings.allowed_reservations or () if pattern.startswith(f"{own}/")]

@@ -1,8 +1,9 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods.
 
-With these leader pods, later steps treat them like any other demand, with the same queue, limits and rules to match
-pools. A request is served as a whole. After that, its leaders no longer wait, and it only keeps its pools until
-pods run on them. The leaders of a buffer always wait: a slice whose pool is used by other pods gets another pool.
+With these leader pods, later steps treat requests and buffers like any other demand, with the same queue, limits and
+rules to match pools. A request is served as a whole. Once it has been served, its leaders no longer wait, and it only
+keeps its pools until pods run on them. The leaders of a buffer always wait: if other pods use the pool of a slice, the
+slice gets another pool.
 """
 
 from __future__ import annotations
@@ -38,8 +39,8 @@ def with_slices(
 ) -> tuple[_Workloads, list[Pod]]:
     """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
-    With `unlisted`, the catalogue may be incomplete, and a template without a shape counts as missing. Requests named
-    in `rejected` get no slices: their status could not be written for long, so no controller would see their pools.
+    With `unlisted`, the catalogue may be incomplete, and a template without a valid shape counts as missing. Requests
+    named in `rejected` get no slices: Kubernetes keeps rejecting their status, so no controller would see their pools.
     """
     asking = [
         each
@@ -64,9 +65,9 @@ def with_slices(
 def _with_slices(
     workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Return the workload with a group for each pod set, with its slices; the namespace may have `room` more slices.
+    """Return the workload with a group of slices for each pod set; the namespace may have `room` more slices.
 
-    If the ask has a problem, it gets no slices; the templates then only determine whether it is served.
+    If the request or buffer has a problem, it gets no slices, and the templates only determine whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -209,9 +210,9 @@ def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workl
     }
     if not live:
         return {}
-    return {each.id: replace(each, request=name) for each in slices if (name := _consumed(each, live))}
-
-
-def _consumed(slice_: Slice, live: set[tuple[str, str]]) -> str:
-    name = slice_.requirements.annotations.get(constants.CONSUMES_REQUEST, "") if slice_.leader is not None else ""
-    return name if (slice_.workload.namespace, name) in live else ""
+    named = (
+        (each, each.requirements.annotations.get(constants.CONSUMES_REQUEST, ""))
+        for each in slices
+        if each.leader is not None
+    )
+    return {each.id: replace(each, request=name) for each, name in named if (each.workload.namespace, name) in live}

@@ -15,7 +15,7 @@ from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, W
 
 # A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
-    """Identity of a slice: restarts of its workload keep it, but a later workload of the same name has other IDs."""
+    """Identity of a slice: restarts of the workload keep it, but a later workload of the same name has other IDs."""
 
     workload_uid: WorkloadUid
     group_key: GroupKey
@@ -26,7 +26,7 @@ class SliceId(NamedTuple):
 
 @dataclass(slots=True)
 class Wanted:
-    """Group with pods, or one that a pool or the memory refers to."""
+    """Group that has pods, or that a pool or the memory refers to."""
 
     #: Name of the group; empty if unknown.
     name: str
@@ -44,7 +44,7 @@ class ListedGroup(NamedTuple):
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield those of the wanted groups that the spec lists. Groups of pods of kind POD exist while they have pods."""
+    """Yield the wanted groups that the spec lists; if the workload is of kind POD, the wanted groups with pods."""
     if workload.kind is WorkloadKind.POD:
         places = {group.name: place for place, group in enumerate(workload.groups)}
         names = sorted((each.name, key) for key, each in wanted.items() if each.pods)
@@ -55,7 +55,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
         if group_key(workload.namespace, each.name) != key:
-            # The name is unknown, or it comes from a label that has only its beginning.
+            # The name is unknown, or comes from a label, which contains only the beginning of a long name.
             unnamed.append(key)
             continue
         name, index = parts_of_group(workload.name, each.name)
@@ -63,31 +63,28 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             continue
         place, group = groups[name]
         most = group.replicas + (group.surge if each.pods else 0)
-        # The name must be the same when it is composed again: "07" is not an index.
+        # A name that is composed from the index must be the same: "07" is not an index.
         if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
-        by_key = _keys_of(workload)
-        for key in unnamed:
-            if key in by_key:
-                group_name, index, name = by_key[key]
-                yield ListedGroup(groups[group_name][0], index, key, name)
+        by_key = _groups_of(workload)
+        yield from (by_key[key] for key in unnamed if key in by_key)
 
 
 def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[str, GroupKey], SliceId]:
     """Return the slices of some workloads, by namespace and the key of their group."""
-    return {(each.namespace, key): SliceId(each.uid, key) for each in workloads for key in _keys_of(each)}
+    return {(each.namespace, key): SliceId(each.uid, key) for each in workloads for key in _groups_of(each)}
 
 
-def _keys_of(workload: Workload) -> Mapping[GroupKey, tuple[str, int, str]]:
-    with_chips_first = sorted(workload.groups, key=lambda group: group.template.chips == 0)
-    listed = tuple((group.name, group.replicas, group.numbered) for group in with_chips_first)
-    return _groups_by_key(workload.namespace, workload.name, listed)
+def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
+    with_chips_first = sorted(enumerate(workload.groups), key=lambda item: item[1].template.chips == 0)
+    entries = tuple((place, group.name, group.replicas, group.numbered) for place, group in with_chips_first)
+    return _groups_by_key(workload.namespace, workload.name, entries)
 
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name in the spec and the index, None if the name has another form."""
+    """Split the name of a group into the name of its entry in the spec and the index; None without an index."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -96,23 +93,24 @@ def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None
 
 @lru_cache(maxsize=128)
 def _groups_by_key(
-    namespace: str, workload_name: str, listed: tuple[tuple[str, int, bool], ...]
-) -> Mapping[GroupKey, tuple[str, int, str]]:
-    """Return the name of the spec's entry, the index and the name of each group, by the key of the group.
+    namespace: str, workload_name: str, entries: tuple[tuple[int, str, int, bool], ...]
+) -> Mapping[GroupKey, ListedGroup]:
+    """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`.
 
-    `listed` has the name, the replicas and whether groups are numbered for each entry. This is needed only for
-    references without a group name: slices without pods in the memory, and pools with long names.
+    Each of `entries` is the place of an entry in the spec, its name, its replicas, and whether its groups are numbered.
+    Only references without a group name need this: slices without pods in the memory, and pools with long names.
     """
-    groups = (
-        (name, index, name_of_group(workload_name, name, index, numbered=numbered))
-        for name, replicas, numbered in listed
+    names = (
+        (place, index, name_of_group(workload_name, name, index, numbered=numbered))
+        for place, name, replicas, numbered in entries
         for index in range(replicas)
     )
-    return {group_key(namespace, each[2]): each for each in itertools.islice(groups, bounds.CHILD_JOBS)}
+    groups = (ListedGroup(place, index, group_key(namespace, name), name) for place, index, name in names)
+    return {group.key: group for group in itertools.islice(groups, bounds.CHILD_JOBS)}
 
 
 def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator[ListedGroup]:
-    """Yield the first group that is not in `found` for each entry of the spec that requests chips."""
+    """Yield, for each entry of the spec that requests chips, the first group whose key is not in `found`."""
     for place, group in enumerate(workload.groups if workload.kind is not WorkloadKind.POD else ()):
         if group.template.chips == 0 or workload.problem:
             continue

@@ -1,4 +1,4 @@
-"""Completes the workloads of a snapshot by those that follow from pods, and joins child Jobs of one slice. Pure."""
+"""Adds the workloads of kind POD, which are derived from pods, and joins child Jobs that are one slice. Pure."""
 
 from __future__ import annotations
 
@@ -17,18 +17,19 @@ def with_owners(
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
     """Return the workloads, including those of kind POD, and the pods.
 
-    Pods of child Jobs that are one slice together get the name of that group, which is the name of a child Job.
+    Pods of child Jobs that are one slice together get the name of their common group, which one of the Jobs has.
 
-    With SERVE_PODS=all, pods of Jobs that are not served become of kind POD. The UID of the Job is that of the workload
-    in both cases, so a pool keeps its slice when the Job appears. Pods of another namespace with that UID do not join.
+    With SERVE_PODS=all, pods of a Job that is not served get kind POD. With either kind, the workload has the UID of
+    the Job, so a pool keeps its slice when the Job is served later. Pods of another namespace with this UID belong to
+    another workload.
     """
-
-    def is_plain(pod: Pod) -> bool:
-        return serve_pods == "all" and pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads
-
     joins = {each.full_name: each for each in workloads.values() if any(group.jobs > 1 for group in each.groups)}
     namespaces: dict[str, str] = {uid: each.namespace for uid, each in workloads.items()}
-    found = tuple(apart((as_plain(pod) if is_plain(pod) else pod for pod in pods), namespaces))
+    if serve_pods == "all":
+        pods = [
+            as_plain(pod) if pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads else pod for pod in pods
+        ]
+    found = tuple(apart(pods, namespaces))
     if joins:
         of_pod = ((pod, WorkloadName(pod.kind, pod.namespace, pod.workload_name)) for pod in found)
         found = tuple(_joined(pod, joins.get(name)) for pod, name in of_pod)
@@ -36,7 +37,7 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return a pod; if several child Jobs are one slice, with the name, key and index of their common group."""
+    """Return a pod; if its Job and other child Jobs are one slice, with the name, key and index in their group."""
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

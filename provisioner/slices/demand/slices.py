@@ -1,11 +1,11 @@
 """Derives slices from workloads and their pods.
 
 A slice is the TPU demand of one group of a living workload: a child Job of a JobSet, a leader with its workers of a
-LeaderWorkerSet, a Job, or a pod of any other controller. It must request chips and be in the workload's spec. It wants
-a pool once its leader pod cannot be scheduled. Slices are derived only for groups with pods or references (from a pool
-or the memory), so the work depends on the existing objects and not on the size of specs.
+LeaderWorkerSet, a Job, or a pod of any other controller. The group must request chips and be in the workload's spec. A
+slice wants a pool once its leader pod cannot be scheduled. Slices are derived only for groups that have pods, or that a
+pool or the memory refers to, so the work depends on the existing objects and not on the size of specs.
 
-Annotations with further wishes are read from the pod, or from its workload if the pod does not have them.
+Annotations with further wishes are read from the pod; those that the pod lacks are read from its workload.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from provisioner.slices.demand.allowlists import ServingPolicy
 from provisioner.slices.demand.groups import ListedGroup, SliceId, Wanted, listed_groups, representatives
 from provisioner.workloads.plain import misfit_of
 
-#: Toleration that GKE's API server adds to every pod that requests chips; templates do not have it yet.
+#: Toleration that GKE's API server adds to every pod that requests chips, but not to templates.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 #: Maximum difference between the API server's clock (creation of pods) and that of workload controllers (suspension).
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
@@ -109,14 +109,14 @@ class Slice:
     workload: Workload
     #: Name of the group; for a JobSet, the name of the child Job.
     group_name: str
-    #: Requirements of the leader pod, otherwise of the template; without the marks of admission (`model.placement`).
+    #: Requirements of the leader pod, without the marks of admission (`model.placement`); without a leader pod, of the
+    #: template.
     requirements: Requirements
-    #: The key that admission marked the leader pod with, otherwise any other pod; empty if no pod is marked.
+    #: Key in the marks of the leader pod, or of another pod if the leader has none; empty if no pod is marked.
     mark: str = ""
-    #: The node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if it
-    #: selects none.
+    #: Node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if none.
     host: str = ""
-    #: The unfinished leader pod that is not being deleted; None without such a pod.
+    #: Leader pod that is neither finished nor being deleted; None without such a pod.
     leader: Pod | None
     #: All unfinished pods of the group, including those of earlier incarnations.
     pods: tuple[Pod, ...]
@@ -133,8 +133,8 @@ class Slice:
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
-    #: Namespace and all requirements on nodes of a pod of kind POD on a single host: slices with an equal value can use
-    #: each other's nodes, so one pool may have a node for each of them. None for slices that do not share pools.
+    #: None if the slice does not share pools. Otherwise the slice is one pod of kind POD on a single host, and this is
+    #: its namespace and its requirements on nodes: slices with an equal value may get one pool with a node for each.
     share: Hashable = None
 
     @property
@@ -173,7 +173,7 @@ class Slice:
 
 
 class Found(NamedTuple):
-    """Slices of one workload, and the inputs that they were derived from, except the policy."""
+    """Slices of one workload, and the inputs from which the slices were derived, except for the policy."""
 
     workload: Workload
     #: Key, name (empty if unknown) and pods of each group that has pods or that something refers to.
@@ -200,9 +200,9 @@ def find_by_workload(
 ) -> dict[WorkloadUid, Found]:
     """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
-    Included are slices with pods, the slices in `referred` (the value is the name of the group, empty if unknown), and
-    one further slice of each entry in the spec, which shows the demand of the others. Results in `last`, from the same
-    policy, are reused for workloads whose spec, pods and references have not changed.
+    These are the slices with pods, the slices in `referred` (the value is the name of the group, empty if unknown), and
+    one further slice of each entry in the spec, which represents the slices without pods. Results in `last`, from the
+    same policy, are reused for workloads whose spec, pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -259,7 +259,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     for each in listed:
         pods = wanted[each.key].pods if each.key in wanted else []
         group = groups[each.place]
-        # The status has the number of succeeded groups, not their names: it is conclusive only if no others lack pods.
+        # The status has only the number of succeeded groups. If no more groups lack pods, all of these have succeeded.
         ended = not pods and 0 < group.replicas - groups_with_pods[each.place] <= group.succeeded
         slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
     return slices
@@ -283,7 +283,7 @@ def _slice(
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    # A leader without chips runs on a node of its workers, so their template has the requirements.
+    # A leader without chips runs on a node of its workers, so the requirements are those of the workers' template.
     if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
@@ -303,7 +303,7 @@ def _slice(
         problem = str(error)
     annotations = requirements.annotations
     if workload.kind is WorkloadKind.POD:
-        # The number of pods that will exist is unknown, so these slices never wait for each other.
+        # The final number of pods is unknown, so slices of kind POD never wait for each other.
         annotations = {**annotations, constants.ALL_OR_NOTHING: "false"}
         problem = problem or (misfit_of(pods, workload.controller, shape) if shape is not None else "")
         shape = shape if not problem else None
@@ -339,15 +339,15 @@ def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape 
     if shape is None or shape.multi_host:
         return None
     if asked.volumes is not None:
-        # Each pod of a StatefulSet has claims of its own. The zones and disks of the claims decide which nodes fit.
+        # Each pod of a StatefulSet has its own claims, which matter only by their zones and disks.
         asked = replace(asked, volumes=replace(asked.volumes, claims=()))
     return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
-    """Return the leader pod: the pod of index 0; with `lowest`, the pod of the lowest index that is left.
+    """Return the pod of index 0, or with `lowest` the existing pod of the lowest index; None without such a pod.
 
-    During a restart, two pods may have this index; the pod without a node is the one that needs a pool.
+    During a restart, two pods may have this index; then the pod without a node is the leader, because it needs a pool.
     """
     candidates = [
         pod
@@ -359,9 +359,10 @@ def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
 
 
 def _is_outdated(leader: Pod, workload: Workload, template: Requirements) -> bool:
-    """Whether a pod was created before its workload was suspended and changed, so that only a stale cache shows it.
+    """Whether a leader pod is older than the last change of its workload's suspension, and requests another slice.
 
-    A difference between pod and template alone is no proof, because a webhook may have changed the pod.
+    Then the workload was changed while it was suspended, and only a stale cache still has the pod. The age must be
+    compared as well, because a webhook may have changed the pod, so that it differs from the template.
     """
     changed_at = workload.suspension_changed_at
     return (
@@ -376,7 +377,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements with the chips of claims according to the current catalogue, which may grow."""
+    """Return the requirements; if they have claims, with the chips of a host in the catalogue, which may grow."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))

@@ -1,6 +1,6 @@
 """Derives the pods of Kubernetes' own controllers, and bare pods, as unschedulable pods of kind POD. Pure.
 
-The pods belong to the object of the manifest, also if another object is between the two, such as a ReplicaSet.
+The pods belong to the object of the manifest, even if a cluster has another object between them, such as a ReplicaSet.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ _SPECS: dict[tuple[str, str], Path] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
 }
 _POD = ("v1", "Pod")
-#: Time since which the pods are unschedulable: a time long ago, because new pods wait for further pods of a burst.
+#: Time since which the pods are unschedulable: long ago, because the planner lets recent pods wait for more pods.
 _LONG_AGO = "1999-12-31T00:00:00Z"
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
@@ -57,7 +57,8 @@ def template_of(raw: Json) -> Template | None:
 def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str) -> Iterator[Pod]:
     """Yield at most `most` pods that request chips and that SERVE_PODS selects. Raises MalformedObject.
 
-    If the pods of a StatefulSet form one slice, only its first pod is created before that is ready, unless Parallel.
+    If the pods of a StatefulSet form one slice, only the first pod is yielded: the others are created when the first is
+    ready. With podManagementPolicy Parallel, all are created at once.
     """
     first = parse_pod(_pod(raw, template), serve_pods=serve_pods, jobs=False) if template.replicas else None
     if first is None:
@@ -74,7 +75,7 @@ def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str)
 
 
 def _pod(raw: Json, template: Template) -> Json:
-    """Return the first pod as the API server would show it while no node fits."""
+    """Return the first pod as the API server would return it while no node fits."""
     made, own = fields.mapping(value_at(raw, template.path)), raw["metadata"]
     metadata, spec = fields.mapping(made.get("metadata")), fields.mapping(made.get("spec"))
     if template.path:

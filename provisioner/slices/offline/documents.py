@@ -11,9 +11,8 @@ from provisioner.model import bounds
 
 #: Keys and indexes from the object down to a field.
 Path = tuple[str | int, ...]
-#: Suffix of kinds that are lists of objects.
-_LIST_SUFFIX = "List"
-_MOST_CHARACTERS = 80
+#: Maximum number of characters of a key in `dotted`.
+_MAX_KEY = 80
 
 
 class Severity(Enum):
@@ -91,7 +90,7 @@ class Document(NamedTuple):
 def objects_of(document: Document) -> Iterator[Document]:
     """Yield the items of a list, or the document itself if it is not a list."""
     kind, items = document.raw.get("kind"), document.raw.get("items")
-    if not (isinstance(kind, str) and kind.endswith(_LIST_SUFFIX) and isinstance(items, list)):
+    if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
         yield document
         return
     for place, item in enumerate(items):
@@ -145,6 +144,6 @@ def dotted(path: Path) -> str:
         if isinstance(step, int):
             text += f"[{step}]"
         else:
-            key = bounds.cut(step, _MOST_CHARACTERS)
+            key = bounds.cut(step, _MAX_KEY)
             text += f".{key}" if step.isidentifier() else f"[{key}]"
     return text.removeprefix(".")

@@ -36,11 +36,12 @@ _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
 class Template(NamedTuple):
-    """Positions of the pod template and its counts in a workload."""
+    """Pod template of a workload, with the paths and values of its counts."""
 
-    #: Paths of the pod template, of the number of pods in a group, and of the number of groups.
     path: Path
+    #: Path of the number of pods in a group.
     pods_path: Path
+    #: Path of the number of groups.
     replicas_path: Path
     #: Index in `Workload.groups`.
     place: int = 0
@@ -114,7 +115,7 @@ def _has_chips(spec: Json) -> bool:
 
 
 def cluster_of(raw: Json) -> Json:
-    """Return the RayCluster that a RayJob or a RayService creates; other objects are returned unchanged."""
+    """Return the RayCluster that a RayJob or a RayService creates; return other objects unchanged."""
     part = MAKERS.get(fields.text(raw.get("kind")))
     spec = fields.mapping(raw.get("spec"))
     return {**raw, "kind": WorkloadKind.RAY_CLUSTER.value, "spec": fields.mapping(spec.get(part))} if part else raw
@@ -138,7 +139,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 
 def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
-    """Return the template of a Job whose spec is at a path. The pods that run concurrently form its only group."""
+    """Return the template of a Job whose spec is at the path `at`. The pods that run concurrently are one group."""
     parallelism = fields.count(spec.get("parallelism"))
     return Template(
         pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
@@ -162,7 +163,7 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group; `size` is the group's size if its pods have it, else 0."""
+        """Return the first pod of a group; `size` is the size of the group if its pods name the size, otherwise 0."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,

@@ -43,9 +43,9 @@ _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b"
 _ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
 _REGION_FIELDS = (constants.REGION, constants.BETA_REGION)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
-_SOMEWHERE = "your-region1"
-_MOST_OF_A_FIELD = 4096
-#: Assumed release channel of the cluster: the one that new clusters have by default.
+#: Maximum number of characters of a field in which a zone is searched.
+_MAX_FIELD = 4096
+#: Assumed release channel of the cluster, which new clusters have by default.
 CHANNEL = "REGULAR"
 #: Number of digits at the end of a pool's name that depend on the UID.
 _HASH_DIGITS = 10
@@ -117,10 +117,9 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
     plan = _decide(accepted, reading, rules)
     pools = tuple(_pools(reading, plan, rules))
-    _Verdicts(reading, accepted, plan, plan.decided.slices, rules).tell()
+    _Remarks(reading, accepted, plan, rules).add()
     for subjects in apart:
-        plan = _decide(subjects, reading, rules)
-        _Verdicts(reading, subjects, plan, plan.decided.slices, rules).tell()
+        _Remarks(reading, subjects, _decide(subjects, reading, rules), rules).add()
     ignored = tuple((kind, *found) for kind, found in reading.ignored.items())
     return Forecast(pools=pools, remarks=tuple(_merged(reading.remarks)), ignored=ignored)
 
@@ -201,83 +200,82 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
             yield Option(choice=choice)
 
 
-def _named(subject: Subject, message: str) -> Template | None:
-    # Templates of subgroups share the field with the number of groups, so the first template is good enough.
+def _template_in(subject: Subject, message: str) -> Template | None:
+    """Return the template that a message about a workload names; None if the message names none of several."""
+    # The templates of subgroups have the number of groups in the same field, so any of them will do.
     if len({each.replicas_path for each in subject.templates}) == 1:
         return subject.templates[0]
     return next((each for each in subject.templates if f"replicated job {each.name}" in message), None)
 
 
 @dataclass(slots=True)
-class _Verdicts:
-    """Turns the decision about each slice into remarks: with the text of its notice if there is one."""
+class _Remarks:
+    """Adds remarks about the slices of a decision, with the texts of the notices."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
-    slices: Mapping[SliceId, Slice]
     rules: PoolRules
-    #: Workloads and templates whose problems have been searched.
+    #: Templates of whose slices all problems have been added.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: Missing placement of the slices of each template; empty if nothing is missing.
+    #: `missing_placement` of the slices of each template.
     _not_placed: dict[tuple[WorkloadUid, Template | None], str] = field(default_factory=dict)
-    #: Paths of messages, because thousands of slices of a template may have the same message.
+    #: Paths of messages: thousands of slices of a template may have the same message, and a path takes long to find.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
-    def tell(self) -> None:
+    def add(self) -> None:
         """Add all remarks."""
+        slices = self.plan.decided.slices
         created = {create.slice_id for create in self.plan.creates}
-        by_leader = {each.leader.uid: each for each in self.slices.values() if each.leader is not None}
-        told: set[SliceId] = set()
+        by_leader = {each.leader.uid: each for each in slices.values() if each.leader is not None}
+        noticed: set[SliceId] = set()
         rejected: set[WorkloadUid] = set()
         for notice in self.plan.notices:
             slice_ = next((by_leader[ref.uid] for ref in notice.objects if ref.uid in by_leader), None)
             uid = WorkloadUid(notice.objects[-1].uid)
             if slice_ is None:
                 rejected.add(uid)
-                self._say(self.subjects[uid].workload, notice.message, reason=notice.reason)
+                self._remark(self.subjects[uid].workload, notice.message, reason=notice.reason)
                 continue
-            told.add(slice_.id)
+            noticed.add(slice_.id)
             if slice_.id in created:
                 severity = Severity.WARNING if notice.warning else Severity.NOTE
-                self._say(slice_, notice.message, severity, reason=notice.reason)
+                self._remark(slice_, notice.message, severity, reason=notice.reason)
             elif notice.reason == constants.INVALID_REQUEST:
-                self._say_all(slice_, notice)
+                self._remark_all(slice_, notice)
             else:
-                self._say(slice_, notice.message, reason=notice.reason)
+                self._remark(slice_, notice.message, reason=notice.reason)
         for create in self.plan.creates:
-            self._say_not_placed(self.slices[create.slice_id])
-        for slice_ in self.slices.values():
-            if slice_.leader is not None and slice_.id not in created | told and slice_.workload.uid not in rejected:
-                self._say_not_served(slice_, slice_.requirements)
-        with_slices = {slice_id.workload_uid for slice_id in self.slices}
+            self._remark_not_placed(slices[create.slice_id])
+        for slice_ in slices.values():
+            if slice_.leader is not None and slice_.id not in created | noticed and slice_.workload.uid not in rejected:
+                self._remark_not_served(slice_, slice_.requirements)
+        with_slices = {slice_id.workload_uid for slice_id in slices}
         for uid, subject in self.subjects.items():
             workload = subject.workload
             if workload.managed_by and subject.pods and uid not in with_slices:
                 manager = bounds.cut(workload.managed_by)
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
-                self._say(workload, words, Severity.NOTE)
+                self._remark(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # No Event reports the problem if the workload is not served for another reason, which is reported then.
+                # If the workload is not served for another reason, no Event reports the problem: both are added here.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
-                if asked is not None and self._say_not_served(workload, asked):
-                    self._say(workload, not_created(workload))
+                if asked is not None and self._remark_not_served(workload, asked):
+                    self._remark(workload, not_created(workload))
 
-    def _say_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
+    def _remark_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
         """Add a remark why pods are not served; return whether that may be a mistake."""
         workload = about.workload if isinstance(about, Slice) else about
         found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
-            self._say(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
+            self._remark(about, f"{NOT_SERVED}{found.why}", Severity.NOTE if found.meant else Severity.NOT_SERVED)
         return found is not None and not found.meant
 
-    def _say_not_placed(self, slice_: Slice) -> None:
+    def _remark_not_placed(self, slice_: Slice) -> None:
         """Warn if the pods of a slice may be on several pools, unless its namespace in the files has the label."""
         workload = slice_.workload
-        if (
-            self.reading.namespace_labels.get(workload.namespace, {}).get(constants.PLACEMENT)
-            == constants.PLACEMENT_ASSIGN
-        ):
+        labels = self.reading.namespace_labels.get(workload.namespace, {})
+        if labels.get(constants.PLACEMENT) == constants.PLACEMENT_ASSIGN:
             return
         subject = self.subjects[workload.uid]
         template = subject.template_of.get(slice_.group_name)
@@ -286,20 +284,20 @@ class _Verdicts:
             self._not_placed[workload.uid, template] = missing_placement(slice_, raw)
         if message := self._not_placed[workload.uid, template]:
             # The field that the message names does not exist, so the path is that of the template.
-            self._say(slice_, message, Severity.WARNING, path=template.path if template is not None else ())
+            self._remark(slice_, message, Severity.WARNING, path=template.path if template is not None else ())
 
-    def _say_all(self, slice_: Slice, first: Notice) -> None:
+    def _remark_all(self, slice_: Slice, first: Notice) -> None:
         """Add all problems of a template's slices; the decision has only the first problem, for each slice."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
-        told = next((each for each in found if first.message.endswith(f": {each}")), "")
-        impossible = found.pop(told, False)
-        self._say(slice_, first.message, reason=first.reason, impossible=impossible)
+        first_problem = next((each for each in found if first.message.endswith(f": {each}")), "")
+        impossible = found.pop(first_problem, False)
+        self._remark(slice_, first.message, reason=first.reason, impossible=impossible)
         for problem, each in found.items():
-            self._say(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=each)
+            self._remark(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=each)
 
-    def _say(
+    def _remark(
         self,
         about: Slice | Workload,
         message: str,
@@ -315,7 +313,7 @@ class _Verdicts:
             # The pool may be that of another slice, which shares it.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
-        template = subject.template_of.get(group) if group else _named(subject, message)
+        template = subject.template_of.get(group) if group else _template_in(subject, message)
         key = (workload.uid, template, message.replace(group, "") if group else message)
         if key not in self._paths:
             self._paths[key] = path_of(message, subject.document.raw, template) if path is None else path
@@ -334,9 +332,9 @@ class _Verdicts:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
-    """Return the problems of a slice in the words of the Event, each with whether no provider could serve the slice.
+    """Return the problems of a slice as in the Event, each with whether the problem would prevent any provider.
 
-    After the problems of annotations and namespace, only the first further problem is found.
+    All problems of annotations and of the namespace are found, and the first of the other problems.
     """
     found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -379,11 +377,11 @@ def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Set
 
 
 def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
-    """Return placeholders by variable; the region is taken from the objects if no setting names it."""
+    """Return placeholders for the variables that are not set; if no setting names the region, from the objects."""
     given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
     named += _zones_of(documents)
-    location = given[_LOCATION] or (region_of(named[0]) if named else _SOMEWHERE)
+    location = given[_LOCATION] or (region_of(named[0]) if named else "your-region1")
     there = [zone for zone in named if region_of(zone) == region_of(location)]
     own = location if location != region_of(location) else ""
     placeholders = {
@@ -396,7 +394,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones that manifests name in selectors, node affinity or annotations; zone "a" for a region."""
+    """Yield the zones in selectors, node affinity and annotations of objects; for a region, the region's zone "a"."""
     for document in documents:
         for _, found in mappings_in(document.value):
             for key in (*_ZONE_FIELDS, *_REGION_FIELDS):
@@ -405,4 +403,4 @@ def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
                 for text in affinity if selects else [found.get(key)]:
                     if isinstance(text, str):
                         zone = f"{text}-a" if key in _REGION_FIELDS else text
-                        yield from _NAMED_ZONE.findall(zone[:_MOST_OF_A_FIELD])
+                        yield from _NAMED_ZONE.findall(zone[:_MAX_FIELD])

@@ -22,7 +22,7 @@ _CONTAINER = "node"
 
 
 def runtime_of(raw: Json) -> tuple[str, str, str]:
-    """Return kind, namespace (empty for a ClusterTrainingRuntime) and name of the runtime of a TrainJob."""
+    """Return the kind, namespace (empty for a ClusterTrainingRuntime) and name of a TrainJob's runtime."""
     reference = fields.at(raw, "spec", "runtimeRef")
     kind = fields.text(reference.get("kind")) or CLUSTER_RUNTIME
     return kind, "" if kind == CLUSTER_RUNTIME else raw["metadata"]["namespace"], fields.text(reference.get("name"))

@@ -46,9 +46,10 @@ _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
 
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
-    """Return the field whose value a message quotes, else the field that it names first, else the template or object.
+    """Return the path of the field whose value a message quotes, or else of the field that the message names first.
 
-    Messages name selectors, annotations and labels by their keys, and other fields by a few words (`_WORDS`).
+    If it names none, return the path of the template, or of the whole object without a template. Messages name
+    selectors, annotations and labels by their keys, and other fields by the words in `_WORDS`.
     """
     found = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)

@@ -1,7 +1,7 @@
 """Finds slices whose manifest does not keep their pods on one node pool. Pure.
 
-A manifest does not show the cluster's placement policy, which also keeps the pods together, so the text names it as an
-alternative. Not handled: affinity that other webhooks add to pods.
+The cluster's placement policy also keeps the pods together. A manifest does not show whether the policy is installed,
+so the message names it as an alternative. Not handled: affinity that other webhooks add to pods.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from provisioner.model.placement import exclusive_annotation
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
 
-#: Start of the text.
+#: Start of the message.
 NOT_PLACED = "nothing keeps the "
 #: Selectors whose values differ between node pools, or between child Jobs.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")

@@ -27,15 +27,15 @@ from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.kind import controller_of
 from provisioner.workloads.plain import workloads_of
 
-#: Time of creation of all objects; its value has no effect.
+#: Creation time of all objects; its value has no effect.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 #: Maximum number of slices of all files together: more than a cluster has.
 MOST_SLICES = 5_000
 #: Maximum number of remarks on the keys, or on the invalid fields, of one object.
 MOST_KEYS = 100
-_NAMESPACE = "Namespace"
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
+_LEFT_OUT = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
 _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
 
 
@@ -55,7 +55,7 @@ class Subject:
 
 @dataclass(slots=True)
 class Reading:
-    """State of reading: all objects so far, and the remarks on them."""
+    """All objects that have been read so far, and the remarks on them."""
 
     settings: Settings
     default_namespace: str
@@ -98,7 +98,7 @@ class Reading:
         *,
         impossible: bool = False,
     ) -> None:
-        """Add a message that no Event has. `subject` is empty if the API server would reject the text of the object."""
+        """Add a message that no Event has; for `subject` see `Finding`."""
         self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
@@ -115,7 +115,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     created = _as_created(raw, reading.default_namespace, number)
     metadata = created["metadata"]
     named = title(kind, metadata)
-    if (version, kind) == ("v1", _NAMESPACE):
+    if (version, kind) == ("v1", "Namespace"):
         labels = fields.mapping(metadata.get("labels"))
         reading.namespace_labels[metadata["name"]] = {key: str(value) for key, value in labels.items()}
         return
@@ -123,11 +123,11 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         _read_storage(reading, kind, created)
         return
     if (version, kind) == ("v1", "PodTemplate"):
-        _tell_of_keys(reading, document, named)
+        _remark_on_keys(reading, document, named)
         try:
             reading.pod_templates[metadata["namespace"], metadata["name"]] = parse_pod_template(created)
         except fields.MalformedObject as error:
-            _tell_of_malformed(reading, document, named, error)
+            _remark_on_malformed(reading, document, named, error)
         return
     if _read_maker(reading, document, created, (version.partition("/")[0], kind)):
         return
@@ -137,7 +137,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
     if (workload or plain) is None or (plain is not None and controller_of(metadata) is not None):
         _tell_of_others(reading, document, created, named)
         return
-    _tell_of_keys(reading, document, named)
+    _remark_on_keys(reading, document, named)
     first = reading.seen.setdefault((kind, metadata["namespace"], metadata["name"]), document)
     if first is not document:
         message = f"{named} occurs twice, first in {first.source}:{first.line}; only that is planned"
@@ -163,7 +163,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
 
 
 def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind: tuple[str, str]) -> bool:
-    """Read an object that only determines a JobSet; return whether it is one."""
+    """Read an object from which only JobSets are derived; return whether the object is of such a kind."""
     metadata = raw["metadata"]
     if kind in makers.RUNTIMES:
         namespace = "" if kind[1] == makers.CLUSTER_RUNTIME else metadata["namespace"]
@@ -200,7 +200,7 @@ def read_train_jobs(reading: Reading) -> None:
 
 
 def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings: Settings) -> bool:
-    """Whether an object is a Job that is read itself, because SERVE_JOBS and its annotation request that."""
+    """Whether an object is a Job with the annotation to be served, and is not read through pods of kind POD instead."""
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
 
@@ -217,7 +217,7 @@ def _read_plain(
     except fields.MalformedObject as error:
         # The message is about the object, so the name of the derived pod at its start is removed.
         message = str(error).partition(": ")[2] if str(error).startswith("pod ") else str(error)
-        _tell_of_malformed(reading, document, named, fields.MalformedObject(message), template)
+        _remark_on_malformed(reading, document, named, fields.MalformedObject(message), template)
         return
     if not pods:
         if template.replicas == 0 and any(unknown.chips_in(document)):
@@ -232,8 +232,7 @@ def _read_plain(
         reading.remark(document, template.path, named, message, Severity.NOT_SERVED)
         return
     if reading.slices + len(pods) > MOST_SLICES:
-        message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
-        reading.remark(document, template.replicas_path, named, message)
+        reading.remark(document, template.replicas_path, named, _LEFT_OUT)
         return
     workload = next(iter(workloads_of(pods)), None)
     if workload is None:
@@ -288,7 +287,7 @@ def _read_workload(
         for template in templates:
             _expand(reading, subject, kind, raw, template)
     except fields.MalformedObject as error:
-        _tell_of_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
+        _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
     # ProvisioningRequests and CapacityBuffers get their slices after all files have been read.
     # An object with an error is reported once, not also as ignored.
@@ -305,7 +304,7 @@ def _read_workload(
     reading.subjects[workload.uid] = subject
 
 
-def _tell_of_malformed(
+def _remark_on_malformed(
     reading: Reading, document: Document, named: str, error: fields.MalformedObject, only: Template | None = None
 ) -> None:
     message = str(error).removeprefix(f"{named}: ")
@@ -324,8 +323,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
     numbers = _numbers(template.replicas, most and most // len(subject.templates))
     named = title(kind.value, raw["metadata"])
     if len(numbers) > MOST_SLICES - reading.slices:
-        message = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
-        reading.remark(subject.document, template.replicas_path, named, message)
+        reading.remark(subject.document, template.replicas_path, named, _LEFT_OUT)
         return
     found = list(leaders_of(workload, raw, template, MOMENT, numbers))
     if (template.replicas == 0 or template.pods == 0) and subject.accepted:
@@ -389,7 +387,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
     reading.remark(document, path, named, message, Severity.NOT_SERVED)
 
 
-def _tell_of_keys(reading: Reading, document: Document, named: str) -> None:
+def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
     opts_in = (reading.settings.opt_in_label or ())[:1]
     for path, message in islice(mistakes.unread_keys(document.value), MOST_KEYS):
         if path[-1:] != opts_in:

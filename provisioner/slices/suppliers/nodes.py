@@ -17,7 +17,7 @@ from provisioner.settings.node_fields import ROWS, own_settings
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
-#: Taint of nodes that Google may take back: pods without the toleration do not get such capacity.
+#: Taint of nodes that Google may take back: only pods that tolerate it get such capacity.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
@@ -39,7 +39,6 @@ RESERVATION_LABELS = (
 )
 _VARIABLES = {option.field: option.variable for option in OPTIONS}
 _READERS = {option.field: option.read for option in OPTIONS}
-_GIB = 1024**3
 
 
 def complete(
@@ -82,7 +81,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
 
 
 def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
-    """Return the value of a node setting that the pods of a slice choose, None without one. Raises UnmeetableError."""
+    """Return the value that the pods of a slice choose for a node setting, None if none. Raises UnmeetableError."""
     asked, row, ours = slice_.requirements, ROWS[name], getattr(settings, name)
     key = row.annotation if asked.annotations.get(row.annotation) else row.selector
     text = (asked.annotations.get(key) or asked.node_selector.get(key, "")) if key else ""
@@ -108,7 +107,7 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
 
 
 def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return all entries; an entry of the administrator replaces those of the same name."""
+    """Return the entries of both; an entry of the administrator (`ours`) replaces the entries with the same name."""
     names = set(map(_name_of, ours))
     return (*ours, *(each for each in theirs if _name_of(each) not in names))
 
@@ -122,7 +121,7 @@ def expected_node(
     labels: Callable[[NodePool, tpu.Accelerator, tpu.MachineType], Mapping[str, str]],
     offer: Callable[[NodePool, tpu.MachineType], tuple[int, int, Mapping[str, int]]],
 ) -> NodeView:
-    """Predict how the scheduler will see a node of a pool, by the `labels` of its nodes and the resources in `offer`.
+    """Predict how the scheduler will see a node of a pool, from the functions that predict its labels and resources.
 
     `offer` returns the CPU in millicores, the memory in bytes and `NodeView.other_bytes`.
     """
@@ -145,8 +144,8 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the CPU and memory of the whole machine: the share of the system is unknown until nodes exist."""
-    return machine.vcpus * 1000, machine.memory_gib * _GIB, {}
+    """Return the CPU and memory of the whole machine, because the system's share is unknown until nodes exist."""
+    return machine.vcpus * 1000, machine.memory_gib << 30, {}
 
 
 def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
@@ -165,7 +164,7 @@ def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.Ma
 
 
 def topology_of_machine(machine_type: str) -> str:
-    """Return the topology of a slice of one such machine; empty if the type is unknown or has no such slice."""
+    """Return the topology of a slice of one machine of a type; empty if the type is unknown or has no such slice."""
     known = tpu.machine_type(machine_type)
     return known[1].single_host_topology if known else ""
 

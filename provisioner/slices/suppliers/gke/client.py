@@ -136,7 +136,7 @@ class GkeClient:
         with _errors("start of the GKE client", Call.READ):
             self._gke = _library_client(self._session, self._url())
         #: Texts that users may have written in the latest creates, by operation, the latest create last.
-        self._said: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
+        self._user_texts: OrderedDict[OperationName, tuple[str, ...]] = OrderedDict()
         self._lock = threading.Lock()
 
     def close(self) -> None:
@@ -178,8 +178,10 @@ class GkeClient:
             api = container_v1beta1
         message = api.CreateNodePoolRequest()
         body = translate.create_request_json(self._cluster.path, request)
-        said = translate.said_by(json_format.ParseDict(body, api.CreateNodePoolRequest.pb(message)).node_pool)
-        with _errors(f"create of node pool {request.name!r}", Call.CREATE, values=said):
+        user_texts = translate.user_texts_of(
+            json_format.ParseDict(body, api.CreateNodePoolRequest.pb(message)).node_pool
+        )
+        with _errors(f"create of node pool {request.name!r}", Call.CREATE, values=user_texts):
             if api is container_v1:
                 operation, _ = self._ask(self._gke.create_node_pool, request=message, seconds=_CHANGE_SECONDS)
                 name = OperationName(operation.name)
@@ -187,9 +189,9 @@ class GkeClient:
                 url = f"{self._url()}/v1beta1/{quote(self._cluster.path)}/nodePools"
                 name = OperationName(str(self._send("POST", url, json=body, seconds=_CHANGE_SECONDS).get("name", "")))
         with self._lock:
-            self._said[name] = said
-            while len(self._said) > _MAX_REMEMBERED_CREATES:
-                self._said.popitem(last=False)
+            self._user_texts[name] = user_texts
+            while len(self._user_texts) > _MAX_REMEMBERED_CREATES:
+                self._user_texts.popitem(last=False)
         return name
 
     def delete_node_pool(self, name: PoolName) -> OperationName:
@@ -202,7 +204,9 @@ class GkeClient:
         """Return an operation: see `Supplier.get_operation`; how long GKE remembers it is not documented."""
         with _errors(f"get of operation {name!r}", Call.READ):
             path = f"{self._cluster.location_path}/operations/{_checked(name)}"
-            return translate.operation_of(*self._ask(self._gke.get_operation, name=path), self._said.get(name, ()))
+            return translate.operation_of(
+                *self._ask(self._gke.get_operation, name=path), self._user_texts.get(name, ())
+            )
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
         """Return a resource policy of the cluster's project and region; if that fails with PERMISSION, it may exist."""

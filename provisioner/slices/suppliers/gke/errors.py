@@ -69,7 +69,7 @@ _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 
 def blames(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected as invalid with a message that contains the name of a resource."""
+    """Return whether a create was rejected as invalid, with a message that contains the name of a resource."""
     return failure.kind is FailureKind.INVALID and mentions(failure.message, name)
 
 

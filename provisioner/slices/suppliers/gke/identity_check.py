@@ -32,7 +32,7 @@ CHANNEL_CONSEQUENCE = (
     "node pools are created with auto-upgrade on and excluded from maintenance until the end of support of their "
     "version, so that GKE does not upgrade them earlier while their jobs run"
 )
-#: Certificate in PEM. A damaged certificate does not match and proves nothing, but another certificate may.
+#: Certificate in PEM. A damaged certificate does not match the pattern and is ignored.
 _CERTIFICATE = re.compile(rb"-----BEGIN CERTIFICATE-----([A-Za-z0-9+/=\s]*)-----END CERTIFICATE-----")
 _ADVICE = (
     "Check GCP_PROJECT_ID, GCP_CLUSTER_LOCATION and GCP_CLUSTER against the current context of the kubeconfig; if they "
@@ -43,9 +43,9 @@ _ADVICE = (
 def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
     """Return whether `api` serves the cluster, and the evidence, or what to do. Raises ClusterError.
 
-    `trusted_ca_pem` has the authorities that the Kubernetes client trusts, None for public roots: then nodes are
-    compared. GKE names groups and instances alike (gke-CLUSTER-POOL-HASH-grp, gke-CLUSTER-POOL-HASH-xxxx); the hash
-    distinguishes clusters of the same name. `assume` is the user's assertion, used only if nothing else proves it.
+    `trusted_ca_pem` has the authorities that the Kubernetes client trusts. None means public roots; then the names of
+    nodes and instance groups are compared (gke-CLUSTER-POOL-HASH-xxxx, gke-CLUSTER-POOL-HASH-grp): the hash differs in
+    clusters of the same name. `assume` is the user's assertion, used only if nothing proves the cluster.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(trusted_ca_pem or b"")

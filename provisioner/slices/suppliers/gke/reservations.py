@@ -1,7 +1,7 @@
 """Reads the ends of reservations periodically, on worker threads, so that no list of node pools waits for them.
 
-Reservations may end, and those in calendar mode always do. If the identity may read the end, it is read for listed
-pools, to warn their owners, and before a pool is created.
+A reservation may have an end; a reservation in calendar mode always has one. If the identity may read the end, the end
+is read for listed pools, to warn their owners, and before a pool is created.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ class Reservations:
             try:
                 self.submit(partial(self._read, each))
             except RuntimeError:
-                # No thread can be started. The next list tries again.
+                # No thread can be started. The next call of `follow` tries again.
                 self._submitted.discard(each)
 
     def known_end(self, pool: NodePool) -> datetime | None:
@@ -86,7 +86,7 @@ class Reservations:
         return any(each is None or each.failure not in (None, FailureKind.NOT_FOUND) for each in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
-        """Return when the reservation of a request ends, as `known_end`; read it if a read is due. Blocks."""
+        """Return the end of a request's reservation, None as in `known_end`. If a read is due, block for it."""
         each = _id_of(request)
         if each is None:
             return None
@@ -98,7 +98,7 @@ class Reservations:
 
     def _read(self, each: ReservationId) -> _Reading:
         before, now = self._readings.get(each), self.clock()
-        # The known end is kept after a failed read, because a reservation that has ended is not found.
+        # After a failed read, the known end remains valid: a reservation that has ended is not found.
         end, failure = before.ends_at if before is not None else None, None
         try:
             end = self.get_end(each)

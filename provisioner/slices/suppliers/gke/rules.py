@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
 from provisioner import constants, tpu
@@ -17,7 +17,7 @@ _WORKLOAD_POLICY_PREFIX = "tpu-provisioner-"
 
 
 def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels that the nodes of a pool will have, as known before they exist."""
+    """Return the labels of a pool's nodes that are known before the nodes exist."""
     labels = {
         **pool.labels,
         constants.NODE_POOL: pool.name,
@@ -60,34 +60,32 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
     """Return the request with labels, placement and the options of GKE's nodes. Raises UnmeetableError."""
     policy_name, placed = "", str(shape.topology) if shape.multi_host or settings.single_host_placement else ""
     default_policy = f"{_WORKLOAD_POLICY_PREFIX}{shape.topology}"
+    selector = slice_.requirements.node_selector
     if shape.accelerator.workload_policy and shape.multi_host:
-        policy_name, placed = slice_.requirements.node_selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
-    asked_for = dict(_labels_asked_for(request, slice_, own_policy=policy_name not in ("", default_policy)))
-    made = nodes.complete(request, slice_, shape, settings, gke=True)
-    if made.capacity is CapacityKind.FLEX_START and any(taint.key == constants.JOB_TAINT for taint in made.taints):
+        policy_name, placed = selector.get(constants.PLACEMENT_POLICY) or default_policy, ""
+    completed = nodes.complete(request, slice_, shape, settings, gke=True)
+    # Nodes have the following labels only if they are requested for the pool.
+    labels = {**completed.labels}
+    if request.reservation:
+        labels[constants.RESERVATION_AFFINITY] = "specific"
+    if constants.NETWORK_PROFILE in selector:
+        labels[constants.NETWORKING_DRA_DRIVER] = "true"
+    if policy_name not in ("", default_policy):
+        labels[constants.POOL_TOPOLOGY] = request.topology
+    flex_start = completed.capacity is CapacityKind.FLEX_START
+    if flex_start and any(taint.key == constants.JOB_TAINT for taint in completed.taints):
         # The cluster autoscaler adds nodes only for pods that fit the template of the pool, which lacks the label.
         raise UnmeetableError(
             f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
             f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"
         )
     return replace(
-        made,
-        labels={**made.labels, **asked_for},
+        completed,
+        labels=labels,
         placement_topology=placed,
         policy_name=policy_name,
         auto_upgrade=bool(settings.auto_upgrade),
     )
-
-
-def _labels_asked_for(request: NodePoolRequest, slice_: Slice, *, own_policy: bool) -> Iterator[tuple[str, str]]:
-    """Yield the labels that nodes have only if they are requested for the pool."""
-    selector = slice_.requirements.node_selector
-    if request.reservation:
-        yield constants.RESERVATION_AFFINITY, "specific"
-    if constants.NETWORK_PROFILE in selector:
-        yield constants.NETWORKING_DRA_DRIVER, "true"
-    if own_policy:
-        yield constants.POOL_TOPOLOGY, request.topology
 
 
 def slice_topology(*, placement_topology: str, labels: Mapping[str, str], policy_name: str, machine_type: str) -> str:

@@ -35,7 +35,7 @@ from provisioner.settings.forms import region_of
 from provisioner.slices.supplier import Blocked, PoolRules
 from provisioner.slices.suppliers.gke.client import GkeClient
 from provisioner.slices.suppliers.gke.errors import GkeError, blames, says_missing
-from provisioner.slices.suppliers.gke.reservations import ReservationId, Reservations
+from provisioner.slices.suppliers.gke.reservations import Reservations
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import Cluster
 
@@ -44,7 +44,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Failures of a policy's call that would be misread as failures of the pool's call; reported as UNAVAILABLE.
+#: Failures of a call for a policy that would be wrong for the call for the pool; these are reported as UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
@@ -54,18 +54,21 @@ class GkeSupplier:
 
     gke: GkeClient
     clock: Callable[[], datetime]
-    #: Records one call by its method. A call that succeeded has no `error_kind`; `code` is the HTTP status or "none".
+    #: Records one call by its method; `error_kind` is None after a success, `code` the HTTP status or "none".
     observe: Callable[..., None] = lambda *_, **__: None
     monotonic: Callable[[], float] = time.monotonic
     rules: PoolRules = GKE_RULES
     #: Name and topology of the workload policies that have been checked and are correct.
-    _right: set[tuple[str, str]] = field(default_factory=set)
-    _may_look: bool = True
+    _correct: set[tuple[str, str]] = field(default_factory=set)
+    #: Whether the identity may read workload policies; True until a read is rejected.
+    _may_read: bool = True
     _lock: threading.Lock = field(default_factory=threading.Lock)
     reservations: Reservations = field(init=False)
 
     def __post_init__(self) -> None:
-        self.reservations = Reservations(get_end=self._get_end, clock=self.clock)
+        self.reservations = Reservations(
+            get_end=lambda of: self._call(self.gke.get_reservation, **of._asdict()).ends_at, clock=self.clock
+        )
 
     def get_cluster(self) -> Cluster:
         """Return the cluster itself."""
@@ -90,13 +93,13 @@ class GkeSupplier:
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool`: the workload policy first, if the pool needs one."""
         # The last check repeats the first, because the calls in between may take long.
-        failure = blocked() or self._ensure(request, blocked) or self._ends_soon(request) or blocked()
+        failure = blocked() or self._ensure_policy(request, blocked) or self._ends_soon(request) or blocked()
         if failure is not None:
             raise GkeError(failure)
         try:
             return self._call(self.gke.create_node_pool, request)
         except GkeError as error:
-            raise GkeError(self._explain(request, error.failure), error.subject) from error
+            raise GkeError(self._with_policy_advice(request, error.failure), error.subject) from error
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Implement `Supplier.delete_pool`."""
@@ -123,9 +126,6 @@ class GkeSupplier:
             self.observe(call.__name__, seconds=seconds, error_kind=error_kind, code=status_label(code))
         return result
 
-    def _get_end(self, of: ReservationId) -> datetime | None:
-        return self._call(self.gke.get_reservation, **of._asdict()).ends_at
-
     def _ends_soon(self, request: NodePoolRequest) -> Failure | None:
         """Return a failure if the reservation of a request ends soon, or has ended; otherwise None."""
         end = self.reservations.read(request)
@@ -135,50 +135,50 @@ class GkeSupplier:
         message = f"The reservation ends at {end:%Y-%m-%d %H:%M} UTC, and nothing begins in its last {minutes} minutes."
         return Failure(kind=FailureKind.INVALID, message=message)
 
-    def _ensure(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+    def _ensure_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         """Make sure that the policy of a request can be used; return the failure if it cannot."""
-        if not request.policy_name or (request.policy_name, request.topology) in self._right:
+        if not request.policy_name or (request.policy_name, request.topology) in self._correct:
             return None
         try:
-            return self._look(request, blocked)
+            return self._check_policy(request, blocked)
         except GkeError as error:
             problem = error.failure
             return replace(problem, kind=FailureKind.UNAVAILABLE) if problem.kind in _MISLEADING else problem
 
-    def _explain(self, request: NodePoolRequest, failure: Failure) -> Failure:
-        """Return the failure of a pool's create, with the advice on its policy if the policy is the cause."""
+    def _with_policy_advice(self, request: NodePoolRequest, failure: Failure) -> Failure:
+        """Return the failure of a pool's create, with advice on the pool's policy if the policy is the cause."""
         name = request.policy_name
         if not name or not blames(failure, name):
             return failure
         with self._lock:
-            # The next attempt checks the policy again, whatever its problem is.
-            self._right.discard((name, request.topology))
+            # The next attempt checks the policy again.
+            self._correct.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # A retry helps if policies can be checked: GKE takes minutes to see a new one, and a deleted one is recreated.
-        kind = FailureKind.OPERATION_IN_THE_WAY if self._may_look else failure.kind
+        # If policies may be read, a retry helps: GKE takes minutes to see a new policy, and a deleted one is recreated.
+        kind = FailureKind.OPERATION_IN_THE_WAY if self._may_read else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
-    def _look(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+    def _check_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         try:
             found = self._call(self.gke.get_workload_policy, request.policy_name)
         except GkeError as error:
             if error.failure.kind is FailureKind.NOT_FOUND:
-                return self._missing(request, blocked)
+                return self._create_policy(request, blocked)
             if error.failure.kind is not FailureKind.PERMISSION:
                 raise
-            if self._may_look:
+            if self._may_read:
                 _log.warning(
                     "workload_policy.not_checked",
                     policy=request.policy_name,
                     error=str(error),
                     advice="node pools are requested without the check; missing policies are not created",
                 )
-            self._may_look = False
+            self._may_read = False
             return None
-        return self._judge(request, found)
+        return self._judge_policy(request, found)
 
-    def _missing(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
+    def _create_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
         if constants.POOL_TOPOLOGY in request.labels:
             # A policy that the pod names is created and deleted by its owner.
             return _invalid(request, f"does not exist; {_by_hand(request)}")
@@ -195,16 +195,15 @@ class GkeSupplier:
             # ALREADY_EXISTS means that another thread or process has created the policy.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
-        return self._judge(request, self._call(self.gke.get_workload_policy, policy.name))
+        return self._judge_policy(request, self._call(self.gke.get_workload_policy, policy.name))
 
-    def _judge(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
+    def _judge_policy(self, request: NodePoolRequest, found: WorkloadPolicy) -> Failure | None:
         if found.type != HIGH_THROUGHPUT or found.topology != request.topology:
-            found_to_be = "is not a workload policy"
-            if found.type:
-                found_to_be = f"has type {found.type} and topology {found.topology or 'none'}"
+            shape = f"has type {found.type} and topology {found.topology or 'none'}"
             return _invalid(
                 request,
-                f"{found_to_be}, but the pool needs type {HIGH_THROUGHPUT} and topology {request.topology}. "
+                f"{shape if found.type else 'is not a workload policy'}, but the pool needs type {HIGH_THROUGHPUT} and "
+                f"topology {request.topology}. "
                 f"Specify another one by the selector {constants.PLACEMENT_POLICY}, or delete this one and "
                 f"{_by_hand(request)}",
             )
@@ -214,7 +213,7 @@ class GkeSupplier:
                 message=f"Workload policy {request.policy_name} is not ready yet: {found.status or 'unknown status'}.",
             )
         with self._lock:
-            self._right.add((request.policy_name, request.topology))
+            self._correct.add((request.policy_name, request.topology))
         return None
 
 

@@ -170,7 +170,7 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 def _pool_failure(pool: Message, body: Json) -> Failure:
     conditions = _pairs(pool.conditions, body.get("conditions"))
     # statusMessage is the deprecated form of the conditions, and often contains more.
-    failure = _failure(0, conditions, (pool.status_message,), said_by(pool))
+    failure = _failure(0, conditions, (pool.status_message,), user_texts_of(pool))
     return failure or Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
 
@@ -198,7 +198,7 @@ def _failure(
 
 
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
-    """Return an operation; `values` are texts that users may have written in its request (`said_by`)."""
+    """Return an operation; `values` are texts that users may have written in its request (`user_texts_of`)."""
     done = _word(operation, "status", body) == "DONE"
     # `error` replaces the three other fields, which older responses have instead.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
@@ -299,7 +299,7 @@ def _given(**values: Any) -> dict[str, Any]:
     return {key: value for key, value in values.items() if value}
 
 
-def said_by(pool: Message) -> tuple[str, ...]:
+def user_texts_of(pool: Message) -> tuple[str, ...]:
     """Return all texts of a requested or listed node pool that users may have written."""
     config, labels, networks = pool.config, pool.config.labels, pool.network_config.additional_node_network_configs
     return (

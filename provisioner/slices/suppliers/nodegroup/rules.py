@@ -1,8 +1,8 @@
 """Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
 
-Nodes have those labels of GKE's nodes that workloads use to select or avoid nodes, so that manifests for GKE work
-unchanged. One of them is the label of the node pool, by which the provisioner finds the nodes of a pool. Kubelets
-register with these labels.
+Nodes have the labels of GKE's nodes by which workloads select or avoid nodes, so that manifests for GKE work
+unchanged. Kubelets register with these labels. One of the labels has the name of the node pool, by which the
+provisioner finds the nodes of a pool.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Domains of labels with which kubelets may not register, except for a few labels that are never copied from pods.
+#: Domains whose labels kubelets may not register with. The few exceptions are labels that are never copied from pods.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,

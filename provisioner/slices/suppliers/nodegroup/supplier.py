@@ -1,7 +1,7 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-All calls go to the API server of Kubernetes. The name of an operation consists of its verb and of the group's name and
-UID: the result of an operation follows from the object, or from its absence.
+All calls go to the API server of Kubernetes, which has no operations. The name of an operation consists of its verb and
+of the group's name and UID; its result follows from the group, or from the group's absence.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ from provisioner.slices.suppliers.nodegroup.translate import group_document, poo
 
 API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
-#: Time-outs of each of the two requests of a delete (a read and the delete), and of the one request of a create: both
-#: calls take at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS`, for which the lease must be held.
-_HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
+#: Time-outs of the one request of a create: at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS` together.
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
+#: Time-outs of each of the two requests of a delete, the read and the delete: at most half of this time.
+_HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _CREATE, _DELETE = "create", "delete"
 
 
@@ -57,7 +57,7 @@ class NodeGroupSupplier:
     settings: Settings
     clock: Callable[[], datetime]
     rules: PoolRules = NODE_GROUP_RULES
-    #: Resource version and group by name in the last list, so that only changed groups are parsed again.
+    #: Resource version and group by name, from the last list: only changed groups are parsed again.
     _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
 
     def list_pools(self) -> tuple[NodePool, ...]:

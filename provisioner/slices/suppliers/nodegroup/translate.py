@@ -2,12 +2,12 @@
 
 The labels and taints of a pool are in the metadata of its machines, whose kubelets register with them. The metadata is
 part of the spec, which is immutable, so the owner of a pool cannot change. The object has the labels as well, for the
-selectors of users; they are not read.
+selectors of users; these copies are not read.
 
 The controller of node groups retries all failures while the group exists. This module reports a permanent failure
-at once, and a temporary one after a stated time: then planning deletes the group and tries the next choice of capacity.
-Conditions contain Google's texts, which the common table of all its APIs classifies. A failure without such a text does
-not count as a stockout, because planning would then send the same bad request to the next zone.
+immediately, and a temporary failure after a time: then planning deletes the group and tries the next choice of
+capacity. Conditions contain Google's texts, which the table for all of Google's APIs classifies. A failure without such
+a text does not count as a stockout, because planning would then send the same bad request to the next zone.
 """
 
 from __future__ import annotations
@@ -75,7 +75,8 @@ _LONGEST_RUN_SECONDS = 7 * 24 * 3600
 _DEFAULT_ACCOUNT = "default"
 #: Key of the image for accelerators without their own image.
 _OTHERS = "*"
-#: Kinds of failures that end a group at once: a user must change something, or another zone may have the capacity.
+#: Kinds of failures after which a group counts as failed immediately: a user must change something, or another zone may
+#: have the capacity.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
 #: Minimum wait in seconds before a group without a failure, or with a failure not about capacity, counts as failed.
@@ -95,7 +96,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: Reasons that the provisioner's own controller determines: their texts are not classified.
+#: Reasons whose texts are not Google's but of the controller of node groups, and are not classified.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -113,10 +114,7 @@ _NOT_INSTALLED = (
 
 
 def failure_of(group: TpuNodeGroup, condition: Condition) -> Failure | None:
-    """Return the failure that a false condition of a group reports; None if there is no failure.
-
-    Texts of users are not classified.
-    """
+    """Return the failure that a false condition of a group reports; None if the condition reports no failure."""
     kind = _REASONS.get(condition.reason)
     if kind is None:
         return None
@@ -131,7 +129,7 @@ def words(condition: Condition) -> str:
 
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
-    """Return a text without the user's words: names of the group, its children and machines, and parts of its spec."""
+    """Return a text without names and other parts that a user chose: they must not decide the kind of a failure."""
     text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
@@ -199,17 +197,17 @@ def _progress_of(
     failure = failure_of(group, ready)
     if failure is not None and failure.kind in _FAILS_AT_ONCE:
         return PoolStatus.ERROR, failure
-    asked, told = _lacks_machines_alone(group), failure is not None and failure.kind is FailureKind.STOCKOUT
-    if asked and _is_late(group) and (failure is None or told):
+    only_machines, stockout = _lacks_only_machines(group), failure is not None and failure.kind is FailureKind.STOCKOUT
+    if only_machines and _is_flex_start(group) and (failure is None or stockout):
         # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # The group is not given up: it would lose its place, because the controller creates the oldest group first.
+        # This is no failure: a new group would come after all others, because the controller creates the oldest first.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
-    if waited_seconds > (capacity_wait_seconds if told else patience_seconds):
-        kind = FailureKind.STOCKOUT if asked else FailureKind.UNAVAILABLE
+    if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
+        kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # This status also counts if a slice is recreated: the time without its old nodes must not count for new machines.
+    # A slice that is being recreated also has this status, so that its new machines get their own time to become ready.
     return PoolStatus.PROVISIONING, None
 
 
@@ -217,22 +215,22 @@ def _is_made(group: TpuNodeGroup) -> bool:
     return is_true(condition_of(group.status.conditions, ConditionType.MANAGED_INSTANCE_GROUP_READY))
 
 
-def _is_late(group: TpuNodeGroup) -> bool:
+def _is_flex_start(group: TpuNodeGroup) -> bool:
     config = group.spec.instance_config
     return config is not None and config.effective_provisioning_model is ProvisioningModel.FLEX_START
 
 
-def _lacks_machines_alone(group: TpuNodeGroup) -> bool:
+def _lacks_only_machines(group: TpuNodeGroup) -> bool:
+    """Whether the instance template, and the policy of a slice of several machines, are ready."""
     template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
-    # Only slices of several machines have a policy.
     policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
     return is_true(template) and (policy is None or is_true(policy))
 
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
-    """Return the seconds since a child or machine last changed; the age of a recreated slice does not count."""
+    """Return the seconds since a child or machine of a group last changed, or since the group was created."""
     conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
-    # Machines that got their capacity late are not given up while they start.
+    # Machines may have got their capacity late, so the time begins again when they start.
     started = (each for each in group.status.machines if each.state in STARTING_OR_RUNNING)
     moments = [*(each.last_transition_time for each in conditions), *(each.since for each in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)

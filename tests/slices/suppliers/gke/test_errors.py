@@ -18,7 +18,7 @@ from provisioner.model.capacity import Failure, FailureKind, Network, NodePoolRe
 from provisioner.slices.suppliers.gke import client
 from provisioner.slices.suppliers.gke.client import to_gke_error
 from provisioner.slices.suppliers.gke.errors import GkeError, classify_message, says_missing
-from provisioner.slices.suppliers.gke.translate import create_request_json, said_by
+from provisioner.slices.suppliers.gke.translate import create_request_json, user_texts_of
 
 K = FailureKind
 
@@ -144,7 +144,7 @@ REQUEST = NodePoolRequest(
         "node_resource_labels": (("team", "resource-exhausted"),),
     },
 )
-SAID = said_by(
+SAID = user_texts_of(
     json_format.ParseDict(
         create_request_json("", REQUEST), container_v1.CreateNodePoolRequest.pb(container_v1.CreateNodePoolRequest())
     ).node_pool
