@@ -38,10 +38,9 @@ _log = structlog.get_logger(__name__)
 #: Time-out in seconds of a supplier's changing call. No such call is made if the lease may end within this time.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Pause in seconds after the first rejection of a change; each further rejection doubles the pause.
-_FIRST_SECONDS = 1.0
-#: Maximum pause in seconds after a rejection.
-_CAP_SECONDS = 60.0
+#: Pause in seconds after the first rejection of a change. Each further rejection doubles the pause, up to the maximum.
+_FIRST_PAUSE_SECONDS = 1.0
+_MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which a change must have been rejected before an alert is raised.
 _ALERT_SECONDS = 600.0
 #: Maximum number of concurrent writes of statuses, because deletes of later rounds wait until they have ended.
@@ -230,7 +229,7 @@ class Actor(CallingActor[Answer]):
             if not before.failures:
                 _log.warning("node.change_failed", node=target, error=str(error))
             failures = before.failures + 1
-            retry_at = now + doubled_seconds(_FIRST_SECONDS, _CAP_SECONDS, failures, target)
+            retry_at = now + doubled_seconds(_FIRST_PAUSE_SECONDS, _MAX_PAUSE_SECONDS, failures, target)
             self._rejected[target] = _Rejection(before.since, failures, retry_at, str(error))
         else:
             if self._rejected.pop(target, None) is not None:

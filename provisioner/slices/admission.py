@@ -164,20 +164,12 @@ def _misfit(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> st
     """Return the warning that the pods do not fill the hosts of slices; empty if they do, or if that is unknown."""
     if kind in _UNNUMBERED:
         return misfit_of((), ObjectRef(kind=kind, api_version="apps/v1", namespace="", name="", uid=""), shape)
-    hosts = shape.nodes(1)
     if pods.number is None or not shape.multi_host:
         return ""
-    jobs = jobs_together(raw, pods.template, hosts) if kind == WorkloadKind.JOBSET.value else 1
-    if pods.number % hosts == 0 if pods.several else pods.number * jobs in (0, hosts):
+    hosts = shape.nodes(1)
+    if kind == WorkloadKind.JOBSET.value and pods.number * jobs_together(raw, pods.template, hosts) == hosts:
         return ""
-    return tpu.not_whole_slices(
-        shape.accelerator.label,
-        shape.topology,
-        pods=hosts,
-        chips_per_pod=shape.chips_per_pod,
-        wanted=pods.number,
-        several=pods.several,
-    )
+    return shape.pods_problem(pods.number, several=pods.several)
 
 
 def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str = "default") -> tuple[Finding, ...]:

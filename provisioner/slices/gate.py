@@ -69,7 +69,6 @@ class Gate:
     api: Api
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
-    #: Whether a suspended workload keeps its pools.
     keep_suspended: bool = False
     #: `Settings.node_namespace`.
     node_namespace: str = ""

@@ -85,9 +85,7 @@ class Account(NamedTuple):
 
     namespace: str
     accelerator: str
-    #: Value of a `CapacityKind`.
     capacity: str
-    #: Value of a `Use`.
     use: str
 
 

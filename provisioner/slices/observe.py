@@ -96,7 +96,6 @@ class Watches:
     """The list-watches of one controller."""
 
     workloads: Mapping[WorkloadKind, Watch[Workload]]
-    #: Watch of the pods of all these kinds.
     pods: Watch[Pod]
     nodes: Watch[Node]
     #: The setting SERVE_PODS, which determines the watched pods of kind POD.

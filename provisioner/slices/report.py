@@ -62,8 +62,7 @@ class Reporter:
     #: Submitted creates and deletes, for the Events after their answers.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
-    #: Pools whose delete was accepted.
-    _accepted: set[PoolName] = field(default_factory=set)
+    _delete_accepted: set[PoolName] = field(default_factory=set)
     #: Pools whose delete the gate refused, because their workload needs them.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
@@ -72,8 +71,7 @@ class Reporter:
     _timed: set[tuple[PoolName, Phase]] = field(default_factory=set)
     #: Kind and pool of each current alert; the pool is empty if an alert is about no single pool.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
-    #: Notices of the last round.
-    _standing: set[_Identity] = field(default_factory=set)
+    _current_notices: set[_Identity] = field(default_factory=set)
     #: Reports of current and past notices, those that ended first at the beginning.
     _reported: OrderedDict[_Identity, _Reported] = field(default_factory=OrderedDict)
 
@@ -132,7 +130,7 @@ class Reporter:
         accepted = answer.result in (DeleteResult.ACCEPTED, DeleteResult.GONE)
         self.metrics.deletes.labels(reason, "ok" if accepted else kind).inc()
         if accepted:
-            self._accepted.add(answer.name)
+            self._delete_accepted.add(answer.name)
             log.info("node_pool.delete_accepted", reason=reason)
             why = WHY_DELETED[delete.reason] if delete is not None else "nothing needs it"
             message = f"Deleting node pool {answer.name}: {why}"
@@ -197,14 +195,14 @@ class Reporter:
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
         # A pool that was deleted quickly was never seen in the phase DELETING; its accepted delete is enough.
-        if transition.old is Phase.DELETING or name in self._accepted:
+        if transition.old is Phase.DELETING or name in self._delete_accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
             message = f"Node pool {name} is gone, but the provisioner did not delete it"
             self.recorder.emit(workload, constants.POOL_NOT_FOUND, message, warning=True)
         self._deletes.pop(name, None)
         self._needed.discard(name)
-        self._accepted.discard(name)
+        self._delete_accepted.discard(name)
 
     def _on_pool(self, name: PoolName, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
         """Emit an Event about a pool's delete: on its workload if that exists, otherwise on one of its nodes."""
@@ -215,24 +213,24 @@ class Reporter:
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
         """Report the notices that are new or due again; `notices` has all current ones."""
-        now, standing = self.monotonic(), set[_Identity]()
+        now, current = self.monotonic(), set[_Identity]()
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
-            if identity in standing:
+            if identity in current:
                 # Slices of one workload may have the same notice, which is reported once.
                 continue
-            standing.add(identity)
+            current.add(identity)
             # Current notices move to the end, so that the notices that ended first are forgotten first.
             last = self._reported[identity] = self._reported.pop(identity, _Reported())
-            if identity not in self._standing and now - last.logged_at >= _LOG_AGAIN_SECONDS:
+            if identity not in self._current_notices and now - last.logged_at >= _LOG_AGAIN_SECONDS:
                 self._log_notice(notice)
                 last.logged_at = now
             if now - last.emitted_at >= _REPEAT_SECONDS:
                 last.emitted_at = now
                 for ref in notice.objects:
                     self.recorder.emit(ref, notice.reason, notice.message, warning=notice.warning, key=notice.key)
-        self._standing = standing
-        while len(self._reported) > len(standing) + _MAX_PAST_NOTICES:
+        self._current_notices = current
+        while len(self._reported) > len(current) + _MAX_PAST_NOTICES:
             self._reported.popitem(last=False)
 
     def _tell_alerts(self, alerts: tuple[Alert, ...]) -> None:

@@ -72,7 +72,6 @@ class ImpossibleError(UnmeetableError):
 class PoolRules:
     """Rules of a supplier's node pools. Their functions are pure."""
 
-    #: Name of the supplier in messages.
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress: each list is a call.
     idle_seconds: float
@@ -156,34 +155,27 @@ class Supplier(Protocol):
     @property
     def rules(self) -> PoolRules:
         """The rules of these node pools."""
-        ...
 
     def list_pools(self) -> tuple[NodePool, ...]:
         """Return all node pools of the cluster. Changes nothing."""
-        ...
 
     def unknown_sources(self) -> frozenset[str]:
         """Return the names of optional facts about the listed pools that could not be read (`model.sources`)."""
-        ...
 
     def get_pool(self, name: PoolName) -> NodePool:
         """Return one node pool. Changes nothing.
 
         NOT_FOUND: the pool does not exist now; a create with an unknown outcome may still take effect.
         """
-        ...
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Submit the creation of a node pool, and of the resources that it needs. Never retried here."""
-        ...
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Submit the deletion of a node pool with all its nodes. Never retried here.
 
         Fails with OPERATION_IN_THE_WAY also if the pool is already being deleted.
         """
-        ...
 
     def get_operation(self, name: OperationName) -> Operation:
         """Return an operation. A failed operation is a result with a failure, not an exception. Changes nothing."""
-        ...

@@ -66,6 +66,14 @@ class Shape:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
+    def pods_problem(self, pods: int, *, several: bool) -> str:
+        """Return why `pods` pods do not fill one slice, or with `several` whole slices; empty if they do, or for 0."""
+        hosts, label = self.nodes(1), self.accelerator.label
+        if pods % hosts == 0 if several else pods in (0, hosts):
+            return ""
+        chips = self.chips_per_pod
+        return not_whole_slices(label, self.topology, pods=hosts, chips_per_pod=chips, wanted=pods, several=several)
+
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:
     """Extend the catalogue (see `catalogue.extend`), and clear the cache of resolved shapes."""

@@ -346,7 +346,7 @@ def test_past_notices_are_forgotten_beyond_a_limit() -> None:
         for number in range(4200):
             notice = Notice(objects=(ref("JobSet", 0),), reason="R", message=str(number))
             reporter.tell(Plan(memory=Memory(), notices=(notice,)), SNAPSHOT)
-    assert (len(reporter._reported), len(reporter._standing)) == (4097, 1)
+    assert (len(reporter._reported), len(reporter._current_notices)) == (4097, 1)
 
 
 def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:

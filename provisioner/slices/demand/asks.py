@@ -110,17 +110,8 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
             continue
         shape = shape_of(template)
         hosts = shape.nodes(1)
-        if pods % hosts:
-            raise ValueError(
-                tpu.not_whole_slices(
-                    shape.accelerator.label,
-                    shape.topology,
-                    pods=hosts,
-                    chips_per_pod=template.chips,
-                    wanted=pods,
-                    several=True,
-                )
-            )
+        if problem := shape.pods_problem(pods, several=True):
+            raise ValueError(problem)
         yield _group(str(place), template, replicas=pods // hosts, hosts=hosts, together=True)
 
 

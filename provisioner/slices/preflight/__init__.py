@@ -21,7 +21,7 @@ class Status(Enum):
 class Finding:
     """The result of one check."""
 
-    #: Name of the check, such as "node pools".
+    #: Name of the check; empty until `of` is called.
     name: str = ""
     status: Status
     message: str

@@ -23,7 +23,6 @@ _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: Maximum number of reservations that are checked: each takes one call per zone.
 _MOST_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
-#: Permissions on the project of the cluster.
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: Permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"

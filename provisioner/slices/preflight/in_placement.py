@@ -40,8 +40,7 @@ _INSTALL = (
     "docs/install-variants.md, Placement."
 )
 _SPREAD = "so pods of one slice may spread over the node pools of several workloads"
-#: Maximum number of namespaces that a message names.
-_SHOWN = 5
+_MAX_NAMED_NAMESPACES = 5
 _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
 
 
@@ -81,12 +80,14 @@ def check_placement(api: Api, settings: Settings) -> Finding:
         )
     missing = sorted((_with_workloads(api, settings) & labels.keys()) - assigned)
     if missing:
-        names = ", ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
+        names = ", ".join(missing[:_MAX_NAMED_NAMESPACES]) + (
+            f" and {len(missing) - _MAX_NAMED_NAMESPACES} more" if missing[_MAX_NAMED_NAMESPACES:] else ""
+        )
         return warning(
             f"{shown}, but {names} (of {len(missing)} namespaces with workloads) lack the label "
             f"{constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}, {_SPREAD}",
             f"Label them before you create the next workload there: kubectl label namespace "
-            f"{' '.join(missing[:_SHOWN])} {constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}",
+            f"{' '.join(missing[:_MAX_NAMED_NAMESPACES])} {constants.PLACEMENT}={constants.PLACEMENT_ASSIGN}",
         )
     return ok(f"{shown}; the provisioner assigns node pools in {len(assigned)} of {len(labels)} namespaces")
 

@@ -49,8 +49,7 @@ _BEST = (
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
-#: Maximum number of nodes in `PoolView.unready_nodes`.
-_UNREADY_NODES = 10
+_MAX_UNREADY_NODES = 10
 #: Maximum length in characters of messages in the view: twice the maximum of an Event.
 _MOST_CHARACTERS = 2048
 #: Phases in which a pool without pods still determines the state of the slice that it was created for.
@@ -334,7 +333,7 @@ class _Round(texts.Known):
             topology=pool.topology,
             chips=state.chips,
             hosts=hosts.ljust(pool.hosts, Host.ABSENT),
-            unready_nodes=tuple(unready[:_UNREADY_NODES]),
+            unready_nodes=tuple(unready[:_MAX_UNREADY_NODES]),
             cost_per_hour=cost,
             delete_at=state.next_at if goes else None,
             delete_reason=texts.WHY_DELETED[state.delete_reason] if goes and state.delete_reason is not None else "",

@@ -28,8 +28,7 @@ from provisioner.slices.view.types import (
     WorkloadView,
 )
 
-#: Maximum number of activity entries in an explanation.
-_ENTRIES = 10
+_MAX_ACTIVITY_ENTRIES = 10
 #: Kubernetes cuts a generated name to 63 characters: at most 58 characters, and then five random ones.
 _RANDOM_LETTERS = 5
 _MAX_STEM = 58
@@ -433,4 +432,4 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
     """Return the last entries about a workload or a pool; each may be empty."""
     about = [each for each in activity if (workload and each.workload == workload) or (pool and each.pool == pool)]
-    return tuple(about[-_ENTRIES:])
+    return tuple(about[-_MAX_ACTIVITY_ENTRIES:])

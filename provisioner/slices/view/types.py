@@ -69,11 +69,9 @@ class WorkloadView:
     created_at: datetime
     #: State of the workload: lives, suspended, completed, failed, deleting.
     state: str
-    #: Chips of the workload's slices.
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
-    #: Notices about the workload as a whole.
     notices: tuple[NoticeView, ...] = ()
 
 
@@ -104,7 +102,7 @@ class SliceView:
 
     #: Id in the form kind/namespace/workload/group.
     id: str
-    #: Id of the slice's workload.
+    #: Id of the workload.
     workload: str
     #: Name of the child Job or group.
     group: str
@@ -157,7 +155,6 @@ class PoolView:
     other_slices: tuple[str, ...]
     #: Id of the workload that the pool is for, or was created for; empty if unknown.
     workload: str
-    #: Namespace of this workload.
     namespace: str
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
