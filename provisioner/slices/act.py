@@ -4,8 +4,6 @@ No call waits for a long operation: it runs in a pool of threads, and later roun
 that Kubernetes rejects are repeated after growing pauses, and are reported as an alert after `_ALERT_SECONDS`.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Callable, Mapping

@@ -9,8 +9,6 @@ changed selectors: otherwise pods would wait for nodes that are never created, o
 Bounds and limits on all Jobs of a JobSet together are not checked. Existing selectors are not overwritten.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum

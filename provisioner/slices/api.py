@@ -3,8 +3,6 @@
 All paths are read-only. Fields that are added to version 1 have a default; existing fields keep their name and meaning.
 """
 
-from __future__ import annotations
-
 import functools
 import json
 from collections.abc import Callable, Mapping

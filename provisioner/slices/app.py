@@ -1,7 +1,5 @@
 """Builds the controller from its parts and runs it."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable

@@ -3,8 +3,6 @@
 The loop publishes each round, which is cheap. A view is built on request, at most twice per second.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import Counter

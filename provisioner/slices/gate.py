@@ -10,8 +10,6 @@ gets no pod before the delete has reached GKE, because the node reports its chip
 pods of its workload are on a node whose pool is unknown.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Collection
 from dataclasses import dataclass, field

@@ -13,8 +13,6 @@ it succeeds, because the next write would otherwise replace hints that were neve
 the last writer wins.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Iterable, Mapping
 from datetime import datetime

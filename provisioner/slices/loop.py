@@ -1,7 +1,5 @@
 """Runs the rounds of the controller: observe, decide, act, report."""
 
-from __future__ import annotations
-
 import functools
 from dataclasses import dataclass, field, replace
 from datetime import timedelta

@@ -5,8 +5,6 @@ deploy/components/placement makes the same changes; a pod that both review is ch
 chips in namespaces for administrators' ResourceClaims, because the registration of the webhook excludes them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -9,8 +9,6 @@ scheduler marks the leader pod as unschedulable; the pod's condition has this ti
 provisioner. Stages that a slice had reached when this process first saw the slice waiting are not measured.
 """
 
-from __future__ import annotations
-
 import time
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Combines the watches of Kubernetes objects and the list of node pools into a snapshot."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

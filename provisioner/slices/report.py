@@ -1,7 +1,5 @@
 """Reports decisions and their results as Events, log lines and metrics. Makes no decisions."""
 
-from __future__ import annotations
-
 import time
 from collections import OrderedDict
 from collections.abc import Callable, Mapping

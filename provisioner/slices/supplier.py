@@ -18,8 +18,6 @@ checked for every supplier by one suite of tests (tests/slices/suppliers/conform
   counts each pool that is being created or deleted as an operation.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache

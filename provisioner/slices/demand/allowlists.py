@@ -4,8 +4,6 @@ A pod that is not served gets no pool, no Event and no log line of its own. The 
 something may not be named, with the name of the setting, or an empty text if it may.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple

@@ -6,8 +6,6 @@ keeps its pools until pods run on them. The leaders of a buffer always wait: if 
 slice gets another pool.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from collections.abc import Set as AbstractSet

@@ -1,7 +1,5 @@
 """Names the groups of workloads: from the specification to names and keys, and back. Pure."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field

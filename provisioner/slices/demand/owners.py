@@ -1,7 +1,5 @@
 """Adds the workloads of kind POD, which are derived from pods, and joins child Jobs that are one slice. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 

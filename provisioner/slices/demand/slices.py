@@ -8,8 +8,6 @@ pool or the memory refers to, so the work depends on the existing objects and no
 Annotations with further wishes are read from the pod; those that the pod lacks are read from its workload.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Notices for the owners of workloads, and alerts for the administrator, each with what to do."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Texts of the page and explain: why a slice waits or runs, and why a node pool is kept or deleted."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta

@@ -5,8 +5,6 @@ flavor after Failed. BookingExpired ends the booking of the request, so that a w
 new request. Therefore BookingExpired becomes true as soon as pods run on all pools of the request.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet

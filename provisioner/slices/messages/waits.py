@@ -1,7 +1,5 @@
 """Texts of the causes for which slices wait: for Events, statuses, the page and explain, with what to do about each."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
 

@@ -3,8 +3,6 @@
 The pods belong to the object of the manifest, even if a cluster has another object between them, such as a ReplicaSet.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 from typing import Any

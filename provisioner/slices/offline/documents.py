@@ -1,7 +1,5 @@
 """Objects as decoded JSON, the lines of their fields if they were read from a file, and the findings on them."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from enum import Enum
 from functools import partial
@@ -30,6 +28,27 @@ class Severity(Enum):
     def refused(self) -> bool:
         """Whether there is no node pool."""
         return self in (Severity.ERROR, Severity.NOT_SERVED)
+
+
+class Document(NamedTuple):
+    """Object as decoded JSON, with its source if it was read from a file."""
+
+    #: Decoded JSON. Aliases of YAML are the same value at several paths.
+    value: Any
+    #: Name of the file; "-" for standard input, empty if it was not read from a file.
+    source: str = ""
+    #: Returns the line of a field, or of its nearest existing parent; 0 if the object was not read from a file.
+    line_of: Callable[[Path], int] = lambda _: 0
+
+    @property
+    def raw(self) -> dict[str, Any]:
+        """The object; empty if the value is not an object."""
+        return self.value if isinstance(self.value, dict) else {}
+
+    @property
+    def line(self) -> int:
+        """The object's first line; 0 if the object was not read from a file."""
+        return self.line_of(())
 
 
 class Finding(NamedTuple):
@@ -64,27 +83,6 @@ class Finding(NamedTuple):
         times = f" ({self.slices} slices)" if self.slices > 1 else ""
         place = f"{self.document.source}:{self.line}" if self.line else self.field
         return ": ".join(filter(None, (place, self.subject, self.reason, f"{self.message}{times}")))
-
-
-class Document(NamedTuple):
-    """Object as decoded JSON, with its source if it was read from a file."""
-
-    #: Decoded JSON. Aliases of YAML are the same value at several paths.
-    value: Any
-    #: Name of the file; "-" for standard input, empty if it was not read from a file.
-    source: str = ""
-    #: Returns the line of a field, or of its nearest existing parent; 0 if the object was not read from a file.
-    line_of: Callable[[Path], int] = lambda _: 0
-
-    @property
-    def raw(self) -> dict[str, Any]:
-        """The object; empty if the value is not an object."""
-        return self.value if isinstance(self.value, dict) else {}
-
-    @property
-    def line(self) -> int:
-        """The object's first line; 0 if the object was not read from a file."""
-        return self.line_of(())
 
 
 def objects_of(document: Document) -> Iterator[Document]:

@@ -4,8 +4,6 @@ Only the first pod of each group is derived, which is the leader if pods have an
 Names, labels, selectors and tolerations follow JobSet 0.11, LeaderWorkerSet 0.9 and the controllers of Kubernetes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from datetime import datetime

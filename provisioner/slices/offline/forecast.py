@@ -3,8 +3,6 @@
 All objects are planned as if they were created at the same time, with no other workloads in the cluster.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Derives the JobSets of TrainJobs (Kubeflow Trainer 2.2) and PathwaysJobs (google/pathways-job). Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

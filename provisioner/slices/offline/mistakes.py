@@ -1,7 +1,5 @@
 """Finds mistakes that make the API server or the provisioner ignore an object, which no Event reports. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

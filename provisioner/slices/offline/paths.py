@@ -1,7 +1,5 @@
 """Finds the field of an object that a message is about. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from itertools import islice

@@ -4,8 +4,6 @@ The cluster's placement policy also keeps the pods together. A manifest does not
 so the message names it as an alternative. Not handled: affinity that other webhooks add to pods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

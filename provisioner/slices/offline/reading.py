@@ -3,8 +3,6 @@
 Not handled: if several amounts of an object are invalid quantities, only the first is reported.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime

@@ -3,10 +3,9 @@
 Checks change nothing. If a check fails for any reason, that is a finding, never an exception.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from enum import Enum
+from typing import Self
 
 
 class Status(Enum):
@@ -28,7 +27,7 @@ class Finding:
     #: What to do; empty if nothing has to be done.
     advice: str = ""
 
-    def of(self, name: str) -> Finding:
+    def of(self, name: str) -> Self:
         """Return the finding with the name of its check."""
         return replace(self, name=name)
 

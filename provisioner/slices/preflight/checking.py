@@ -1,7 +1,5 @@
 """Runs all checks in order. Never raises."""
 
-from __future__ import annotations
-
 import functools
 from collections import Counter
 from collections.abc import Callable, Iterator

@@ -3,8 +3,6 @@
 Lists the IAM permissions that the provisioner needs: the roles in docs/install.md and Terraform have exactly these.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable
 

@@ -1,7 +1,5 @@
 """Checks on the Kubernetes side, and the rights that are used there: the manifests in deploy/ grant exactly these."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import asdict, dataclass, field, replace
 from datetime import datetime

@@ -3,8 +3,6 @@
 Jobs may work without marks, so no finding of this module is a failure.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """Selects the rules of a supplier."""
 
-from __future__ import annotations
-
 from provisioner.settings import forms
 from provisioner.slices.supplier import PoolRules
 from provisioner.slices.suppliers.gke.rules import GKE_RULES

@@ -1,7 +1,5 @@
 """Properties of nodes that settings and pods request from any supplier, and predictions of nodes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Builds the view of a round from its snapshot and its plan."""
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Explains why a slice, workload or pool waits, runs or is deleted: a headline, then the facts."""
 
-from __future__ import annotations
-
 import difflib
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """Records the states of each node pool over time, from the round that first wanted it. Bounded, and only in memory."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Types of the read model, whose JSON form the API returns, and the ids of pools' slices and workloads."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import StrEnum

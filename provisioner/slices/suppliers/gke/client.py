@@ -4,8 +4,6 @@ This is the only module that imports the library. A call is sent once, without r
 its time-out.
 """
 
-from __future__ import annotations
-
 import json
 import re
 import threading

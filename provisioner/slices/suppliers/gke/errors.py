@@ -1,7 +1,5 @@
 """Classifies GKE's texts and codes, in addition to those of all Google APIs (`provisioner.google.errors`). Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import replace

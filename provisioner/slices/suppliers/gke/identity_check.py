@@ -4,8 +4,6 @@ All pools of another cluster would look unneeded, so nothing is created or delet
 not cover the permissions of either client.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from dataclasses import dataclass

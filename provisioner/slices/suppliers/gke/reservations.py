@@ -4,8 +4,6 @@ A reservation may have an end; a reservation in calendar mode always has one. If
 is read for listed pools, to warn their owners, and before a pool is created.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field

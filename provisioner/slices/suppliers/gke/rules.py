@@ -1,7 +1,5 @@
 """Rules of GKE's node pools for planning, and predictions of their nodes. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

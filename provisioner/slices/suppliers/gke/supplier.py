@@ -5,8 +5,6 @@ name is created; a policy that a pod names belongs to its owner, and is only che
 is not usable yet, it is checked again at the next attempt to create the pool.
 """
 
-from __future__ import annotations
-
 import threading
 import time
 from collections.abc import Callable

@@ -5,8 +5,6 @@ installed release of Google's library does not know; such a word is neither an e
 no library of Google, so commands that work offline can use it.
 """
 
-from __future__ import annotations
-
 import base64
 import binascii
 import re

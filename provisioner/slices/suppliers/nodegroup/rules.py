@@ -5,8 +5,6 @@ unchanged. Kubelets register with these labels. One of the labels has the name o
 provisioner finds the nodes of a pool.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 

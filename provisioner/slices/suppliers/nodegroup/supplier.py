@@ -4,8 +4,6 @@ All calls go to the API server of Kubernetes, which has no operations. The name 
 of the group's name and UID; its result follows from the group, or from the group's absence.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field

@@ -10,8 +10,6 @@ capacity. Conditions contain Google's texts, which the table for all of Google's
 a text does not count as a stockout, because planning would then send the same bad request to the next zone.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from datetime import datetime
