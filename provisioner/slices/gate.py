@@ -195,13 +195,9 @@ class Gate:
         return not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > self.clock())
 
     def _still_stuck(self, delete: Delete) -> bool:
-        return any(
-            pod.unschedulable_since is not None and pod.deletion_deadline is None
-            for pod in list_pods_of_workload(
-                self.api, delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
-            )
-            if _spared(delete, pod)
-        )
+        named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
+        pods = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
+        return any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in pods)
 
     def _uncordon(self, node: str) -> None:
         try:

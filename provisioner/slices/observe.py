@@ -72,6 +72,7 @@ TEMPLATES = Collection(name=POD_TEMPLATES, resource=POD_TEMPLATES, optional=True
 _CLAIMS = Collection(name=CLAIMS, resource=CLAIMS, optional=True)
 _VOLUMES = Collection(name=VOLUMES, resource=VOLUMES, optional=True)
 _CLASSES = Collection(name=STORAGE_CLASSES, resource=STORAGE_CLASSES, root="/apis/storage.k8s.io/v1", optional=True)
+_NAMESPACES = Collection(name="namespaces", resource="namespaces")
 #: Names of the watches whose absence or failure does not prevent decisions.
 OPTIONAL = frozenset(
     (
@@ -177,28 +178,21 @@ def make_watches(
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
     # Only nodes of the provisioner's pools are watched.
     trusted = f",{constants.TRUSTED_GROUP_NAMESPACE}={settings.node_namespace}" if settings.on_gce else ""
-    ours = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
+    own = f"{constants.NODEPOOL_MANAGER}={constants.MANAGER}{trusted}"
+    with_asks = any(not kind.has_pods for kind in kinds)
     return Watches(
         workloads={
             kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
         },
         pods=watch_in_all(pods, parse, bound_of_pods(labels)),
         serve_pods=settings.serve_pods,
-        nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": ours}), parse_node),
-        templates=(
-            watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES)
-            if any(not kind.has_pods for kind in kinds)
-            else None
-        ),
+        nodes=watch(Collection(name="nodes", resource="nodes", query={"labelSelector": own}), parse_node),
+        templates=watch_in_all([TEMPLATES], parse_pod_template, BOUND_OF_TEMPLATES) if with_asks else None,
         devices=watch(DEVICES, _parse_resource_slice),
         claims=watch_in_all([_CLAIMS], parse_claim, BOUND_OF_CLAIMS),
         volumes=watch(_VOLUMES, parse_volume),
         storage_classes=watch(_CLASSES, parse_class),
-        namespaces=(
-            watch(Collection(name="namespaces", resource="namespaces"), parse_labels)
-            if settings.opt_in_label is not None
-            else None
-        ),
+        namespaces=watch(_NAMESPACES, parse_labels) if settings.opt_in_label is not None else None,
         pause=watch(pause, created_at),
         machine_configs=watch(machineconfigs.MACHINE_CONFIGS, machineconfigs.parse_machine_config),
     )

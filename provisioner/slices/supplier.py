@@ -98,13 +98,10 @@ def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
             continue
         if before is None or (node.created_at, node.name) > (before.created_at, before.name):
             newest[machine] = node
-    offers = {
-        machine: (
-            node.allocatable_cpu_millicores,
-            node.allocatable_memory_bytes + _huge_pages(node.allocatable_other_bytes),
-        )
-        for machine, node in newest.items()
-    }
+    offers: dict[str, tuple[int, int]] = {}
+    for machine, node in newest.items():
+        memory_bytes = node.allocatable_memory_bytes + _huge_pages(node.allocatable_other_bytes)
+        offers[machine] = node.allocatable_cpu_millicores, memory_bytes
     return _informed(rules, frozenset(offers.items())) if offers else rules
 
 

@@ -42,13 +42,7 @@ CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
 #: Maximum difference between the API server's clock (creation of pods) and that of workload controllers (suspension).
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
-_KEYS = (
-    constants.SAME_ZONE,
-    constants.ALL_OR_NOTHING,
-    constants.CAPACITY,
-    constants.ZONES,
-    constants.MAX_RUN_DURATION,
-)
+_KEYS = (constants.SAME_ZONE, constants.ALL_OR_NOTHING, constants.CAPACITY, constants.ZONES, constants.MAX_RUN_DURATION)
 #: Annotations of a workload that apply to its pods.
 _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 

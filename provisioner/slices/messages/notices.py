@@ -120,10 +120,8 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, round_:
         (constants.INVALID_REQUEST, skipped, ""),
         (constants.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, round_.rules), request.name),
     )
-    return [
-        *underused(slice_),
-        *(notice(slice_, reason, message, key=key) for reason, message, key in reported if message),
-    ]
+    notices = (notice(slice_, reason, message, key=key) for reason, message, key in reported if message)
+    return [*underused(slice_), *notices]
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> str:

@@ -180,12 +180,10 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
         )
     if not workload.kind.has_pods:
         return "Its node pool serves the pods that use the request."
+    if leader is None and slice_.pods:
+        return "Its leader pod does not exist or is being deleted."
     if leader is None:
-        return (
-            "Its leader pod does not exist or is being deleted."
-            if slice_.pods
-            else f"It has no pods: they have not been created yet, or they have ended. {_without_pods(slice_)}"
-        )
+        return f"It has no pods: they have not been created yet, or they have ended. {_without_pods(slice_)}"
     if leader.unschedulable_since is None:
         return "The scheduler has not reported its leader pod as unschedulable; no node pool is created before that."
     return f"Its leader pod cannot be scheduled: {leader.unschedulable_message or 'no reason is given'}"

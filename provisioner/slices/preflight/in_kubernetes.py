@@ -144,16 +144,9 @@ def is_granted(api: Api, right: Right) -> bool:
     """Return whether the API server grants a right to this identity; any user may ask. Raises ClusterError."""
     resource, _, subresource = right.resource.partition("/")
     named = {**asdict(right), "resource": resource, "subresource": subresource}
-    asked = {key: value for key, value in named.items() if value and key != "optional"}
-    answer = api.post(
-        ACCESS_REVIEWS,
-        {
-            "apiVersion": "authorization.k8s.io/v1",
-            "kind": "SelfSubjectAccessReview",
-            "spec": {"resourceAttributes": asked},
-        },
-    )
-    status = answer.get("status")
+    spec = {"resourceAttributes": {key: value for key, value in named.items() if value and key != "optional"}}
+    review = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview", "spec": spec}
+    status = api.post(ACCESS_REVIEWS, review).get("status")
     if not isinstance(status, dict):
         raise Malformed("the API server's answer to a SelfSubjectAccessReview has no status")
     return status.get("allowed") is True

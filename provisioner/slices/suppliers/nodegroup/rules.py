@@ -60,17 +60,11 @@ def derived_labels(pool: NodePool) -> dict[str, str]:
 
 def expected_node(pool: NodePool) -> NodeView:
     """Predict how the scheduler will see a node of a pool."""
-    return nodes.expected_node(
-        pool,
-        lambda *_: {**_OF_KUBELET, **_set_by_controller(pool), **pool.labels, **derived_labels(pool)},
-        nodes.whole_machine,
-    )
-
-
-def _set_by_controller(pool: NodePool) -> dict[str, str]:
-    """Return the labels that only the controller of node groups writes on nodes; pods can select a group by them."""
     namespace = pool.labels.get(names.GROUP_NAMESPACE, "")
-    return {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
+    # Only the controller of node groups writes these labels on nodes; pods can select a group by them.
+    trusted = {names.TRUSTED_NAMESPACE: namespace, names.GROUP: f"{namespace}-{pool.name}"}
+    labels = {**_OF_KUBELET, **trusted, **pool.labels, **derived_labels(pool)}
+    return nodes.expected_node(pool, lambda *_: labels, nodes.whole_machine)
 
 
 def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings) -> NodePoolRequest:

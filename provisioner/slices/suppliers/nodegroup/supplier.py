@@ -65,7 +65,8 @@ class NodeGroupSupplier:
             bodies: list[Any] = list_all(self.api, path, {}, lambda raw: raw)
         before, listed, pools = self._listed, {}, []
         for raw in bodies:
-            name, version = _identity(raw)
+            metadata = fields.at(raw, "metadata")
+            name, version = fields.name(metadata.get("name")), fields.name(metadata.get("resourceVersion"))
             try:
                 known = before.get(name)
                 group = known[1] if known is not None and version and known[0] == version else parse(TpuNodeGroup, raw)
@@ -81,9 +82,15 @@ class NodeGroupSupplier:
         """Implement `Supplier.unknown_sources`: there are no optional facts."""
         return frozenset()
 
-    def get_pool(self, name: PoolName) -> NodePool:
-        """Implement `Supplier.get_pool`."""
-        return self._read_pool(name)
+    def get_pool(self, name: PoolName, *, uid: str = "") -> NodePool:
+        """Implement `Supplier.get_pool`; with `uid`, raise NOT_FOUND also if a group with another UID has the name."""
+        try:
+            group = self._read(name)
+        except MalformedObject:
+            return NodePool(name=name, status=PoolStatus.UNKNOWN)
+        if uid and group.meta.uid != uid:
+            raise _failed(FailureKind.NOT_FOUND, f"TPUNodeGroup {name!r} was replaced by another one.")
+        return self._pool(group)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
         """Implement `Supplier.create_pool` with one create; the controller of node groups does the rest."""
@@ -115,7 +122,7 @@ class NodeGroupSupplier:
         if verb not in (_CREATE, _DELETE) or not uid:
             raise _failed(FailureKind.NOT_FOUND, f"There is no operation {name!r}.")
         try:
-            pool = self._read_pool(PoolName(group_name), uid)
+            pool = self.get_pool(PoolName(group_name), uid=uid)
         except SupplierError as error:
             if verb == _DELETE and error.failure.kind is FailureKind.NOT_FOUND:
                 return Operation(name=name, done=True)
@@ -125,16 +132,6 @@ class NodeGroupSupplier:
         under_way = pool.status in (PoolStatus.PROVISIONING, PoolStatus.UNKNOWN)
         # The failure of a pool that still waits, for example for a limit, is not the outcome of its create.
         return Operation(name=name, done=not under_way, failure=None if under_way else pool.failure)
-
-    def _read_pool(self, name: PoolName, uid: str = "") -> NodePool:
-        """Return a pool. Raises NOT_FOUND also if a group with another UID has its name."""
-        try:
-            group = self._read(name)
-        except MalformedObject:
-            return NodePool(name=name, status=PoolStatus.UNKNOWN)
-        if uid and group.meta.uid != uid:
-            raise _failed(FailureKind.NOT_FOUND, f"TPUNodeGroup {name!r} was replaced by another one.")
-        return self._pool(group)
 
     def _read(self, name: PoolName) -> TpuNodeGroup:
         with _call(f"get of TPUNodeGroup {name!r}", Call.READ):
@@ -150,12 +147,6 @@ class NodeGroupSupplier:
 
 def _operation(verb: str, name: PoolName, uid: str) -> OperationName:
     return OperationName(f"{verb}/{name}/{uid}")
-
-
-def _identity(raw: Any) -> tuple[str, str]:
-    """Return the name and the resource version of an object in a list."""
-    metadata = fields.mapping(fields.mapping(raw).get("metadata"))
-    return fields.name(metadata.get("name")), fields.name(metadata.get("resourceVersion"))
 
 
 def _failed(kind: FailureKind, message: str) -> SupplierError:
