@@ -325,10 +325,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update changes only numbers of pods or groups; without `up`, it must not increase any of them.
-
-    Only labels, annotations and the spec are compared.
-    """
+    """Whether an update changes only numbers of pods or groups, apart from the status; without `up`, increases none."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()

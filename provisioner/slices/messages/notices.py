@@ -27,10 +27,7 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return the notice that the pods of a slice do not request all of its chips; empty if they do.
-
-    The notice names the smallest machine that suffices.
-    """
+    """Return the notice that pods leave chips of their slice unused, with a smaller machine if any; empty if not."""
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()

@@ -47,6 +47,8 @@ _BEST = (
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
+#: Chips of the pools that will be deleted, and the time of the first delete, by scope of the limits.
+_Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
 #: Maximum length in characters of messages in the view: twice the maximum of an Event.
 _MOST_CHARACTERS = 2048
@@ -57,8 +59,7 @@ _FAILED_REQUEST = "a request whose node pool failed"
 _ALIKE = "all slices that ask for the same"
 
 
-def _idle(pools: Iterable[PoolView]) -> Mapping[LimitScope, tuple[int, datetime]]:
-    """Return the chips of the pools that will be deleted, and the time of the first delete, by scope of the limits."""
+def _idle(pools: Iterable[PoolView]) -> _Idle:
     found: dict[LimitScope, tuple[int, datetime]] = {}
     named = (ScopeKind.NAMESPACE, ScopeKind.ACCELERATOR)
     for pool in pools:
@@ -70,9 +71,7 @@ def _idle(pools: Iterable[PoolView]) -> Mapping[LimitScope, tuple[int, datetime]
     return found
 
 
-def _queue(
-    wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: Mapping[LimitScope, tuple[int, datetime]]
-) -> QueueView | None:
+def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> QueueView | None:
     """Return the place of a slice in the line for a limit; None if it waits for no limit."""
     scope = wait.scope
     if scope is None or not wait.of:
@@ -241,13 +240,7 @@ class _Round(texts.Known):
     #: Slices of several hosts that do not have one node pool to themselves.
     split: Collection[SliceId]
 
-    def slice_view(
-        self,
-        slice_: Slice,
-        state: PoolState | None,
-        wait: WaitsFor | None,
-        idle: Mapping[LimitScope, tuple[int, datetime]],
-    ) -> SliceView:
+    def slice_view(self, slice_: Slice, state: PoolState | None, wait: WaitsFor | None, idle: _Idle) -> SliceView:
         """Return the view of a slice; `state` is the pool that determines its state."""
         shape, leader, now = slice_.shape, slice_.leader, self.now
         created = state is not None and not state.phase.before_create
