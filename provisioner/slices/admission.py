@@ -406,7 +406,7 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
     try:
         chips = podspec.requested_chips("pod template", spec)
     except fields.MalformedObject:
-        # Malformed requests are reported elsewhere.
+        # `review_workload` reports malformed requests.
         return None
     if chips == 0 or not isinstance(before, dict):
         return None

@@ -67,7 +67,7 @@ class Loop(RoundLoop[answers.Answer]):
         """Run rounds until `stopping` is set."""
         RoundLoop.run(self)
         if self.is_leader():
-            # Without the Lease, the hints belong to the process that leads now.
+            # Without the Lease, another process may lead, and may have saved its own hints.
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:

@@ -86,7 +86,7 @@ class PoolRules:
 
 
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
-    """Return the rules; they predict the allocatable CPU and memory of the newest existing node of each machine type.
+    """Return rules that predict nodes with the allocatable CPU and memory of the newest node of their machine type.
 
     The newest node is most like new nodes, for example in its version. Equal amounts return the same object.
     """

@@ -1,4 +1,4 @@
-"""Names the groups of workloads: from the specification to names and keys, and back. Pure."""
+"""Derives the names and keys of a workload's groups from its specification, and finds groups by name or key. Pure."""
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping

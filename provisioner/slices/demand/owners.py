@@ -35,7 +35,7 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return a pod; if its Job and other child Jobs are one slice, with the name, key and index in their group."""
+    """Return a pod. If several child Jobs are one slice, set the name and key of their group, and the index in it."""
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

@@ -369,7 +369,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements; if they have claims, with the chips of a host in the catalogue, which may grow."""
+    """Return the requirements; for a pod with claims, set the chips of a host from the catalogue, which may grow."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))

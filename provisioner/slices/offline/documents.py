@@ -59,7 +59,7 @@ class Finding(NamedTuple):
     path: Path
     message: str
     severity: Severity
-    #: Kind, namespace and name; empty if the API server would reject the text of the object.
+    #: Kind, namespace and name of the object; empty if the API server itself would reject the object.
     subject: str = ""
     #: Reason of the Event with this message; empty if there is no such Event.
     reason: str = ""

@@ -83,14 +83,14 @@ class Forecast(NamedTuple):
     """Result of the decision."""
 
     pools: tuple[PlannedPool, ...] = ()
-    #: Messages by file and line.
+    #: Findings in the order of files and lines.
     remarks: tuple[Finding, ...] = ()
     #: Kind, number of its objects that request no chips, and the first of them.
     ignored: tuple[tuple[str, int, Document], ...] = ()
 
     @property
     def all_served(self) -> bool:
-        """Whether every object that requests chips gets them."""
+        """Whether every object that requests chips gets node pools."""
         return not any(each.severity.refused for each in self.remarks)
 
 

@@ -24,7 +24,7 @@ _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: Permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Permission on the project of a reservation, which no documented role has. Without it, the end is unknown.
+#: Permission to read the reservations of a project. No documented role has it; without it, their ends are unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 

@@ -255,7 +255,7 @@ def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tu
     for backoff in backoffs_of(view, each) if each.state in (State.WAITING, State.REJECTED) else ():
         what = f"{backoff.zone} {backoff.terms}".strip() or "this request"
         when = f"since {clock(backoff.since, now)}, next try {clock(backoff.until, now)}"
-        # The reason contains the message of a single choice.
+        # If only one choice failed, the reason already contains the message.
         message = f": {backoff.message}" if backoff.message not in each.reason else ""
         yield f"paused: {what}", f"{backoff.kind.replace('_', ' ')} {when}{message}"
 

@@ -225,7 +225,7 @@ class GkeClient:
         return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Return the permissions that the identity has on a service account. NOT_FOUND if it does not exist."""
+        """Return those of the permissions that the identity has on a service account. NOT_FOUND without the account."""
         url = f"{self._url('iam')}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 

@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Failures of a call for a policy that would be wrong for the call for the pool; these are reported as UNAVAILABLE.
+#: Failures of a policy's call that would mean something else for the pool's call; these are reported as UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 

@@ -151,7 +151,7 @@ def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
         case NotFound():
             if error.reason and call is not Call.CREATE:
                 return FailureKind.NOT_FOUND, ""
-            # Without a reason, the kind itself is missing.
+            # A 404 without a reason means that the CustomResourceDefinition is missing.
             return FailureKind.INVALID if changes else FailureKind.UNAVAILABLE, _NOT_INSTALLED
         case Conflict():
             if call is Call.CREATE and "being deleted" not in error.message:
