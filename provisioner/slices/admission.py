@@ -74,10 +74,8 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
     metadata = fields.mapping(document.raw.get("metadata"))
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
-    for pods in _pods_of(document.raw, kind):
-        if _is_left_alone(metadata) or _is_left_alone(
-            fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))
-        ):
+    for pods in [] if _is_left_alone(metadata) else _pods_of(document.raw, kind):
+        if _is_left_alone(fields.mapping(value_at(document.raw, (*pods.template.path, "metadata")))):
             continue
         impossible = True
         try:
@@ -231,7 +229,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by, scaled=scaled)}
         found = [each for each in found if (each.reason, each.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue changes selectors when it suspends or resumes. If rejected, it would retry endlessly and keep the quota.
+        # Kueue changes selectors when it suspends or resumes, and would repeat a rejected update and keep its quota.
         return Answer(warnings=tuple(str(each) for each in found if each.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(each) for each in found if denies and each.impossible]
@@ -325,7 +323,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update changes only numbers of pods or groups, apart from the status; without `up`, increases none."""
+    """Whether labels, annotations and spec differ only in numbers of pods or groups; without `up`, none increases."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()
