@@ -94,7 +94,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: Reasons whose texts are not Google's but of the controller of node groups, and are not classified.
+#: Reasons whose texts the controller of node groups writes itself: they are not Google's, and are not classified.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -200,7 +200,7 @@ def _progress_of(
         # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # This is no failure: a new group would come after all others, because the controller creates the oldest first.
+        # Not ERROR: a new group would come after all others, because the controller creates the oldest group first.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
