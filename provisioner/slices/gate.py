@@ -154,13 +154,14 @@ class Gate:
             )
 
     def _refuse_if_growing(self, delete: Delete, nodes: list[PoolNode], known: frozenset[tuple[str, str]]) -> None:
-        strayed = [node.name for node in nodes if not node.labelled]
+        """Raise KeptError if the pool has nodes that are not cordoned, or that were not checked."""
+        unlabelled = [node.name for node in nodes if not node.labelled]
 
-        def strangers() -> list[str]:
-            found = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_namespace, strayed)
+        def unchecked() -> list[str]:
+            found = list_nodes_of_pool(self.api, delete.name, delete.membership, self.node_namespace, unlabelled)
             return [node.name for node in found if node.open or (node.name, node.uid) not in known]
 
-        look_last(strangers, self.monotonic)
+        look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
         """Raise KeptError if the pool is still needed; return the pool's workload if it lives, otherwise None."""
@@ -179,8 +180,10 @@ class Gate:
         if living is not None and delete.reason in _ENDED:
             # If any of these reasons holds now, the workload does not live, even if another reason was decided.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
-        if delete.reason is DeleteReason.SLICE_STUCK and not self._still_stuck(delete):
-            raise KeptError("no pod of the stuck slice is unschedulable any more")
+        if delete.reason is DeleteReason.SLICE_STUCK:
+            of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
+            if not any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in of_slice):
+                raise KeptError("no pod of the stuck slice is unschedulable any more")
         return living
 
     def _blocking_pods(self, delete: Delete, node: str, living: Workload | None) -> list[str]:
@@ -193,11 +196,6 @@ class Gate:
     def _runs(self, pod: BoundPod | Pod) -> bool:
         """Whether a pod has not ended, and may run until its grace ends if it is being deleted."""
         return not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > self.clock())
-
-    def _still_stuck(self, delete: Delete) -> bool:
-        named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
-        pods = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
-        return any(pod.unschedulable_since is not None and pod.deletion_deadline is None for pod in pods)
 
     def _uncordon(self, node: str) -> None:
         try:

@@ -101,7 +101,7 @@ class NodeGroupSupplier:
             raise SupplierError(failure)
         with _call(f"create of TPUNodeGroup {request.name!r}", Call.CREATE):
             created = self.api.post(path, body, timeouts=_WHOLE)
-        return _operation(_CREATE, request.name, fields.name(fields.mapping(created.get("metadata")).get("uid")))
+        return OperationName(f"{_CREATE}/{request.name}/{fields.name(fields.at(created, 'metadata').get('uid'))}")
 
     def delete_pool(self, name: PoolName) -> OperationName:
         """Implement `Supplier.delete_pool`: read the group, and delete it only if it is still the same object."""
@@ -113,7 +113,7 @@ class NodeGroupSupplier:
             raise _failed(FailureKind.OPERATION_IN_THE_WAY, f"TPUNodeGroup {name!r} is already being deleted.")
         with _call(f"delete of TPUNodeGroup {name!r}", Call.DELETE):
             self.api.delete(self._path(name), uid=meta.uid, timeouts=_HALF)
-        return _operation(_DELETE, name, meta.uid)
+        return OperationName(f"{_DELETE}/{name}/{meta.uid}")
 
     def get_operation(self, name: OperationName) -> Operation:
         """Implement `Supplier.get_operation`: the result follows from the group."""
@@ -143,10 +143,6 @@ class NodeGroupSupplier:
 
     def _path(self, name: PoolName) -> str:
         return object_path(_PLURAL, name, namespace=self.settings.node_groups_in, root=API_ROOT)
-
-
-def _operation(verb: str, name: PoolName, uid: str) -> OperationName:
-    return OperationName(f"{verb}/{name}/{uid}")
 
 
 def _failed(kind: FailureKind, message: str) -> SupplierError:

@@ -200,7 +200,7 @@ def _progress_of(
         # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # Not ERROR: a new group would come after all others, because the controller creates the oldest group first.
+        # The group does not count as failed: a new group would wait behind all others, because the oldest comes first.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
@@ -241,13 +241,14 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
     metadata = {names.KUBE_LABELS: names.labels_text(labels)}
     if request.taints:
         metadata[names.KUBE_TAINTS] = names.taints_text(request.taints)
-    late = request.capacity is CapacityKind.FLEX_START
+    flex_start = request.capacity is CapacityKind.FLEX_START
+    accelerator, images = tpu.machine_of(request.machine_type)[0], dict(settings.node_images)
     config = InstanceConfig(
         machine_type=request.machine_type,
         provisioning_model=_MODELS[request.capacity],
         reservation=request.reservation,
-        max_run_duration_seconds=(request.max_run_seconds or _LONGEST_RUN_SECONDS) if late else None,
-        image=_image(request.machine_type, settings),
+        max_run_duration_seconds=(request.max_run_seconds or _LONGEST_RUN_SECONDS) if flex_start else None,
+        image=images.get(accelerator) or images.get(_OTHERS, ""),
         boot_disk_size_gb=settings.node_disk_gb,
         disk_type=request.node.get("node_disk_type", ""),
         subnetwork=settings.node_subnetwork,
@@ -298,8 +299,3 @@ def pool_of(group: TpuNodeGroup, now: datetime, *, capacity_wait_seconds: float)
         node={"node_disk_type": config.disk_type},
         node_prefixes=(names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP),),
     )
-
-
-def _image(machine_type: str, settings: Settings) -> str:
-    accelerator, images = tpu.machine_of(machine_type)[0], dict(settings.node_images)
-    return images.get(accelerator) or images.get(_OTHERS, "")
