@@ -51,8 +51,8 @@ class Loop(RoundLoop[answers.Answer]):
     store: hints.HintsStore
     memory: Memory = field(default_factory=Memory)
     last_plan: Plan | None = None
-    _hints: dict[str, str] = field(default_factory=dict)
-    _hints_loaded: bool = False
+    #: The hints that were last loaded or saved; None until they have been loaded.
+    _hints: dict[str, str] | None = None
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
     #: Time since which no decision was possible; None if decisions are made.
@@ -79,7 +79,7 @@ class Loop(RoundLoop[answers.Answer]):
         leading = self.begin(self.watches.named(), optional=OPTIONAL)
         unknown = unknown_in(read_sources(self.watches))
         if leading:
-            unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if not self._hints_loaded else set())
+            unknown |= self.pools.supplier.unknown_sources() | ({HINTS} if self._hints is None else set())
         self.metrics.set_unknown_sources(unknown)
         if not leading:
             self._problems = ()
@@ -149,14 +149,14 @@ class Loop(RoundLoop[answers.Answer]):
         wait_seconds = proof.follow() if proof is not None else 0.0
         self.metrics.proven.set(not wait_seconds)
         self._problems = (proof.problem,) if proof is not None and wait_seconds else ()
-        if self._hints_loaded or wait_seconds:
+        if self._hints is not None or wait_seconds:
             return wait_seconds
         try:
             self._hints = self.store.load()
         except ClusterError as error:
             self._problems = (f"ConfigMap {constants.HINTS_CONFIGMAP_NAME} cannot be read: {error}",)
             return _HINTS_GAP_SECONDS
-        self.memory, self._hints_loaded = hints.from_text(self._hints), True
+        self.memory = hints.from_text(self._hints)
         return 0.0
 
     def _adapted(self) -> Settings:
@@ -199,7 +199,7 @@ class Loop(RoundLoop[answers.Answer]):
 
     def _save_hints(self, *, force: bool = False) -> None:
         due = self.monotonic() - self._hints_saved_monotonic >= _HINTS_GAP_SECONDS
-        if not self._hints_loaded or not (force or due):
+        if self._hints is None or not (force or due):
             return
         text = hints.to_text(self.memory)
         if text != self._hints:

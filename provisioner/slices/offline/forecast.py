@@ -216,8 +216,6 @@ class _Remarks:
     rules: PoolRules
     #: Templates of whose slices all problems have been added.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: `missing_placement` of the slices of each template.
-    _not_placed: dict[tuple[WorkloadUid, Template | None], str] = field(default_factory=dict)
     #: Paths of messages: thousands of slices of a template may have the same message, and a path takes long to find.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
@@ -277,12 +275,11 @@ class _Remarks:
             return
         subject = self.subjects[workload.uid]
         template = subject.template_of.get(slice_.group_name)
-        if (workload.uid, template) not in self._not_placed:
-            raw = fields.mapping(value_at(subject.document.raw, template.path)) if template is not None else {}
-            self._not_placed[workload.uid, template] = missing_placement(slice_, raw)
-        if message := self._not_placed[workload.uid, template]:
+        path = template.path if template is not None else ()
+        raw = fields.mapping(value_at(subject.document.raw, path)) if template is not None else {}
+        if message := missing_placement(slice_, raw):
             # The field that the message names does not exist, so the path is that of the template.
-            self._remark(slice_, message, Severity.WARNING, path=template.path if template is not None else ())
+            self._remark(slice_, message, Severity.WARNING, path=path)
 
     def _remark_all(self, slice_: Slice, first: Notice) -> None:
         """Add all problems of a template's slices; the decision has only the first problem, for each slice."""
