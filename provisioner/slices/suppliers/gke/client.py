@@ -52,7 +52,7 @@ _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose texts are remembered; in failures of older ones, only generated names are recognized.
+#: Maximum number of creates whose texts are remembered. In failures of older creates, texts of users count as well.
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"

@@ -1,7 +1,7 @@
 """Converts GKE's messages into the provisioner's types, and requests into GKE's JSON. Pure.
 
-Readers take a raw protobuf message and the JSON that it was parsed from. The JSON has the words of enum values that the
-installed release of Google's library does not know; such a word is neither an error nor a warning. This module imports
+Readers take a raw protobuf message and the JSON that it was parsed from. The JSON has the names of enum values that the
+installed release of Google's library does not know; such values cause neither errors nor warnings. This module imports
 no library of Google, so commands that work offline can use it.
 """
 
@@ -99,7 +99,7 @@ class Reservation:
 
 
 def _word(message: Message, field: str, body: Json) -> str:
-    """Return the word of an enum field: the JSON's word if the library does not know it, empty if absent."""
+    """Return the name of an enum field's value, from the JSON if the library does not know it; empty if absent."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
     known, number = descriptor.enum_type.values_by_number, getattr(message, field)
     if number:
