@@ -105,7 +105,7 @@ class Document:
     #: Time at which the process created this response.
     served_at: datetime
     about: About
-    #: Whether this process makes the decisions.
+    #: Whether this process makes the decisions; if not, another process does, or none.
     leading: bool
     #: Name of the leading pod according to the last read of the Lease; empty if unknown.
     leader: str

@@ -208,7 +208,7 @@ class Gate:
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod belongs to the stuck slice because of which the pool is replaced: it does not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    # For a Job that is not served, the delete has kind POD, and pods that are listed by node have kind JOB.
+    # For a Job that is not served, the delete has kind POD, and pods that are listed by node have the kind of Jobs.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 

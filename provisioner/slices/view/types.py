@@ -67,9 +67,11 @@ class WorkloadView:
     created_at: datetime
     #: State of the workload: lives, suspended, completed, failed, deleting.
     state: str
+    #: Chips of the workload's slices.
     chips: int
     #: Why the workload has no slices; empty if it has slices, or if `state` is the reason.
     reason: str
+    #: Notices about the workload as a whole.
     notices: tuple[NoticeView, ...] = ()
 
 
@@ -100,14 +102,14 @@ class SliceView:
 
     #: Id in the form kind/namespace/workload/group.
     id: str
-    #: Id of the workload.
+    #: Id of the slice's workload.
     workload: str
     #: Name of the child Job or group.
     group: str
     state: State
     #: Time at which the state was entered; None if unknown.
     since: datetime | None
-    #: Whether this process first saw the slice in this state, so that the state began before `since`.
+    #: Whether the state began before `since`: the process found the slice in this state.
     since_start: bool
     #: Sentence with the reason of the state.
     reason: str
@@ -121,7 +123,7 @@ class SliceView:
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool, which exists or whose create has been sent; empty if it has none.
+    #: Name of the slice's node pool, which exists or is being created; empty without one.
     pool: str
     accelerator: str
     machine_type: str
@@ -143,7 +145,7 @@ class PoolView:
     name: str
     state: State
     since: datetime
-    #: Whether this process first saw the pool in this state, so that the state began before `since`.
+    #: Whether the state began before `since`: the process found the pool in this state.
     since_start: bool
     #: Sentence with the reason why the pool is kept or deleted.
     reason: str
@@ -153,6 +155,7 @@ class PoolView:
     other_slices: tuple[str, ...]
     #: Id of the workload that the pool is for, or was created for; empty if unknown.
     workload: str
+    #: Namespace of this workload.
     namespace: str
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
@@ -178,11 +181,11 @@ class PoolView:
 class BackoffView:
     """Choice of capacity that was not available, and is not tried before `until`."""
 
-    #: Zone, machine type, shape and terms as one text. If only one slice is delayed, the id of this slice.
+    #: Zone, machine type, shape and terms as one text; the slice's id if only one slice is delayed.
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and number of hosts. If a request failed for other reasons than capacity, the slices that are delayed.
+    #: Topology and hosts; the delayed slices if a request failed for other reasons than capacity.
     shape: str
     terms: str
     #: Kind of the failure: stockout, quota, permission, ...
@@ -202,9 +205,9 @@ class CapacityView:
     chips: dict[str, int]
     limits: tuple[LimitUse, ...]
     backoffs: tuple[BackoffView, ...]
-    #: Number of node pool operations in progress in the cluster.
+    #: Node pool operations in progress in the cluster.
     operations: int
-    #: Number of operations that ran when GKE last rejected one; None if GKE has rejected none within the last minute.
+    #: Operations that ran when GKE last rejected one; None a minute after that.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of amounts, such as USD; empty if CHIP_HOUR_PRICES does not name it.
