@@ -6,6 +6,7 @@ counts as present, because users usually copy such selectors from a node.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from math import ceil, floor
@@ -45,6 +46,8 @@ _ADVICE = {
     constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
+#: Decimal integers, as Go's strconv.ParseInt reads them. Python cannot read thousands of digits.
+_INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
 _OURS = ("google.com/tpu-provisioner-", "tpu-provisioner.cloud.google.com/", constants.NODEPOOL_MANAGER)
@@ -210,11 +213,9 @@ def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
 
 
 def number(text: str) -> int | None:
-    """Read a value as Gt and Lt do; None if it is not an integer."""
-    try:
-        return int(text)
-    except ValueError:
-        return None
+    """Read a value as the scheduler does for Gt and Lt; None if it is not an integer of 64 bits."""
+    value = int(text) if _INTEGER.fullmatch(text) else None
+    return value if value is not None and -(2**63) <= value < 2**63 else None
 
 
 def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:

@@ -64,6 +64,11 @@ def asks(**changes: Any) -> Any:
         ("word", "Gt", ("1",), False),
         ("none", "Lt", ("1",), False),
         ("size", "Gt", (), False),
+        ("size", "Lt", ("1_1",), False),
+        ("size", "Lt", (" 11",), False),
+        ("size", "Lt", ("+0011",), True),
+        ("size", "Lt", ("9223372036854775807",), True),
+        ("size", "Lt", ("9223372036854775808",), False),
         ("zone", "Near", ("a",), False),
     ],
 )
