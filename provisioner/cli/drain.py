@@ -17,11 +17,11 @@ from provisioner.cli.frame import FORMATS, command_with, format_option, kubeconf
 from provisioner.cli.output import ExitCode, write
 from provisioner.cli.start import prepare
 from provisioner.kube.errors import ClusterError, NotFound
-from provisioner.kube.fields import MalformedObject, at, name
+from provisioner.kube.fields import MalformedObject, at, created_at, name
 from provisioner.kube.lease import holder_of
 from provisioner.kube.live import find_nodes_of_pool, list_all
 from provisioner.kube.protocol import Api, collection_path
-from provisioner.kube.watches import PAUSE_QUERY, created_at
+from provisioner.kube.watches import PAUSE_QUERY
 from provisioner.model.capacity import NodePool, PoolName, PoolStatus
 from provisioner.model.membership import Membership
 from provisioner.model.wording import first_of

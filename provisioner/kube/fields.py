@@ -241,6 +241,11 @@ def parse_timestamp(raw: object) -> datetime | None:
         return None
 
 
+def created_at(raw: object) -> datetime | None:
+    """Return the creation time of an object; None if it cannot be read."""
+    return parse_timestamp(at(raw, "metadata").get("creationTimestamp"))
+
+
 def format_micro_time(moment: datetime) -> str:
     """Return a time in the API's MicroTime format."""
     return moment.astimezone(UTC).strftime("%Y-%m-%dT%H:%M:%S.%fZ")

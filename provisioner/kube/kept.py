@@ -1,8 +1,8 @@
 """Bounds the memory that the objects of one namespace take in a cache.
 
-The reflector adds and drops the records of its collection. If a namespace exceeds its bound, its records of the highest
-rank are replaced by reduced records with the identity and a problem. If ranks differ, the choice does not depend on the
-order of the events, so that a restart keeps the same records. Used by one thread.
+The reflector adds and drops the records of its collection. If a namespace exceeds its bound, the records of its newest
+objects are replaced by reduced records, with the identity and a problem. A new object therefore never costs an older
+object its record. Used by one thread.
 """
 
 from __future__ import annotations
@@ -37,8 +37,8 @@ class NamespaceBound(Generic[T]):
     max_objects: int | None = None
     #: Returns the reduced record, which has the given problem.
     reduce: Callable[[T, str], T]
-    #: Returns the rank of a record; the record with the highest rank in a namespace is reduced first.
-    rank: Callable[[T], float]
+    #: Whether a record is reduced before all unfinished ones, even if its object is older.
+    is_finished: Callable[[T], bool] = lambda _: False
 
     @property
     def problem(self) -> str:
@@ -54,8 +54,8 @@ class NamespaceBound(Generic[T]):
 class _Entry(NamedTuple):
     """Entry of a record that is kept in full; the first entry of a heap is reduced next."""
 
-    negative_rank: float
-    number: int
+    #: Whether the record is unfinished, the negative creation time of its object, and its negative number of arrival.
+    order: tuple[bool, float, int]
     key: Key
     size: int
 
@@ -78,10 +78,14 @@ class Kept(Generic[T]):
         self._namespaces: dict[str, _Namespace] = defaultdict(_Namespace)
         self._numbers = itertools.count()
 
-    def add(self, key: Key, record: T) -> list[Key]:
-        """Count a new record; return the keys of records that must be reduced, possibly this one."""
+    def add(self, key: Key, record: T, created_at_seconds: float) -> list[Key]:
+        """Count a new or changed record; return the keys of records that must be reduced, possibly this one."""
+        before = self._namespaces[key[0]].full.get(key)
+        # A changed record keeps its number, because its object is not newer than before.
+        number = before.order[-1] if before is not None else -next(self._numbers)
         namespace = self._drop(key)
-        entry = _Entry(-self.bound.rank(record), next(self._numbers), key, size_of(record))
+        order = (not self.bound.is_finished(record), -created_at_seconds, number)
+        entry = _Entry(order, key, size_of(record))
         namespace.full[key] = entry
         namespace.size += entry.size
         heapq.heappush(namespace.heap, entry)

@@ -355,7 +355,7 @@ class Reflector(Generic[T]):
         if record is not None:
             listing.records[key] = _same_or_new(self._records.get(key), record)
             listing.uids[key] = uid
-            for other, reduced in _reduced(listing.kept, key, listing.records).items():
+            for other, reduced in _reduced(listing.kept, key, raw, listing.records).items():
                 listing.records[other] = _same_or_new(self._records.get(other), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
@@ -393,7 +393,7 @@ class Reflector(Generic[T]):
                 self._drop(key)
             else:
                 self._records[key] = record
-                reduced = _reduced(self._kept, key, self._records) if record is not before else {}
+                reduced = _reduced(self._kept, key, raw, self._records) if record is not before else {}
                 self._records.update(reduced)
                 record = self._records[key]
                 if before == record and reduced.keys() <= {key}:
@@ -460,12 +460,13 @@ def _same_or_new(before: T | None, record: T) -> T:
     return before if before is not None and before == record else record
 
 
-def _reduced(kept: Kept[T] | None, key: Key, records: Mapping[Key, T]) -> dict[Key, T]:
-    """Count a new record; return reduced copies of records, possibly this one, that exceed the namespace's bound."""
+def _reduced(kept: Kept[T] | None, key: Key, raw: object, records: Mapping[Key, T]) -> dict[Key, T]:
+    """Count an object's record; return reduced copies of records, possibly of this one, that exceed the bound."""
     if kept is None:
         return {}
-    bound = kept.bound
-    return {each: bound.reduce(records[each], bound.problem) for each in kept.add(key, records[key])}
+    created_at = fields.created_at(raw) or fields.UNKNOWN_TIME
+    exceeding = kept.add(key, records[key], created_at.timestamp())
+    return {each: kept.bound.reduce(records[each], kept.bound.problem) for each in exceeding}
 
 
 def _identity(raw: object) -> tuple[Key, str]:

@@ -66,10 +66,9 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     return frozenset[str]().union(*allowed) if allowed else None
 
 
-#: All claims have the same rank, because their creation times are not read. A reduced claim restricts no nodes.
+#: A reduced claim restricts no nodes.
 BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
     plural="PersistentVolumeClaims",
     max_bytes=bounds.NAMESPACE_CLAIMS,
     reduce=lambda *_: Claim(volume="unread"),
-    rank=lambda _: 0.0,
 )

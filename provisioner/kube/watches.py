@@ -9,7 +9,6 @@ from __future__ import annotations
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
 from functools import lru_cache
 from types import MappingProxyType
 from typing import Any, Generic, TypeAlias, TypeVar
@@ -204,11 +203,6 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
     return ""
 
 
-def created_at(raw: object) -> datetime | None:
-    """Return the creation time of an object, None if it cannot be read."""
-    return fields.parse_timestamp(fields.at(raw, "metadata").get("creationTimestamp"))
-
-
 def parse_labels(raw: object) -> dict[str, str]:
     """Read at most CLUSTER_OBJECT_LABELS labels of a node or namespace; further labels are ignored."""
     labels = fields.at(raw, "metadata", "labels")
@@ -231,7 +225,7 @@ def parse_node(raw: object) -> Node | None:
         return None
     name = fields.name(metadata.get("name"))
     what = f"node {name}"
-    created_at = fields.parse_timestamp(metadata.get("creationTimestamp"))
+    created_at = fields.created_at(raw)
     if not name or created_at is None:
         raise fields.MalformedObject(
             f"node {name or '?'} of pool {pool_name}: it has no name, or creationTimestamp "

@@ -23,7 +23,6 @@ from provisioner.kube.watches import (
     CombinedWatch,
     ListWatch,
     Watch,
-    created_at,
     doubt_of,
     knowledge_of,
     parse_labels,
@@ -193,7 +192,7 @@ def make_watches(
         volumes=watch(_VOLUMES, parse_volume),
         storage_classes=watch(_CLASSES, parse_class),
         namespaces=watch(_NAMESPACES, parse_labels) if settings.opt_in_label is not None else None,
-        pause=watch(pause, created_at),
+        pause=watch(pause, fields.created_at),
         machine_configs=watch(machineconfigs.MACHINE_CONFIGS, machineconfigs.parse_machine_config),
     )
 

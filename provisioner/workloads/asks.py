@@ -73,9 +73,8 @@ def parse_pod_template(raw: object) -> Requirements:
     return template_of(what, fields.mapping(raw).get("template"), podspec.reader_of_pod())
 
 
-#: The creation time of templates is not read, so the first listed templates are kept in full.
 BOUND_OF_TEMPLATES: NamespaceBound[Requirements] = NamespaceBound(
-    plural="PodTemplates", max_bytes=bounds.NAMESPACE_WORKLOADS, reduce=podspec.reduced, rank=lambda _: 0.0
+    plural="PodTemplates", max_bytes=bounds.NAMESPACE_WORKLOADS, reduce=podspec.reduced
 )
 
 

@@ -19,8 +19,6 @@ from provisioner.settings import Settings
 
 #: Keys that decisions need even if a workload is rejected for too many labels.
 _KEPT_LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING)
-#: Rank offset in seconds of finished objects, larger than any age, so that unfinished ones are kept first.
-_FINISHED_LAST = 1e12
 #: Terminal states by the conditions of Jobs and JobSets.
 _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed": "Failed"}
 
@@ -109,7 +107,7 @@ class Kind:
             max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
             reduce=lambda each, problem: reduced(each, problem, labels),
             # Finished objects need no resources, and many users never delete them.
-            rank=lambda each: each.created_at.timestamp() + each.finished * _FINISHED_LAST,
+            is_finished=lambda each: each.finished,
         )
 
     def without_templates(self, raw: dict[str, Any]) -> dict[str, Any]:

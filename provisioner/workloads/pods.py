@@ -36,7 +36,6 @@ def bound_of_pods(labels: Collection[str]) -> NamespaceBound[Pod]:
         reduce=lambda pod, problem: replace(
             pod, requirements=podspec.reduced(pod.requirements, problem, labels), unschedulable_message=""
         ),
-        rank=lambda pod: pod.created_at.timestamp(),
     )
 
 

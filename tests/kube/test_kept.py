@@ -11,7 +11,9 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.kept import Kept, NamespaceBound, size_of
-from provisioner.kube.reflector import WatchOptions
+from provisioner.kube.protocol import Page
+from provisioner.kube.reflector import Collection, Reflector, WatchOptions
+from provisioner.kube.volumes import BOUND_OF_CLAIMS, parse_claim
 from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Pod, Workload, WorkloadKind
@@ -43,7 +45,6 @@ def bound_of(max_bytes: int, max_objects: int | None = None) -> NamespaceBound[T
         max_bytes=max_bytes,
         max_objects=max_objects,
         reduce=lambda thing, problem: Thing("", thing.age, problem),
-        rank=lambda thing: -thing.age,
     )
 
 
@@ -51,7 +52,7 @@ def reduced_of(things: dict[str, Thing], order: Iterable[str], bound: NamespaceB
     """Return the names of the things that are reduced after all were added."""
     kept, reduced = Kept(bound), set[str]()
     for name in order:
-        reduced |= {each for _, each in kept.add(("a", name), things[name])}
+        reduced |= {each for _, each in kept.add(("a", name), things[name], -things[name].age)}
     return reduced
 
 
@@ -65,11 +66,36 @@ def test_oldest_records_are_kept_in_any_order_of_events(seed: int) -> None:
     assert reduced_of(things, order, bound_of(10**9, 12)) == {f"t{age}" for age in range(28)}
 
 
+def test_records_of_one_second_are_kept_in_the_order_of_their_arrival() -> None:
+    """A record that is updated keeps its place, so that a newer object does not displace an older, running one."""
+    kept = Kept(bound_of(10**9, 2))
+    assert [kept.add(("a", name), Thing(name, 0), 0.0) for name in ("one", "two", "one")] == [[], [], []]
+    assert kept.add(("a", "three"), Thing("three", 0), 0.0) == [("a", "three")]
+
+
+def test_older_claim_is_kept_if_a_newer_one_is_listed_before_it() -> None:
+    claims = Collection(name="claims", resource="persistentvolumeclaims")
+    bound = replace(BOUND_OF_CLAIMS, max_objects=1)
+    watch = Reflector(claims, parse=parse_claim, on_change=lambda: None, bound=bound)
+    listed = [raw_claim("a", created="2026-01-02T00:00:00Z"), raw_claim("z", created="2026-01-01T00:00:00Z")]
+    watch.begin()
+    watch.take_page(Page(items=listed, resource_version="1"))
+    assert {name: each.volume for (_, name), each in watch.records().items()} == {"a": "unread", "z": "disk-z"}
+
+
+def raw_claim(name: str, *, created: str) -> dict[str, Any]:
+    """Return a claim that is bound to the volume disk-NAME."""
+    return {
+        "metadata": {"namespace": "team-a", "name": name, "uid": name, "creationTimestamp": created},
+        "spec": {"volumeName": f"disk-{name}"},
+    }
+
+
 def test_namespaces_do_not_share_their_bound() -> None:
     kept = Kept(bound_of(10**9, 1))
-    assert kept.add(("a", "one"), Thing("", 1)) == []
-    assert kept.add(("b", "one"), Thing("", 0)) == []
-    assert kept.add(("a", "two"), Thing("", 0)) == [("a", "two")]
+    assert kept.add(("a", "one"), Thing("", 1), -1) == []
+    assert kept.add(("b", "one"), Thing("", 0), 0) == []
+    assert kept.add(("a", "two"), Thing("", 0), 0) == [("a", "two")]
     assert (kept.has_room("a"), kept.has_room("b")) == (False, False)
     kept.drop(("a", "one"))
     assert (kept.has_room("a"), kept.has_room("b")) == (True, False)
@@ -82,7 +108,7 @@ def test_cost_of_changes_to_a_record_does_not_grow() -> None:
 
     def change(times: int) -> None:
         for number in range(times):
-            kept.add(("a", f"t{number % 7}"), Thing("x" * (number % 100), number))
+            kept.add(("a", f"t{number % 7}"), Thing("x" * (number % 100), number), -number)
 
     change(1500)
     (_, few), (_, many) = (counted(lambda times=times: change(times)) for times in (1000, 10_000))  # type: ignore[misc]
@@ -270,7 +296,7 @@ def test_requests_and_buffers_of_a_namespace_are_bounded_in_number(make: Any) ->
     kept = Kept(kind.bound(()))
     first = kind.parse(raw)
     assert first is not None
-    added = [kept.add(("default", f"n{number}"), first) for number in range(bounds.NAMESPACE_ASKS + 3)]
+    added = [kept.add(("default", f"n{number}"), first, 0.0) for number in range(bounds.NAMESPACE_ASKS + 3)]
     assert sum(map(len, added)) == 3
     reduced = kept.bound.reduce(first, kept.bound.problem)
     assert reduced.ask == first.ask

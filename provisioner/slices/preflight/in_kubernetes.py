@@ -10,7 +10,7 @@ from provisioner.kube.errors import Forbidden, Malformed, NotFound, Unauthorized
 from provisioner.kube.lease import holder_of
 from provisioner.kube.live import list_all
 from provisioner.kube.protocol import Api, Request, collection_path
-from provisioner.kube.watches import PAUSE_QUERY, created_at
+from provisioner.kube.watches import PAUSE_QUERY
 from provisioner.model import sources
 from provisioner.settings import Settings
 from provisioner.slices.preflight import Finding, failed, ok, unknown, warning
@@ -170,7 +170,7 @@ def check_pause(api: Api, namespace: str) -> Finding:
     path = collection_path("configmaps", namespace=namespace)
     for found in api.list_page(Request("GET", path, query=PAUSE_QUERY)).items:
         return warning(
-            f"no node pools are created since {created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
+            f"no node pools are created since {fields.created_at(found):%Y-%m-%d %H:%M} UTC: ConfigMap "
             f"{namespace}/{constants.PAUSE_CONFIGMAP_NAME} exists.",
             f"To resume: kubectl --namespace={namespace} delete configmap {constants.PAUSE_CONFIGMAP_NAME}",
         )
