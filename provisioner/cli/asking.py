@@ -1,7 +1,5 @@
 """Reads documents of running controllers: from an address, or by the API server's proxy from the leading pod."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import urllib.error

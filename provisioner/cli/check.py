@@ -1,7 +1,5 @@
 """`tpu-provisioner check`: tests whether `run` would work with these settings, kubeconfig and credentials."""
 
-from __future__ import annotations
-
 import os
 import sys
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """`tpu-provisioner completion`: commands and options completed by the shell."""
 
-from __future__ import annotations
-
 import os
 import sys
 

@@ -1,7 +1,5 @@
 """`tpu-provisioner explain`: why one workload, slice, pod or node pool waits, runs or is deleted."""
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterator, Sequence
 

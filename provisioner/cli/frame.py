@@ -1,7 +1,5 @@
 """Base of all commands: lazy imports, help, shared options, and errors."""
 
-from __future__ import annotations
-
 import functools
 import gc
 import os

@@ -1,7 +1,5 @@
 """`tpu-provisioner gc --dry-run`: lists which node pools will be deleted and when, and why the others are kept."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from datetime import datetime
 

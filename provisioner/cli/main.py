@@ -1,7 +1,5 @@
 """The command line: `tpu-provisioner`, and the same commands as a plugin of kubectl, `kubectl tpu`."""
 
-from __future__ import annotations
-
 import gc
 import os
 import sys

@@ -3,8 +3,6 @@ r"""Finds and reads manifests like `kubectl apply -f`: files, folders and standa
 Not handled: files with thousands of nested levels, and characters that JSON writes as two escapes.
 """
 
-from __future__ import annotations
-
 import sys
 from collections.abc import Iterable, Iterator
 from functools import partial

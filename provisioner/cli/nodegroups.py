@@ -1,7 +1,5 @@
 """`tpu-provisioner nodegroups`: the controller of TPUNodeGroups in the foreground."""
 
-from __future__ import annotations
-
 import os
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Writes the output of commands: texts, tables, and values for programs. Defines their exit codes."""
 
-from __future__ import annotations
-
 import io
 import os
 import sys

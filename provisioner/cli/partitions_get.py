@@ -1,7 +1,5 @@
 """`tpu-provisioner partitions get`: the program of the init container of pods with IPUs."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """`tpu-provisioner plan`: shows offline how the controller decides about manifests in a cluster without node pools."""
 
-from __future__ import annotations
-
 import os
 import re
 import textwrap

@@ -1,7 +1,5 @@
 """`tpu-provisioner run`: runs the controller in the foreground. Accepts the Go provisioner's flags in Go's forms."""
 
-from __future__ import annotations
-
 import os
 import re
 import threading

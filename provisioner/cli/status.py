@@ -1,7 +1,5 @@
 """`tpu-provisioner status`: shows slices, node pools and IPU partitions in the terminal."""
 
-from __future__ import annotations
-
 import sys
 import time
 from collections import Counter

@@ -1,7 +1,5 @@
 """`tpu-provisioner topologies`: lists the slices that Google offers, with machine types and hosts."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any

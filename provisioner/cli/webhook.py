@@ -1,7 +1,5 @@
 """`tpu-provisioner webhook`: the admission webhook server, with gke-tpu-env-injector's flags and variables."""
 
-from __future__ import annotations
-
 import os
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Makes the calls and writes of plans on thread pools. A call has one answer, is logged as crashed, or is dropped."""
 
-from __future__ import annotations
-
 import queue
 import threading
 import time

@@ -1,7 +1,5 @@
 """The loop of a controller: rounds of observe, decide, act and report, started by events or when an action is due."""
 
-from __future__ import annotations
-
 import threading
 import time
 from abc import ABC, abstractmethod

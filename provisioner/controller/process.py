@@ -1,7 +1,5 @@
 """Process of a controller: starts and ends its parts in order, with leader election among its replicas."""
 
-from __future__ import annotations
-
 import os
 import socket
 import threading

@@ -1,7 +1,5 @@
 """Base of the reporters of products whose plans have calls and writes."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from typing import Any
 

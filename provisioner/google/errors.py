@@ -11,8 +11,6 @@ Google repeats names in its errors, so a JobSet called `quota-exceeded` could de
 therefore removes users' values before a text is classified; messages to users contain the whole text.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

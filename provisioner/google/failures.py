@@ -1,7 +1,5 @@
 """Classifies exceptions of Google's libraries: error responses, credentials, connections. Pure."""
 
-from __future__ import annotations
-
 import re
 import ssl
 from collections.abc import Callable, Iterator

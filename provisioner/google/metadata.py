@@ -3,8 +3,6 @@
 On other machines the result is empty, after at most one second for the connection. Never raises.
 """
 
-from __future__ import annotations
-
 import contextlib
 import http.client
 from collections.abc import Mapping

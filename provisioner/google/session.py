@@ -4,8 +4,6 @@ The time-outs are those of `requests`: for an attempt to connect, and for each r
 process ends before another one can lead (`kube/lease.py`).
 """
 
-from __future__ import annotations
-
 import warnings
 from urllib.parse import urlsplit
 

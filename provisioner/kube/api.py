@@ -4,8 +4,6 @@ The kubernetes package provides credentials and connections. Its models would ne
 watch loses ERROR events. Not handled: an exec plugin that renews a client certificate; renewed tokens are used.
 """
 
-from __future__ import annotations
-
 import http.client
 import io
 import json

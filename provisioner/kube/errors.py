@@ -1,7 +1,5 @@
 """Errors of calls to the Kubernetes API. A failed call in `provisioner.kube` raises no other error."""
 
-from __future__ import annotations
-
 from provisioner.model import bounds
 from provisioner.model.wording import UserError
 from provisioner.model.writes import WriteFailure

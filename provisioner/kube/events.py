@@ -3,8 +3,6 @@
 One thread writes Events from a bounded table, alternating between namespaces. Repeats share one Event.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import threading

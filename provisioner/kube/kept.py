@@ -5,8 +5,6 @@ objects are replaced by reduced records, with the identity and a problem. A new 
 object its record. Used by one thread.
 """
 
-from __future__ import annotations
-
 import heapq
 import itertools
 import sys

@@ -7,8 +7,6 @@ candidates cannot wait for each other. Not handled: a process that is suspended 
 a write only if the remaining time is enough for the whole write.
 """
 
-from __future__ import annotations
-
 import contextlib
 import random
 import threading

@@ -1,7 +1,5 @@
 """Reads the cluster right before a delete, and writes to nodes. Unreadable data raise Malformed: no delete is sent."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace

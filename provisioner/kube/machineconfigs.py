@@ -4,8 +4,6 @@ Google does not document them. GKE's autoscaler reads the same fields (GoogleClo
 apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions about MachineConfigs.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 

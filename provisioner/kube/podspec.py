@@ -1,7 +1,5 @@
 """Reads the requirements of a pod, or of a pod template, on its node."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from decimal import Decimal
 from math import ceil

@@ -1,7 +1,5 @@
 """Interface to an API server: calls, which raise ClusterError if they fail, pages of lists, and paths of objects."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager

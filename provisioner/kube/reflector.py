@@ -1,7 +1,5 @@
 """State of a list-watch: its records and its next request. Fed by watches.py in a thread, or by a simulation."""
 
-from __future__ import annotations
-
 import random
 import threading
 import time

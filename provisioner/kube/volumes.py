@@ -1,7 +1,5 @@
 """Reads PersistentVolumeClaims, PersistentVolumes and StorageClasses, reduced to the fields that restrict nodes."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import Any
 

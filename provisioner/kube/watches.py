@@ -4,8 +4,6 @@ Watches are shorter than the read time-out, so a hung connection is noticed. A w
 time counts as contact, because a watch in a quiet cluster may receive no bookmark.
 """
 
-from __future__ import annotations
-
 import itertools
 import threading
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Converts HTTP responses of an API server to lines, JSON objects, pages and errors. Opens no connections."""
 
-from __future__ import annotations
-
 import http.client
 import json
 import threading

@@ -1,7 +1,5 @@
 """Limits on user input. An object that exceeds a limit is not served, and an Event reports it (docs/security.md)."""
 
-from __future__ import annotations
-
 # --- single texts, in characters ---
 #: Kubernetes' longest label value. Kubernetes does not check node selectors in the templates of custom resources.
 LABEL_VALUE = 63

@@ -7,8 +7,6 @@ The best choice is first. `reservation/` is followed by the name, or by project 
 reservation; the second form may be followed by a block and a sub-block. `@zone` restricts a choice to one zone.
 """
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from datetime import timedelta

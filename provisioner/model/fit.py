@@ -4,8 +4,6 @@ Inter-pod affinity is not evaluated. A label of Google or Kubernetes that is nei
 counts as present, because users usually copy such selectors from a node.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

@@ -5,8 +5,6 @@ The provisioner writes the same two labels on the nodes of the pool that it assi
 a node affinity that keeps them off all nodes with these labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 

@@ -3,8 +3,6 @@
 One rule holds for all sources: no decision depends on the contents of an unknown source.
 """
 
-from __future__ import annotations
-
 from enum import Enum
 
 #: Names of sources that are not the resource of a kind of workloads.

@@ -4,8 +4,6 @@ Objects of an unknown source (`model.sources`) restrict nothing. Not handled: ge
 of volumes on other labels than the zone, and the maximum number of disks of a machine.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Waits after consecutive failures, and limits of rates."""
 
-from __future__ import annotations
-
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass

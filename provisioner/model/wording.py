@@ -1,7 +1,5 @@
 """Helpers for texts in messages, and the base class of errors whose message is for the user."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from datetime import datetime
 

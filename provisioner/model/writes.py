@@ -4,8 +4,6 @@ A controller's memory has them as `OpenActions`. A decision opens them, response
 thread performs any more count as lost.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta

@@ -1,7 +1,5 @@
 """Certificate authority in memory, whose key is never stored. Its certificates cannot be renewed or revoked."""
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Sequence
 from dataclasses import dataclass

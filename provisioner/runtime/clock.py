@@ -1,7 +1,5 @@
 """One time of day for the whole controller, which remains steady when the machine's clock is set."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import fields, is_dataclass, replace

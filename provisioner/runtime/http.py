@@ -4,8 +4,6 @@ Apps must not block the event loop. With TLS, a certificate that is loaded into 
 connection on. asyncio takes 0.3 MiB for each TLS handshake, for at most 60 s, so their number is bounded.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import errno

@@ -1,7 +1,5 @@
 """Limits concurrent and waiting requests. Clients or namespaces (flows) alternate."""
 
-from __future__ import annotations
-
 import asyncio
 import time
 from collections import Counter, deque

@@ -1,7 +1,5 @@
 """Logging of the process: a line for each event, in JSON except on a terminal. Callers must not log secrets."""
 
-from __future__ import annotations
-
 import logging
 import sys
 from typing import Any, TextIO

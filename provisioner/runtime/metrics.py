@@ -1,7 +1,5 @@
 """Metrics of one process: a registry that adds a prefix, and the metrics of all controllers."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any, NamedTuple

@@ -1,7 +1,5 @@
 """Makes many small calls at the same time, up to a limit."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, Future, wait
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Set-up of long-running processes: handling of signals outside the main thread, and garbage collection."""
 
-from __future__ import annotations
-
 import gc
 import queue
 import signal

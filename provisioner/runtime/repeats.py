@@ -1,7 +1,5 @@
 """Decides which repeated failures are logged, so that one failure cannot flood the log."""
 
-from __future__ import annotations
-
 import threading
 import time
 from collections import OrderedDict

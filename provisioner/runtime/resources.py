@@ -1,7 +1,5 @@
 """ASGI app with a list of routes, and the files of a status page."""
 
-from __future__ import annotations
-
 import functools
 import hashlib
 from collections.abc import Awaitable, Callable, Sequence

@@ -4,8 +4,6 @@ There is neither TLS nor authentication, because the pages contain no secret. Re
 and pages of a product are served one at a time, for at most half of the time, and clients alternate.
 """
 
-from __future__ import annotations
-
 import asyncio
 import gzip
 import ipaddress

@@ -1,7 +1,5 @@
 """Readers of the values of single options. A reader returns the value, or raises ValueError with the mistake."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass

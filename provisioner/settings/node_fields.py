@@ -5,8 +5,6 @@ and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`
 `boot_disk_gb` and `huge_pages_bytes` read `NodePool.node` for the fit of pods.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Readers of node settings with special forms. A reader returns the value, or raises ValueError with the mistake."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Collection, Mapping
 from functools import partial

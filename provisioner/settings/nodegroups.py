@@ -1,7 +1,5 @@
 """Options of the controller of node groups."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Declaration and reading of options, and options that all processes in the cluster share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum

@@ -1,7 +1,5 @@
 """Options of the controller of IPU partitions."""
 
-from __future__ import annotations
-
 import re
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Reads the effective settings from environment variables, and lists settings with unexpected effects. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Options of the webhook server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any

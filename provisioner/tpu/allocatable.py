@@ -5,8 +5,6 @@ kubernetes/autoscaler. The formula is the one for nodes before 1.37. Later nodes
 prediction may be too small, and never too large. Not subtracted: the requests of DaemonSets, which each cluster has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from typing import NamedTuple
 

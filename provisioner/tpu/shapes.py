@@ -1,7 +1,5 @@
 """Determines machine type and number of hosts of a slice from the node selectors and chips of a pod."""
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

@@ -3,8 +3,6 @@
 Objects of other classes and strategies are left to other controllers.
 """
 
-from __future__ import annotations
-
 import itertools
 from dataclasses import replace
 from typing import Any

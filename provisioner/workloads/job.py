@@ -3,8 +3,6 @@
 Other Jobs are not kept, because a cluster may have tens of thousands.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

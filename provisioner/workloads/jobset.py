@@ -4,8 +4,6 @@ With exclusive placement, the leader is the pod with completion index 0, because
 pod is scheduled. Without it, and on single hosts, the pod with the lowest unfinished index leads.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, replace

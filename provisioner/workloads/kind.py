@@ -3,8 +3,6 @@
 The controller of an object is read only from its owner references, as controllers do, not from its labels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -11,8 +11,6 @@ A group is a slice; with a subGroupPolicy, each subgroup is a slice (getSubGroup
 is a multiple of subGroupSize, or a multiple plus one: then the leader is one more pod of subgroup 0, or in no subgroup.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any

@@ -1,7 +1,5 @@
 """Reads pods of workloads of all kinds from raw JSON. Pure."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

@@ -4,8 +4,6 @@ No other object is read, so a workload ends when it has no unfinished pods. On s
 several hosts all pods of the controller are one slice, and need an index: that of an Indexed Job or a StatefulSet.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace

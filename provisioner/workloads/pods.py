@@ -3,8 +3,6 @@
 A live read raises MalformedObject if an object is unreadable.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import dataclass, replace
 from datetime import datetime

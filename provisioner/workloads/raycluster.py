@@ -6,8 +6,6 @@ has another name and the number that became free, so it is the same slice. Pods 
 (`slices.messages.notices`).
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 
