@@ -1,7 +1,7 @@
 """Exchanges raw JSON with a Kubernetes API server. No other module imports `kubernetes`.
 
-The kubernetes package provides credentials and connections. Its models would need twenty times the memory, and its
-watch loses ERROR events. Not handled: an exec plugin that renews a client certificate; renewed tokens are used.
+The kubernetes package provides credentials and connections. The package's models would need twenty times the memory,
+and its watch loses ERROR events. Not handled: an exec plugin that renews a client certificate; renewed tokens are used.
 """
 
 import http.client
@@ -309,7 +309,7 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle, and make the client use these bytes; None without a bundle, HTTPS or verification."""
+    """Return the CA bundle, and make the client use its bytes; None if no bundle verifies the server's certificate."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()

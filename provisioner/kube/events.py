@@ -139,7 +139,7 @@ class EventRecorder:
     def write_next(self) -> bool:
         """Write one Event; return False if none may be written yet. Called by the thread."""
         with self._changed:
-            name = None if self._stopping else self._turn()
+            name = None if self._stopping else self._next_namespace()
             if name is None:
                 return False
             self._namespaces.move_to_end(name)
@@ -182,7 +182,9 @@ class EventRecorder:
             self.tidy()
             if not self.write_next():
                 with self._changed:
-                    self._changed.wait_for(lambda: self._stopping or self._turn() is not None, timeout=_LOOK_SECONDS)
+                    self._changed.wait_for(
+                        lambda: self._stopping or self._next_namespace() is not None, timeout=_LOOK_SECONDS
+                    )
 
     # --- the table; the caller holds the lock
 
@@ -203,7 +205,7 @@ class EventRecorder:
         self._budgets[owner] = budget
         return True
 
-    def _turn(self) -> str | None:
+    def _next_namespace(self) -> str | None:
         """Return the namespace whose Event is written next; None if none may be written yet."""
         now = self._clock()
         if self._writes.fill(now) < 1:

@@ -22,7 +22,10 @@ _MOST_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts of up to `most_characters` in total, which also count in `within`. `problem` is the first excess."""
+    """Reads texts of up to `most_characters` together. The reader `within` counts these texts as well.
+
+    `problem` is the message about the first limit that a text exceeded; empty if none.
+    """
 
     def __init__(self, what: str, *, most_characters: int, within: BoundedReader | None = None) -> None:
         self.problem = ""

@@ -93,7 +93,7 @@ class LeaseElector:
                 name=name,
                 namespace=namespace,
                 identity=self.identity,
-                must_exist=number > 0,
+                optional=number > 0,
                 clock=clock,
                 now=now,
             )
@@ -123,7 +123,10 @@ class LeaseElector:
 
     @property
     def leader(self) -> str:
-        """Pod of the leader, or of the Go provisioner while this process waits for its Lease; empty if unknown."""
+        """Pod of the leader, or of the Go provisioner while its Lease prevents this process from leading.
+
+        Empty if unknown.
+        """
         for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)
@@ -176,7 +179,7 @@ class LeaseElector:
         try:
             problem = self._attempt()
         except errors.ClusterError as error:
-            problem = _in_words(error, self._own.namespace)
+            problem = _problem_of(error, self._own.namespace)
         except Exception as error:  # noqa: BLE001 - any bug here must end in losing the lease, not in keeping it
             _log.exception("lease.step_failed", identity=self.identity)
             problem = f"the lease could not be renewed: {error!r}"
@@ -232,7 +235,7 @@ class LeaseElector:
             _log.exception("lease.listener_failed", identity=self.identity)
 
 
-def _in_words(error: errors.ClusterError, namespace: str) -> str:
+def _problem_of(error: errors.ClusterError, namespace: str) -> str:
     if isinstance(error, errors.Forbidden):
         return (
             f"RBAC does not allow the lease: grant get, create and update on leases (coordination.k8s.io) in namespace "
@@ -251,8 +254,8 @@ class _Claim:
     name: str
     namespace: str
     identity: str
-    #: Whether the lease counts only if it exists.
-    must_exist: bool
+    #: Whether the Lease counts only if it exists: that of the Go provisioner.
+    optional: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
     #: Time of the last request that confirmed that this process holds, or need not hold, the Lease; None if not.
@@ -286,12 +289,12 @@ class _Claim:
         spec = fields.mapping((current or {}).get("spec"))
         holder = spec.get("holderIdentity") or ""
         self.holder = str(holder)[:_LONGEST_HOLDER]
-        if current is None and self.must_exist:
+        if current is None and self.optional:
             self.confirmed_at = sent
             return None
         if holder not in ("", self.identity) and self._seconds_to_wait(spec) > 0:
             self.confirmed_at = None
-            who = "the Go provisioner" if self.must_exist else "another instance"
+            who = "the Go provisioner" if self.optional else "another instance"
             return (
                 f"lease {self.namespace}/{self.name} is held by {who}, {str(holder)[:100]}: waiting until it ends or "
                 "stops renewing the lease"

@@ -285,11 +285,11 @@ def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
     return None
 
 
-def look_last(strangers: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Check the nodes right before the delete. Raises KeptError if `strangers` yields a node or all checks are slow."""
+def look_last(open_nodes: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
+    """Check the nodes right before a delete. Raises KeptError if `open_nodes` yields a name, or all checks are slow."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
-        for name in strangers():
+        for name in open_nodes():
             raise KeptError(f"node {name} has registered or was uncordoned meanwhile")
         if monotonic() - began <= _LAST_LOOK_SECONDS:
             return

@@ -33,7 +33,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
     asked = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
-    for container in _that_ask(asked.get("initContainers")):
+    for container in _with_resources(asked.get("initContainers")):
         amount = _container_request(what, container, resource)
         if container.get("restartPolicy") == "Always":
             sidecars += amount
@@ -41,7 +41,7 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
         else:
             while_starting = max(while_starting, sidecars + amount)
     running = sidecars
-    for container in _that_ask(asked.get("containers")):
+    for container in _with_resources(asked.get("containers")):
         running += _container_request(what, container, resource)
     total = max(running, while_starting)
     pod_level = fields.at(asked, "resources", "requests")
@@ -134,7 +134,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
     Only the pod's status shows a claim for a resource that the administrator named (extendedResourceName).
     """
     asked = fields.mapping(spec)
-    containers = (*_that_ask(asked.get("containers")), *_that_ask(asked.get("initContainers")))
+    containers = (*_with_resources(asked.get("containers")), *_with_resources(asked.get("initContainers")))
     resources = (fields.mapping(each["resources"]) for each in containers)
     names = (name for each in resources for part in ("requests", "limits") for name in fields.mapping(each.get(part)))
     return (
@@ -144,8 +144,8 @@ def uses_claims(spec: object, status: object = None) -> bool:
     )
 
 
-def _that_ask(containers: object) -> Iterable[dict[str, Any]]:
-    """Return the containers with resources, so that each resource is not looked up in thousands of other containers."""
+def _with_resources(containers: object) -> Iterable[dict[str, Any]]:
+    """Return the containers that have resources, so that thousands of others are not searched for each resource."""
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 
@@ -211,7 +211,7 @@ def requirements(
 
 
 def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]:
-    parts = [spec, *_that_ask(spec.get("containers")), *_that_ask(spec.get("initContainers"))]
+    parts = [spec, *_with_resources(spec.get("containers")), *_with_resources(spec.get("initContainers"))]
     resources = [fields.mapping(part.get("resources")) for part in parts] + [{"requests": spec.get("overhead")}]
     named = {key for each in resources for role in ("requests", "limits") for key in fields.mapping(each.get(role))}
     amounts = ((key, ceil(pod_requests(what, spec, key))) for key in BYTE_RESOURCES if key in named)
@@ -226,7 +226,7 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return requirements with only chips, slice, marks, texts that decide whether a pod is served, and `labels`."""
+    """Return only the chips, the slice, the marks, `labels`, and the texts that decide whether a pod is served."""
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),

@@ -26,7 +26,7 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of a call, which takes at most their sum after the DNS look-up. In a stream, only silence counts."""
+    """Time-outs of a call, which takes at most their sum, without the DNS look-up and the lines of a stream."""
 
     connect_seconds: float = 5.0
     #: Maximum wait for the response, and maximum silence while the lines of a stream are read.
@@ -114,7 +114,7 @@ class Api(ABC):
     def patch(
         self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic one; return its metadata, and possibly the rest."""
+        """Change an object by a JSON merge patch, or a strategic one; return the object, maybe only its metadata."""
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         return self.exchange(
             Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)
@@ -153,10 +153,11 @@ def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/
 
 @dataclass(slots=True)
 class Pager:
-    """Reads the pages of one list. A page of too many bytes is requested again with half as many objects (`limit`)."""
+    """Reads the pages of one list. A page of too many bytes is requested again with half as many objects."""
 
     api: Api
     request: Request
+    #: Maximum number of objects of any page, and of the next page.
     most: int = PAGE_SIZE
     limit: int = field(init=False)
 

@@ -26,7 +26,8 @@ _WATCH_SECONDS = 45, 60
 SHORT_WATCH_SECONDS = 1.0
 #: Seconds by which a watch may end early and still count as ended by the server at the agreed time.
 _EARLY_SECONDS = 5.0
-#: Failed watches in a row before a new list. A restored etcd rejects the version of the watch, but not with 410.
+#: Number of failed watches in a row after which the objects are listed again: after a restore of etcd, the API server
+#: rejects the resource version of each watch, but not with 410.
 WATCHES_BEFORE_RELIST = 3
 #: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
@@ -146,7 +147,7 @@ class Reflector(Generic[T]):
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an event deleted an object, or the object became unwanted. Absence from a list does not count."""
+        """Whether an event said that an object was deleted or became unwanted. Absence from a list does not count."""
         with self._lock:
             return uid in self._seen_deleted
 
@@ -157,7 +158,7 @@ class Reflector(Generic[T]):
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
 
     def missing_seconds(self) -> float:
-        """Return the seconds for which the kind has been missing, 0 if the last response was another one."""
+        """Return the seconds for which the API server has not known the kind; 0 if it knows the kind."""
         since = self._missing_since
         return self._clock() - since if self.missing and since is not None else 0.0
 
@@ -377,7 +378,7 @@ class Reflector(Generic[T]):
         )
 
     def _apply(self, raw: JsonObject) -> bool:
-        """Process an added or modified object; return whether its record changed, and not quietly."""
+        """Process an added or modified object; return whether its record has a change that is not quiet."""
         key, uid = _identity(raw)
         record = self._read(key, uid, raw)
         with self._lock:
@@ -411,7 +412,7 @@ class Reflector(Generic[T]):
             self._uids.pop(key, None)
             # UIDs of unwanted objects are not kept, because many of them would displace the other UIDs.
             if malformed or key in self._records:
-                self._note_end(uid)
+                self._record_end(uid)
             if self._records.pop(key, None) is None:
                 return False
             self._drop(key)
@@ -427,7 +428,7 @@ class Reflector(Generic[T]):
         """Request a new list if reduced records of a namespace could be full again, because their JSON is not kept."""
         self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
-    def _note_end(self, uid: str) -> None:
+    def _record_end(self, uid: str) -> None:
         self._seen_deleted[uid] = None
         if len(self._seen_deleted) > _DELETIONS_KEPT:
             del self._seen_deleted[next(iter(self._seen_deleted))]
@@ -445,7 +446,7 @@ class Reflector(Generic[T]):
             if record is None and self._uids.get(key) == uid:
                 # The object became unwanted: `seen_deleted` must explain the absence of its record.
                 with self._lock:
-                    self._note_end(uid)
+                    self._record_end(uid)
             return record
         if self._malformed.get(key) != reason:
             self._malformed[key] = reason

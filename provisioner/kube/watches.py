@@ -25,17 +25,18 @@ T = TypeVar("T")
 
 #: Selects the ConfigMap that pauses the creation of pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
+#: Field selector of pods that have not ended.
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
 #: Maximum seconds without contact; a healthy watch makes contact at its end at the latest, after 60 s.
 MAX_SILENCE_SECONDS = 150.0
-_CONNECT_SECONDS = 5.0
-_LIST_SECONDS = 30.0
-#: Seconds of silence after which a stream counts as hung; longer than a watch, which may be silent until its end.
-_SILENCE_SECONDS = 90.0
 
 
 class ListWatch(Reflector[T]):
     """A Reflector that its own thread feeds. `parse`, `quiet` and `on_change` are those of the Reflector."""
+
+    list_timeouts = Timeouts(read_seconds=30.0)
+    #: A stream counts as hung after a silence that is longer than a watch, which may be silent until its end.
+    watch_timeouts = Timeouts(read_seconds=90.0)
 
     def __init__(
         self,
@@ -53,8 +54,6 @@ class ListWatch(Reflector[T]):
         self._api = api
         self._stopping = threading.Event()
         self._wait = wait or self._stopping.wait
-        self.list_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=_LIST_SECONDS)
-        self.watch_timeouts = Timeouts(connect_seconds=_CONNECT_SECONDS, read_seconds=_SILENCE_SECONDS)
         self._thread = threading.Thread(target=self._run, name=f"watch-{self.name}", daemon=True)
         self._stream: Stream | None = None
 
@@ -162,15 +161,14 @@ class CombinedWatch(Generic[T]):
         return any(part.missing for part in self.parts)
 
     def missing_seconds(self) -> float:
-        """Return the seconds for which the kinds of all parts have been missing, 0 if the kind of one is not."""
+        """Return the seconds for which the kinds of all parts have been missing; 0 if one kind is not missing."""
         return min(part.missing_seconds() for part in self.parts)
 
     @property
     def last_contact_monotonic(self) -> float | None:
-        """Oldest last contact of the parts; None if a part has had none."""
+        """Last contact of the part whose last contact is the oldest; None if a part has had no contact."""
         contacts = [part.last_contact_monotonic for part in self.parts]
-        known = [contact for contact in contacts if contact is not None]
-        return min(known) if len(known) == len(contacts) else None
+        return None if None in contacts else min(filter(None, contacts))
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
         """Whether all parts are fresh."""
@@ -202,7 +200,7 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
 
 
 def parse_labels(raw: object) -> dict[str, str]:
-    """Read at most CLUSTER_OBJECT_LABELS labels of a node or namespace; further labels are ignored."""
+    """Read the labels of a node or namespace; those after the first CLUSTER_OBJECT_LABELS are ignored."""
     labels = fields.at(raw, "metadata", "labels")
     entries = ((fields.name(key), fields.name(value)) for key, value in labels.items() if isinstance(value, str))
     return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
@@ -215,7 +213,7 @@ def _shared_amounts(*amounts: tuple[str, int]) -> tuple[tuple[str, int], ...]:
 
 
 def parse_node(raw: object) -> Node | None:
-    """Read a node; None if it reports no pool and lacks the provisioner's label, which does not identify a pool."""
+    """Read a node; None if the node reports no pool and does not have the label NODEPOOL_MANAGER."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     pool_name = reported_pool(labels, annotations)
