@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 from decimal import Decimal
 from typing import Any
 
+from provisioner import constants
 from provisioner.model import bounds
 
 #: Replaces a creation time that cannot be read.
@@ -73,14 +74,13 @@ class BoundedReader:
             if isinstance(key, str) and isinstance(value, str)
         }
 
-    def annotations(self, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Read the annotations in `keep`."""
-        if not isinstance(raw, dict):
-            return {}
+    def annotations(self, raw: object) -> dict[str, str]:
+        """Read the annotations in READ_ANNOTATIONS."""
+        found = ((key, mapping(raw).get(key)) for key in constants.READ_ANNOTATIONS)
         return {
-            key: self.text(f"annotation {key}", raw[key], most=bounds.ANNOTATION)
-            for key in keep
-            if isinstance(raw.get(key), str)
+            key: self.text(f"annotation {key}", value, most=bounds.ANNOTATION)
+            for key, value in found
+            if isinstance(value, str)
         }
 
     def entries(self, what: str, raw: object, most: int) -> list[dict[str, Any]]:

@@ -194,7 +194,7 @@ def requirements(
         volumes=_volumes(reader, spec),
         node_selector=reader.labels("nodeSelector", node_selector_of(spec), keep=_KEPT_SELECTORS) | implied,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
-        annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
+        annotations=reader.annotations(metadata.get("annotations")),
         tolerations=tuple(
             Toleration(
                 key=reader.text("a toleration's key", entry.get("key")),

@@ -35,8 +35,8 @@ REQUIREMENTS = 65_536
 REPLICATED_JOBS = 256
 #: Child Jobs with chips. Each is a node pool, and a GKE cluster has at most a few thousand.
 CHILD_JOBS = 4096
-#: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. The
-#: limit for those of a namespace is CHILD_JOBS.
+#: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. All
+#: these objects of a namespace together may have CHILD_JOBS slices.
 ASKED_SLICES = 768
 #: Pods of one child Job with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
@@ -52,7 +52,7 @@ NAMESPACE_PODS = 67_108_864
 NAMESPACE_CLAIMS = 4_194_304
 #: ProvisioningRequests, and CapacityBuffers. Each round processes all of them.
 NAMESPACE_ASKS = 4096
-#: Maximum number of nodes of a pool that single pods share: a larger pool would rarely become empty.
+#: Nodes of a pool that single pods share: a larger pool would rarely become empty.
 SHARED_POOL_NODES = 16
 
 # --- a TPUNodeGroup and its children ---
@@ -82,8 +82,8 @@ TPU_CONTAINERS = 64
 #: Containers of a pod that requests IPUs, including init containers. Each gets the address of the partition. Known pods
 #: have at most a few dozen.
 IPU_CONTAINERS = 256
-#: Characters of one variable with its name. Linux starts no process with a longer one (MAX_ARG_STRLEN, with "=" and a
-#: byte at the end).
+#: Characters of one variable and its name. Linux starts no process with a longer variable: MAX_ARG_STRLEN also counts
+#: "=" and a byte at the end.
 VARIABLE = 131_072 - 2
 #: Characters of all variables of a pod: three of maximum length.
 VARIABLES = 393_216

@@ -14,11 +14,12 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
-#: Matches names that GKE or the provisioner generated; names of instances contain those of cluster and pool.
+#: Matches names that GKE or the provisioner generated. Names of instances contain the cluster's and the pool's name.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 #: Maximum digits of a Unix time; a longer label value is ignored.
 _UNIX_DIGITS = 10
+#: Time of a maintenance that has begun.
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
@@ -97,7 +98,7 @@ class Failure:
 
     @property
     def for_all(self) -> Failure:
-        """This failure without names of node pools and instances, because other tenants see it as well."""
+        """This failure without names of node pools and instances, which other tenants must not see."""
         return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 
@@ -260,9 +261,9 @@ class Node:
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     ready: bool = False
-    #: spec.unschedulable.
+    #: Whether spec.unschedulable is true.
     cordoned: bool = False
-    #: Cordoned by the provisioner itself (its annotation is on the node).
+    #: Whether the node has the annotation by which the provisioner records that it cordoned the node.
     cordoned_by_us: bool = False
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0

@@ -92,7 +92,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 class CapacityKey(NamedTuple):
-    """Capacity of a pool, the key of its back-off. Another shape or network is another capacity, maybe available."""
+    """Key of the back-off of a pool. Pools of another shape or network may be available, so they have another key."""
 
     zone: Zone
     machine_type: str

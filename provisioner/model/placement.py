@@ -80,8 +80,8 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
     """Return the requirements without marks of a namespace, and the node that a marked pod selects, empty for any node.
 
-    The other requirements are about machines; the provisioner chooses the marks. The affinity that keeps pods off the
-    nodes of slices is removed as well, and the hostname of a marked pod, because other pods select other nodes.
+    The provisioner chooses the marks, which say nothing about machines. The affinity that keeps pods off the nodes of
+    slices is removed as well, and the hostname of a marked pod, because each pod of a slice selects another node.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):

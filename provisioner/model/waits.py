@@ -9,12 +9,14 @@ from provisioner.model.capacity import Failure, FailureKind
 
 #: Maximum number of doublings, after which any first wait exceeds any cap.
 _MOST_DOUBLINGS = 30
-#: Maximum share by which a wait is shortened, so that waits of several keys end at different times.
 _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait after consecutive failures: doubled by each up to a cap, and up to a fifth shorter by key."""
+    """Return the wait after consecutive failures. Each failure doubles the wait up to the cap.
+
+    The key shortens the wait by up to a fifth, so that waits of several keys end at different times.
+    """
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 

@@ -212,7 +212,8 @@ class PodGroup:
     numbered: bool = True
     #: Group without chips whose pods must be ready before this group's pods are created; empty if none.
     after: str = ""
-    #: Whether a group may have any number in its name. Numbers without pods count only while groups are missing.
+    #: Whether a group may have any number in its name. A number without pods counts only while fewer than `replicas`
+    #: groups have pods.
     any_number: bool = False
     #: Whether the pod with the lowest unfinished index leads. False with exclusive placement: only index 0 can lead.
     lowest_leads: bool = False
@@ -222,7 +223,7 @@ class PodGroup:
     deadline_seconds: int = 0
     #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the Job's name.
     selects_job_nodes: bool = False
-    #: Number of child Jobs that are one group, because their pods together fill a slice and each alone does not.
+    #: Number of child Jobs that are one group, because only together their pods fill a slice.
     jobs: int = 1
     #: Number of pods per group.
     parallelism: int

@@ -75,7 +75,7 @@ class AnsweredCall(Generic[CallT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWrite(Generic[WriteT]):
-    """A write without a response, or one that the caches may not show yet, or one that failed."""
+    """A write that has no response yet, that the caches may not show yet, or that failed."""
 
     write: WriteT
     #: State of the object at the decision. If the object differs after a success, the caches show the write.
@@ -149,7 +149,7 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 def without_lost(
     memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
-    """Return the memory without completed and lost writes, after `fold` of an unknown outcome of each lost call."""
+    """Return the memory without completed and lost writes, after `fold` has recorded each lost call as unknown."""
     for each in lost_calls(memory.calls, live, now).values():
         answer = AnsweredCall(call=each.call, asked_at=each.since, at=now, failure=LOST)
         try:
@@ -160,7 +160,7 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without an answered call; the same if neither is open."""
+    """Return the memory with the result of a write, or without an answered call; unchanged if neither is open."""
     if isinstance(answer, AnsweredCall):
         return replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure

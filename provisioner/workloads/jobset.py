@@ -34,10 +34,10 @@ class ReplicatedJob:
     namespace: str
     jobset: str
     jobset_uid: str
-    #: Number of child Jobs of the replicated jobs before this one, and of all.
+    #: Number of child Jobs of the replicated jobs before this one, and of all replicated jobs.
     before: int
     all_replicas: int
-    #: Group, and the same numbers within the group.
+    #: Group of the replicated job, and the same two numbers within the group.
     group: str
     before_in_group: int
     group_replicas: int
@@ -95,9 +95,10 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
 
 
 def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
-    """Return by replicated job the jobs that have ended when it starts, which JobSet requires to be listed before it.
+    """Return for each replicated job the names of the replicated jobs that have ended before it starts.
 
-    A job that needs another one ready starts after all jobs that ended before that one.
+    JobSet requires that a job is listed after the jobs that it depends on. A job that waits until another one is ready
+    also starts after all jobs that ended before that other one.
     """
     ended: dict[str, frozenset[str]] = {}
     for each in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:

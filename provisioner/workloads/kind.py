@@ -90,12 +90,10 @@ class Kind:
         """Advice to users if the API server does not know the kind."""
         if not self.installation:
             return ""
-        remedy = (
-            f"{self.plural} are served once it is installed"
-            if self.optional
-            else f"install {self.kind} ({self.installation})"
-        )
-        return f"the {self.kind} CRD is not installed: {remedy}"
+        missing = f"the {self.kind} CRD is not installed: "
+        if self.optional:
+            return f"{missing}{self.plural} are served once it is installed"
+        return f"{missing}install {self.kind} ({self.installation})"
 
     def bound(self, labels: Collection[str]) -> NamespaceBound[Workload]:
         """Return the bound on the kind's objects in one namespace. Reduced objects also keep `labels`."""
@@ -134,7 +132,7 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
         terminal_state=fields.name(status.get("terminalState")) or _terminal_state(conditions),
         deleting=metadata.get("deletionTimestamp") is not None,
         labels=reader.labels("labels", metadata.get("labels"), keep=_KEPT_LABELS),
-        annotations=reader.annotations(metadata.get("annotations"), keep=constants.READ_ANNOTATIONS),
+        annotations=reader.annotations(metadata.get("annotations")),
         managed_by="" if managed_by == controller else managed_by,
         created_at=fields.parse_timestamp(metadata.get("creationTimestamp")) or fields.UNKNOWN_TIME,
         suspension_changed_at=fields.parse_timestamp(conditions.get("Suspended", {}).get("lastTransitionTime")),
@@ -183,8 +181,8 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
     return ""
 
 
-def reduced(workload: Workload, problem: str, labels: Collection[str] = ()) -> Workload:
-    """Return the identity and state of a workload, and one group, which decides whether it is served."""
+def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Workload:
+    """Return the identity and state of a workload, and one group, which decides whether the workload is served."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(

@@ -31,7 +31,10 @@ _PERCENT_DIGITS = 3
 
 
 def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool = True) -> tuple[int, range]:
-    """Return a pod's subgroup, and the worker indexes of its pods with chips, with the leader only if `with_leader`."""
+    """Return the number of a pod's subgroup, and the worker indexes of the subgroup's pods with chips.
+
+    The leader, index 0, is included only if `with_leader`.
+    """
     one_more = (size - 1) % subgroup_size == 0
     number = max(0, worker - one_more) // subgroup_size
     first = number * subgroup_size + one_more if number else int(not with_leader)
@@ -41,7 +44,7 @@ def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool
 def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> dict[str, range]:
     """Return the worker indexes of the pods of each slice of a group, by name; the name is empty without subgroups.
 
-    `template` is the raw spec.leaderWorkerTemplate. At most one slice more than the limit is returned.
+    `template` is the raw spec.leaderWorkerTemplate. Ends one slice above the limit, so that callers see the excess.
     """
     size, subgroup_size, excluded = _sizes(template)
     if not subgroup_size:
@@ -69,7 +72,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
     """Read a LeaderWorkerSet of API version v1. Sets do not end and are not suspended."""
     found, reader = begin(WorkloadKind.LEADER_WORKER_SET, raw)
     what = f"{KIND} {found.namespace}/{found.name}"
-    spec = fields.mapping(fields.mapping(raw).get("spec"))
+    spec = fields.at(raw, "spec")
     pods = fields.mapping(spec.get("leaderWorkerTemplate"))
     worker = template_of(what, pods.get("workerTemplate"), podspec.reader_of_pod(within=reader))
     leader = worker
@@ -198,7 +201,7 @@ def _never_starts(leader: Requirements, spec: dict[str, Any], annotations: Mappi
 
 def _shares_pools(template: dict[str, Any]) -> str:
     """Return a message if a DisaggregatedSet places several groups on one node pool, which its pod affinity shows."""
-    affinity = fields.mapping(fields.mapping(fields.mapping(template.get("spec")).get("affinity")).get("podAffinity"))
+    affinity = fields.at(template, "spec", "affinity", "podAffinity")
     for term in fields.mappings(affinity.get("requiredDuringSchedulingIgnoredDuringExecution")):
         rules = fields.mappings(fields.mapping(term.get("labelSelector")).get("matchExpressions"))
         keys = {fields.name(rule.get("key")) for rule in rules}
@@ -212,8 +215,7 @@ def _shares_pools(template: dict[str, Any]) -> str:
 
 def _surge(spec: dict[str, Any], replicas: int) -> int:
     """Read maxSurge, a number or a percentage of the replicas that is rounded up, limited to the replicas."""
-    strategy = fields.mapping(spec.get("rolloutStrategy"))
-    raw = fields.mapping(strategy.get("rollingUpdateConfiguration")).get("maxSurge")
+    raw = fields.at(spec, "rolloutStrategy", "rollingUpdateConfiguration").get("maxSurge")
     if isinstance(raw, str):
         digits = raw.removesuffix("%")
         percent = fields.index(digits) if raw.endswith("%") and len(digits) <= _PERCENT_DIGITS else None

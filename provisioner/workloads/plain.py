@@ -89,8 +89,8 @@ def _is_job(owner: ObjectRef | None) -> bool:
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     """Yield the pods; a pod of kind POD gets another workload UID if a workload of another namespace has its UID.
 
-    `namespaces` has the namespaces of the other workloads by UID. Any other UID belongs to the namespace of a
-    pod without a Job, otherwise of the oldest pod: only UIDs of Jobs are used as users write them.
+    Such a pod names a UID that its author chose. `namespaces` has the namespaces of the other workloads by UID. Any
+    other UID belongs to the namespace of its oldest pod without a Job or, if there is none, of its oldest pod.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
