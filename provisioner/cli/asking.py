@@ -91,7 +91,7 @@ def settings(remote: Remote) -> dict[str, str]:
 
 def partitions(remote: Remote) -> partitions_board.Document | None:
     """Return the document of the controller of IPU partitions, None if it is not installed. Raises RemoteError."""
-    raw = _ask_partitions(remote, partitions_board.PATH)
+    raw = _ask_partitions(remote)
     what = "what the controller of partitions answers"
     return None if raw is None else _converted(raw, partitions_board.Document, what)
 
@@ -104,15 +104,12 @@ def view_of(document: Document) -> View:
 
 
 def view_problem(document: Document) -> str:
-    """Return the reason why a document has no view; empty if it has a view."""
-    if document.view is not None:
-        return ""
+    """Return the reason why a document has no view."""
     if document.problems:
         return "nothing has been decided yet: " + "; ".join(document.problems)
     if not document.leading:
-        whom = (
-            f"pod {document.leader}" if document.leader else f"the process that holds the Lease {constants.LEASE_NAME}"
-        )
+        leader = document.leader
+        whom = f"pod {leader}" if leader else f"the process that holds the Lease {constants.LEASE_NAME}"
         return f"{document.about.identity} does not lead; ask {whom}"
     return "nothing has been decided yet: the controller has just started"
 
@@ -154,7 +151,8 @@ def _ask(remote: Remote, path: str) -> Any:
         ) from error
 
 
-def _ask_partitions(remote: Remote, path: str) -> Any:
+def _ask_partitions(remote: Remote) -> Any:
+    path = partitions_board.PATH
     if remote.server:
         return _by_address(remote, path, absent_ok=True)
     try:

@@ -191,15 +191,15 @@ class Look:
             )
 
     def _messages(self, *, any_left: bool) -> Iterator[str]:
+        namespace = self.settings.own_namespace
         try:
-            path = collection_path("configmaps", namespace=self.settings.own_namespace)
+            path = collection_path("configmaps", namespace=namespace)
             paused = self.settings.pause_creation or any(list_all(self.api, path, PAUSE_QUERY, created_at))
             waiting = "" if paused or any_left else first_of(self._waiting())
         except (ClusterError, MalformedObject) as error:
             paused, waiting = False, f"unknown: {error}"
         if waiting:
             yield f"Pods that wait for a node pool: {waiting}"
-        namespace = self.settings.own_namespace
         if not paused and (any_left or waiting):
             yield (
                 "Creation is not paused: the controller continues to create node pools. To pause it: "

@@ -1,7 +1,7 @@
 """`tpu-provisioner explain`: why one workload, slice, pod or node pool waits, runs or is deleted."""
 
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import click
 
@@ -69,9 +69,9 @@ def explanations(document: Document, name: str, namespace: str) -> list[Explanat
 
 def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str]:
     """Yield the message about a name without explanation: the problem, or the possible causes."""
-    problem = view_problem(document)
-    if problem:
-        yield f"tpu-provisioner: {problem}"
+    view = document.view
+    if view is None:
+        yield f"tpu-provisioner: {view_problem(document)}"
         return
     if kind := unknown_kind(name):
         near = nearest_kind(kind)
@@ -79,15 +79,15 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
         yield f"tpu-provisioner: kind {kind!r} is unknown; {f'did you mean {near}?' if near else f'use {kinds}'}"
         return
     where = f" in namespace {namespace}" if namespace else ""
-    if document.view is not None and (document.problems or document.stalled):
+    if document.problems or document.stalled:
         yield (
             f"tpu-provisioner: no workload, slice, pod or node pool {name!r}{where} was known at the last decision "
-            f"({moment(document.view.at)}). Nothing is decided at the moment: see ATTENTION above, or "
+            f"({moment(view.at)}). Nothing is decided at the moment: see ATTENTION above, or "
             "/readyz. Workloads created since then get node pools after that."
         )
         return
     yield f"tpu-provisioner: the provisioner knows no workload, slice, pod or node pool {name!r}{where}."
-    if document.view is not None and (names := nearest_names(document.view, name)):
+    if names := nearest_names(view, name):
         yield f"Did you mean {' or '.join(names)}?"
     yield "Causes:"
     yield "  - it does not exist: see `kubectl get jobsets,leaderworkersets,jobs,pods --all-namespaces`"
@@ -100,8 +100,7 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
 def lines(each: Explanation) -> Iterator[str]:
     """Yield the lines of one explanation."""
     yield plain(each.headline)
-    rows: list[Sequence[str]] = [(f"  {name}", value) for name, value in each.facts]
-    yield from aligned(rows)
+    yield from aligned([(f"  {name}", value) for name, value in each.facts])
     for notice in each.notices:
         yield plain(f"  {'Warning' if notice.warning else 'Normal'} {notice.reason}: {notice.message}")
     if each.activity:

@@ -88,19 +88,16 @@ def kubeconfig_option(command: _Function) -> _Function:
 
 def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
     """Add the options for the addresses of a process's metrics, by default `metrics`, and health checks."""
-
-    def decorate(command: _Function) -> _Function:
-        health = click.option(
-            "--health-probe-bind-address",
-            default=":8081",
-            show_default=True,
-            help='address of /healthz and /readyz; "0" disables it',
-        )
-        about = 'address of /metrics; "0" disables it'
-        # The outer decorator is the first option in the help.
-        return click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)(health(command))
-
-    return decorate
+    health = click.option(
+        "--health-probe-bind-address",
+        default=":8081",
+        show_default=True,
+        help='address of /healthz and /readyz; "0" disables it',
+    )
+    about = 'address of /metrics; "0" disables it'
+    scrapes = click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)
+    # The outer decorator is the first option in the help.
+    return lambda command: scrapes(health(command))
 
 
 def read_by(read: Callable[[str], Any]) -> Callable[[click.Context, click.Parameter, str | None], Any]:

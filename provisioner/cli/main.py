@@ -38,9 +38,6 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run one command; return its exit code. Raises SystemExit with code 2 if the command line is wrong."""
     output.prepare()
     is_process = arguments is None
-    if is_process:
-        # The collector is disabled until `Frame` enables it, because imports leave no garbage to search for.
-        gc.disable()
     program = os.path.basename(sys.argv[0])  # noqa: PTH119 - pathlib takes 10 ms to import
     given = list(sys.argv[1:] if arguments is None else arguments)
     if is_process and program == _NAME_OF_GO:

@@ -3,7 +3,7 @@
 import os
 import re
 import textwrap
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
@@ -267,7 +267,7 @@ def _count(number: int, what: str) -> str:
 
 def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
     """Group the pools that differ only in their names."""
-    groups: dict[tuple[object, ...], list[PlannedPool]] = {}
+    groups: dict[tuple[object, ...], list[PlannedPool]] = defaultdict(list)
     for pool in pools:
         request = pool.request
         key = (
@@ -279,7 +279,7 @@ def _groups(pools: Sequence[PlannedPool]) -> list[list[PlannedPool]]:
             request.zone,
             pool.options,
         )
-        groups.setdefault(key, []).append(pool)
+        groups[key].append(pool)
     return list(groups.values())
 
 

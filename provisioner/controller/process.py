@@ -163,7 +163,7 @@ class Controller(Generic[LoopT, ActorT]):
             _log.info("controller.stopping", signal=signal_name)
 
         process.on_end(stop)
-        process.look_less_often()
+        process.collect_garbage_rarely()
         self.start()
         _log.info(
             "controller.started",

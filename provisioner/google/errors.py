@@ -251,7 +251,9 @@ def without_echoes(text: str, values: Iterable[str]) -> str:
     words = set(filter(str.isalpha, parts))
     for removed, before in ((parts - words, r"(?<![\w-])"), (words, r"(?<=['\"`/=:])")):
         if removed:
-            text = re.sub(rf"{before}(?:{_alternatives(removed)})(?![\w-])", GAP, text)
+            # The longest value comes first; otherwise its prefix could match instead.
+            alternatives = "|".join(map(re.escape, sorted(removed, key=len, reverse=True)))
+            text = re.sub(rf"{before}(?:{alternatives})(?![\w-])", GAP, text)
     return text
 
 
@@ -267,8 +269,3 @@ def _parts(value: str) -> Iterator[str]:
         yield from (part for part in value.split("/") if part not in _COLLECTIONS)
     if "@" in value:
         yield from value.split("@")
-
-
-def _alternatives(texts: set[str]) -> str:
-    # The longest text comes first; otherwise its prefix could match instead.
-    return "|".join(re.escape(text) for text in sorted(texts, key=len, reverse=True))

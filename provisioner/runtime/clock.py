@@ -24,8 +24,7 @@ class FollowedClock:
     def __init__(
         self, wall: Callable[[], datetime] = wall_clock, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
-        self._wall = wall
-        self._monotonic = monotonic
+        self._wall, self._monotonic = wall, monotonic
         self._offset_seconds = self._offset()
 
     def __call__(self) -> datetime:
@@ -52,12 +51,8 @@ def shifted(remembered: _T, by: timedelta) -> _T:
     elif isinstance(remembered, Mapping):
         moved = {key: shifted(value, by) for key, value in remembered.items()}
     elif is_dataclass(remembered) and not isinstance(remembered, type):
-        changes = {}
-        for each in fields(remembered):
-            value = getattr(remembered, each.name)
-            new = shifted(value, by)
-            if new is not value:
-                changes[each.name] = new
+        values = {each.name: getattr(remembered, each.name) for each in fields(remembered)}
+        changes = {name: new for name, value in values.items() if (new := shifted(value, by)) is not value}
         moved = replace(remembered, **changes) if changes else remembered
     result: _T = moved
     return result

@@ -49,7 +49,7 @@ _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
 
-#: Connections whose handshake has not ended, by the address of the client, oldest first; some may be closed.
+#: Connections whose TLS handshake has not ended, by the address of the client, oldest first. Some may be closed.
 Handshakes = dict[Any, socket.socket]
 
 

@@ -21,7 +21,7 @@ class Lane:
     """
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
-        """`room` limits the total weight of requests. A place rests for as long as it was used, up to the maximum."""
+        """Limit the total weight of requests to `room`. A place rests for as long as it was used, up to the maximum."""
         self._free, self._room, self._max_rest_seconds = places, room, max_rest_seconds
         #: Flow and weight of each request that has a place or waits for one, and the weight of each flow.
         self._requests: dict[asyncio.Future[bool], tuple[str, int]] = {}

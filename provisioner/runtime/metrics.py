@@ -23,14 +23,14 @@ class Shown(NamedTuple):
 
 
 class LastRound(Collector):
-    """Metrics with the values of the last `show`, by name. `show` is called from one thread."""
+    """Metrics by name, each with the values that `show` was last given. `show` is called from one thread."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
 
     def show(self, metrics: Iterable[Shown]) -> None:
-        """Replace the values of metrics; absent labels get 0, because a series that ends looks like a failed scrape."""
+        """Replace the values of metrics. Absent labels get 0, because a missing series looks like a failed scrape."""
         for metric in metrics:
             labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
             values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}

@@ -11,7 +11,7 @@ from types import FrameType
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 
-def look_less_often() -> None:
+def collect_garbage_rarely() -> None:
     """Collect cycles rarely, and never among objects that exist already, because a collection interrupts a decision."""
     gc.collect()
     gc.freeze()

@@ -10,7 +10,7 @@ from math import inf
 _EVERY_SECONDS = 60.0
 #: Maximum number of kinds of failures that are counted, and so of failures that are logged within _EVERY_SECONDS.
 _MAX_KINDS = 64
-#: Maximum number of remembered failures that last.
+#: Maximum number of lasting failures that are remembered.
 _MAX_LASTING = 4096
 
 

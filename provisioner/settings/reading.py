@@ -13,8 +13,8 @@ from provisioner.settings.options import OPTIONS, Settings
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Cluster name for clusters without GKE, which is kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
-#: Fields that only GKE supports. PROVIDER=gce rejects their values, except defaults and empty, zero or false values,
-#: because TPUNodeGroups would ignore them silently.
+#: Fields that only GKE supports. With PROVIDER=gce, their values are errors unless they are defaults, empty, zero or
+#: false, because TPUNodeGroups would ignore them silently.
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)

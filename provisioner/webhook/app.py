@@ -342,7 +342,7 @@ def run(
         ended.set()
 
     process.on_end(stop)
-    process.look_less_often()
+    process.collect_garbage_rarely()
     webhook.start()
     _log.info(
         "webhook.started",

@@ -45,7 +45,7 @@ class Simulation:
         options = parser.parse_args()
         if options.seed is not None:
             return self._replay(options.seed, bug=options.planted, history=options.history)
-        with multiprocessing.get_context("spawn").Pool(options.jobs, process.look_less_often) as pool:
+        with multiprocessing.get_context("spawn").Pool(options.jobs, process.collect_garbage_rarely) as pool:
             if options.planted:
                 bugs = [bug for bug in self.bugs if options.planted in ("all", bug.name)]
                 search = functools.partial(_first_broken, self.run_seed, options.seeds)

@@ -41,7 +41,7 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=os.cpu_count(), help="processes at once (%(default)s)")
     options = parser.parse_args()
     failed = False
-    with multiprocessing.get_context("spawn").Pool(options.jobs, process.look_less_often) as pool:
+    with multiprocessing.get_context("spawn").Pool(options.jobs, process.collect_garbage_rarely) as pool:
         for name in options.simulations:
             played = pool.map(functools.partial(_play, _MODULES[name]), range(options.seeds), chunksize=5)
             hashes = [history for history, _ in played]
