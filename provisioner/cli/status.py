@@ -159,7 +159,7 @@ def _table(
             name,
             each.group,
             each.state.value,
-            _lasting(each.since, now, is_least=each.since_start) if each.since is not None else "-",
+            _lasting(each, now),
             ready,
             each.pool or "-",
         )
@@ -177,8 +177,8 @@ def _table(
         yield (*row, *(more if wide else ()), why)
 
 
-def _lasting(since: datetime, now: datetime, *, is_least: bool) -> str:
-    return f"{'>' if is_least else ''}{for_how_long(since, now)}"
+def _lasting(each: SliceView | PoolView, now: datetime) -> str:
+    return "-" if each.since is None else f"{'>' if each.since_start else ''}{for_how_long(each.since, now)}"
 
 
 def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
@@ -187,5 +187,4 @@ def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]
         due = "-"
         if each.delete_at is not None:
             due = clock(each.delete_at, now) if each.delete_at > now else "due"
-        since = _lasting(each.since, now, is_least=each.since_start)
-        yield (each.name, each.state.value, since, str(each.chips), due, each.reason)
+        yield (each.name, each.state.value, _lasting(each, now), str(each.chips), due, each.reason)

@@ -117,7 +117,7 @@ class Controller(Generic[LoopT, ActorT]):
     watches: Mapping[str, Watch[Any]]
     actor: ActorT
     server: HttpServer
-    #: Ends further parts of a product, after the wait for calls in progress.
+    #: Ends further parts of a product, after the wait for calls in progress; None without such parts.
     last: Callable[[], object] | None = None
 
     def start(self) -> None:

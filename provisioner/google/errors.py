@@ -77,7 +77,7 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that GKE's autoscaler treats alike.
+    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that is one for GKE's autoscaler.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",
@@ -122,8 +122,8 @@ PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNOR
 _STATUSES = frozenset(map(int, HTTPStatus))
 #: HTTP codes whose text is read first. 401 and 404 are unambiguous; after a 5xx, the text may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
-#: Classes of a text that take precedence over the reason. A 429 for too many operations, or for a full reservation, may
-#: have the reason of a rate limit. For a quota, the reason counts: it distinguishes requests from resources.
+#: Classes of a text that take precedence over the reason code. A 429 for too many operations, or a full reservation,
+#: may have the reason of a rate limit. For a quota, the reason counts: it distinguishes requests from resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
@@ -165,7 +165,7 @@ CODES: Mapping[int, CodeRow] = {
     # For a create, the parent is missing, or a resource that the request refers to.
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
-    # GKE's autoscaler takes it for "node group exists" after a create. Updates and deletes cannot conflict with a name.
+    # After a create, GKE's autoscaler takes 409 for "node group exists". Updates and deletes conflict with no name.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
     # The resource was changed since it was read (etag, fingerprint). A 412 for a policy is found by its text.
     412: same(FailureKind.OPERATION_IN_THE_WAY),

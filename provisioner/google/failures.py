@@ -35,7 +35,7 @@ _BAD_ADDRESS = (
     requests.exceptions.InvalidURL,
     requests.exceptions.InvalidHeader,
 )
-#: urllib3's errors for "no connection was made". The first includes a name that does not resolve.
+#: Errors of urllib3 and ssl after which no request was sent. The first one includes a host name without an address.
 _NOT_CONNECTED = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,

@@ -50,7 +50,7 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """Entry of a record that is kept in full; the first entry of a heap is reduced next."""
+    """Entry of a record that is kept in full. The record of the smallest entry is reduced next."""
 
     #: Whether the record is unfinished, the negative creation time of its object, and its negative number of arrival.
     order: tuple[bool, float, int]

@@ -157,8 +157,8 @@ class Pager:
 
     api: Api
     request: Request
-    #: Maximum number of objects of any page, and of the next page.
     most: int = PAGE_SIZE
+    #: Maximum number of objects of the next page, up to `most`.
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:

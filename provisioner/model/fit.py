@@ -16,10 +16,6 @@ from provisioner.model.workloads import Expression, Requirements, Toleration
 #: Operators that no node without the label satisfies.
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
-
-#: Amount of a resource above any request (`fields.parse_quantity`).
-ENOUGH = 2**80
-
 #: Labels whose rules are known: if the prediction of a node lacks such a label, the node does not have it.
 _KNOWN = frozenset(
     (
@@ -133,19 +129,29 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
     """Return the message about the first resource of which an empty node has too little, empty if it has enough."""
-    amounts = [
-        ("chips", requirements.chips, view.chips),
-        ("cpu", requirements.cpu_millicores, view.cpu_millicores),
-        ("memory", requirements.memory_bytes, view.memory_bytes),
-        *((key, amount, view.other_bytes[key]) for key, amount in requirements.other_bytes if key in view.other_bytes),
-    ]
-    machine = view.labels.get(constants.INSTANCE_TYPE, "")
-    node = f"a node of {machine}" if machine else "the node"
-    for resource, asked, offered in amounts:
-        if asked > offered:
-            want, have = quantity(resource, asked, ceil), quantity(resource, offered, floor)
+    offers = offered(view)
+    for resource, amount in requested(requirements):
+        if amount > offers.get(resource, amount):
+            machine = view.labels.get(constants.INSTANCE_TYPE, "")
+            node = f"a node of {machine}" if machine else "the node"
+            want, have = quantity(resource, amount, ceil), quantity(resource, offers[resource], floor)
             return f"the pod requests {want} {resource}, {node} offers {have} to pods"
     return ""
+
+
+def requested(requirements: Requirements) -> list[tuple[str, int]]:
+    """Return the amounts of chips, millicores and bytes that a pod requests, by resource."""
+    return [
+        ("chips", requirements.chips),
+        ("cpu", requirements.cpu_millicores),
+        ("memory", requirements.memory_bytes),
+        *requirements.other_bytes,
+    ]
+
+
+def offered(view: NodeView) -> dict[str, int]:
+    """Return the amounts that an empty node offers, by resource. A missing amount is enough for any request."""
+    return {"chips": view.chips, "cpu": view.cpu_millicores, "memory": view.memory_bytes, **view.other_bytes}
 
 
 def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:

@@ -13,10 +13,12 @@ from typing import TypeVar
 from provisioner import constants
 from provisioner.model import fit
 from provisioner.model.capacity import Taint
-from provisioner.model.fit import ENOUGH, NEED_A_LABEL, NodeView, number, tolerated
+from provisioner.model.fit import NEED_A_LABEL, NodeView, number, offered, requested, tolerated
 from provisioner.model.workloads import Expression, Requirements
 
 _K = TypeVar("_K", bound=Hashable)
+#: Amount of a resource above any request (`fields.parse_quantity`), for nodes whose amount is unknown.
+_ENOUGH = 2**80
 
 
 class Fits:
@@ -90,14 +92,10 @@ class Fits:
         return lacking if lacking and fit.may_be_there(key) else 0
 
     def _with_room(self, requirements: Requirements) -> int:
-        chips, cpu_millicores, memory_bytes = self._room
-        found = (
-            chips.above(requirements.chips - 1)
-            & cpu_millicores.above(requirements.cpu_millicores - 1)
-            & memory_bytes.above(requirements.memory_bytes - 1)
-        )
-        for resource, amount in requirements.other_bytes:
-            found &= self._other_room[resource].above(amount - 1) if resource in self._other_room else self._all
+        found = self._all
+        for resource, amount in requested(requirements):
+            if resource in self._room:
+                found &= self._room[resource].above(amount - 1)
         return found
 
     def _of(self, key: str) -> _Values:
@@ -126,20 +124,10 @@ class Fits:
         return _masks([view.predicted for view in self._views]).get(True, 0)
 
     @cached_property
-    def _room(self) -> tuple[_Ordered, _Ordered, _Ordered]:
-        views = self._views
-        return (
-            _Ordered(_masks([view.chips for view in views])),
-            _Ordered(_masks([view.cpu_millicores for view in views])),
-            _Ordered(_masks([view.memory_bytes for view in views])),
-        )
-
-    @cached_property
-    def _other_room(self) -> Mapping[str, _Ordered]:
-        resources = {resource for view in self._views for resource in view.other_bytes}
-        # An unknown amount is enough for any request.
-        amounts = {key: [view.other_bytes.get(key, ENOUGH) for view in self._views] for key in resources}
-        return {key: _Ordered(_masks(each)) for key, each in amounts.items()}
+    def _room(self) -> dict[str, _Ordered]:
+        offers = [offered(view) for view in self._views]
+        resources = {resource for each in offers for resource in each}
+        return {key: _Ordered(_masks([each.get(key, _ENOUGH) for each in offers])) for key in resources}
 
     @cached_property
     def _tainted(self) -> dict[Taint, int]:

@@ -163,9 +163,9 @@ class Pod:
     namespace: str
     name: str
     uid: str
-    #: From a label, which users can write.
+    #: Name in a label, which users can write.
     workload_name: str
-    #: From a label; empty if pods of the kind, or of the installed release, do not have it.
+    #: UID in a label; empty if pods of the kind, or of the installed release, do not have it.
     workload_uid: str = ""
     #: Group that controls the pod by its owner reference, for a JobSet the child Job; empty if none.
     group_name: str = ""
@@ -175,7 +175,7 @@ class Pod:
     owner: ObjectRef | None = None
     #: Index in the group, 0 for the leader; None if unknown.
     completion_index: int | None = None
-    #: Number of pods in the group if that may differ from the workload's current value; 0 if it cannot differ.
+    #: Number of pods in the group when it was created; 0 if every group of the workload has the same number.
     group_size: int = 0
     phase: str = "Pending"
     #: Name of the pod's node; empty if not bound.
@@ -245,8 +245,8 @@ class Ask:
     """Request of a ProvisioningRequest or a CapacityBuffer, before its templates are read, and its status."""
 
     resource_version: str
-    #: PodTemplates of the namespace, with the number of pods (request) or slices (buffer). None for as many slices as
-    #: the buffer's other fields allow.
+    #: PodTemplates of the namespace, each with the number of pods (request) or slices (buffer). The number is None if
+    #: the other fields of the buffer determine it.
     pod_sets: tuple[tuple[str, int | None], ...] = ()
     #: Buffers only: API group, kind and name of the workload whose slices are the model.
     scalable: tuple[str, str, str] = ("", "", "")

@@ -134,7 +134,7 @@ class _Connection(H11Protocol):
         oldest.transport.abort()
 
     def _allow(self, seconds: float, *, rests: bool) -> None:
-        """Set the deadline; while the connection `rests`, the first byte of a request replaces it."""
+        """Set a new deadline. While the connection `rests`, the first byte of a request sets another one."""
         self._deadline.cancel()
         self._deadline, self._rests = self.loop.call_later(seconds, self.transport.abort), rests
 

@@ -15,9 +15,9 @@ class Busy(Exception):  # noqa: N818 - it names the state of the server
 
 
 class Lane:
-    """Places with a bounded queue that alternates between flows, such as clients. Used from one event loop.
+    """Lets a limited number of requests run, and queues others, alternating between flows such as clients.
 
-    Not limited: the number of flows of one user.
+    Used from one event loop. Not limited: the number of flows of one user.
     """
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:

@@ -65,7 +65,7 @@ def make_app(routes: Sequence[Route]) -> ASGIApp:
 
 
 def is_json(request: Request) -> bool:
-    """Return whether the body's type is JSON. For a page of another site, browsers send only other types."""
+    """Return whether the body's type is JSON. Browsers do not let pages of other sites send JSON."""
     return request.headers.get("content-type", "").partition(";")[0].strip().lower() == "application/json"
 
 

@@ -29,7 +29,8 @@ _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
 _PAGES = _LIMITS.connections
 #: Maximum pause in seconds after a page; otherwise the pause is as long as the page took.
 _MAX_REST_SECONDS = 0.5
-#: Suffixes of served hosts: Services, and GKE's DNS endpoint; the API server's proxy forwards the Host of its caller.
+#: Suffixes of hosts that are served: Services, and GKE's DNS endpoint, because the API server's proxy forwards the Host
+#: header of its caller.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
 _REJECTED = (

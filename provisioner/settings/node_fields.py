@@ -20,7 +20,7 @@ from provisioner.settings.option import Group
 
 #: Number of the type gVisor in the messages of GKE's API.
 _GVISOR_NUMBER = 1
-#: Bytes of a huge page, and the field of LinuxNodeConfig for the number of pages, by resource.
+#: For each resource of huge pages: the bytes of a page, and the field of LinuxNodeConfig for the number of pages.
 _PAGES = {"hugepages-2Mi": (2**21, "hugepageSize2m"), "hugepages-1Gi": (2**30, "hugepageSize1g")}
 #: Longest maxRunDuration of Compute Engine in seconds: 120 days.
 _LONGEST_LIFE_SECONDS = 120 * 24 * 3600

@@ -198,7 +198,7 @@ _ALL = (
         # xpk also lists unsorted topologies; the documentation and cluster-toolkit require sorted ones.
         any_order=True),
     Accelerator(
-        # Lists of 2-D topologies do not separate this family from podslices; no report has multi-host slices of it.
+        # Google's lists of topologies do not separate this family from podslices. No report has its multi-host slices.
         label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),

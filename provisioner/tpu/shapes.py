@@ -102,7 +102,10 @@ def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
 
 
 def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: str = "") -> Shape:
-    """Return the shape that a pod requests, by default of any type that it need not select. Raises ShapeError."""
+    """Return the shape that a pod requests. Raises ShapeError.
+
+    Without `machine_type`, all machine types are possible, except those that a pod gets only by selecting them.
+    """
     for what, text in (("accelerator", accelerator), ("topology", topology), ("machine type", machine_type)):
         if len(text) > bounds.LABEL_VALUE:
             raise ShapeError(bounds.too_long(what, text, bounds.LABEL_VALUE))
