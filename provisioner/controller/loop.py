@@ -26,7 +26,7 @@ LONGEST_PAUSE_SECONDS = 15.0
 #: Seconds without a round after which the loop counts as dead. Longer than all time-outs of a round together.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
-#: Maximum characters of a logged result. Its beginning has the names; the rest may be users' texts.
+#: Maximum characters of a logged result. Names are at the beginning of the result; the rest may be users' texts.
 _SHOWN_CHARACTERS = 200
 
 
@@ -58,7 +58,6 @@ A = TypeVar("A")
 class RoundLoop(ABC, Generic[A]):
     """Runs rounds of a product until `stopping` is set. Other threads use only `wake`, `stopping` and `alive`."""
 
-    #: Carries out plans, and returns the answers to their calls.
     actor: CallingActor[A]
     #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
     reporter: Any
@@ -66,7 +65,6 @@ class RoundLoop(ABC, Generic[A]):
     #: Memory between decisions; contains the calls of a plan as open.
     memory: Any
     is_leader: Callable[[], bool]
-    #: The clock that all parts use.
     clock: FollowedClock
     #: Set to request a round.
     wake: Wake

@@ -40,7 +40,7 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
     return re.compile(pattern, re.IGNORECASE | re.DOTALL), kind
 
 
-#: A service account that the caller may not use, and one that does not exist.
+#: Patterns of texts about a service account that the caller may not use, and about one that does not exist.
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 _NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 

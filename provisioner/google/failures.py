@@ -48,12 +48,10 @@ _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[_E]):
-    """The API that was called: the error of its client, its name, and how its responses are classified."""
+    """The API that was called: the error of its client, its name, the option with its address, and its classes."""
 
     error: type[_E]
-    #: Name in messages.
     name: str
-    #: Option that sets the API's address.
     address_option: str
     kind_of_answer: Callable[[Answer], FailureKind]
     #: Returns the remedy for missing permissions, by the text of the API.

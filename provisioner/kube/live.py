@@ -21,11 +21,8 @@ _log = structlog.get_logger(__name__)
 T = TypeVar("T")
 
 _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"unschedulable": True}}
-#: Field selector of nodes that are not cordoned.
 _OPEN = "spec.unschedulable=false"
-#: Label selector of nodes without TPUs.
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
-#: Namespace whose UID identifies a cluster.
 _UID_NAMESPACE = "kube-system"
 #: Nodes per page, and maximum number of pages, that are read to find a node whose provider id identifies the cluster.
 _IDENTITY_PAGE_SIZE = 100

@@ -45,7 +45,7 @@ class Collection:
     name: str
     resource: str
     root: str = "/api/v1"
-    #: Empty for all namespaces.
+    #: Namespace of the objects; empty for all namespaces.
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
     #: Advice to users if the API server does not know the kind; empty if none.
@@ -119,7 +119,7 @@ class Reflector(Generic[T]):
 
         #: Whether a full list was read, and the server has not since reported the kind as missing or forbidden.
         self.synced = False
-        #: Time of the last start of a list, event, bookmark, or end of a watch of full length; None if none.
+        #: Time of the last event or bookmark, start of a list, or end of a watch of full length; None if none.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
         #: Whether, by the last response, the API server does not know the kind.

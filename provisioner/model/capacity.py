@@ -158,7 +158,7 @@ class NodePool:
     policy_name: str = ""
     #: Known values of node settings by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Parts of node names before the last hyphen, in all forms; empty if unknown, as in a request.
+    #: Prefixes of the names of the pool's nodes, without the last hyphen; empty if unknown, as in a request.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)
 
 

@@ -26,7 +26,6 @@ _MOST_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
 #: Time before the end of a reservation in which no pool is created in it, and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
-_QUEUED = "queued"
 #: Error message for a choice of queued capacity.
 QUEUED_NOT_SERVED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests of class "
@@ -130,7 +129,7 @@ def _choice(text: str) -> CapacityChoice:
     kind = kinds.get(name)
     if kind is CapacityKind.RESERVATION:
         return CapacityChoice(kind=kind, reservation=_reservation(rest, text), zone=Zone(zone))
-    if name == _QUEUED:
+    if name == "queued":
         raise ValueError(f"has {bounds.quoted(text)}, and {QUEUED_NOT_SERVED}")
     if kind is None or slash:
         valid = ", ".join(value for value in kinds if value != CapacityKind.RESERVATION.value)

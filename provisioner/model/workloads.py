@@ -186,9 +186,8 @@ class Pod:
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Time since which the scheduler has reported the pod as Unschedulable; None if it does not.
     unschedulable_since: datetime | None = None
-    #: Message of the scheduler.
     unschedulable_message: str = ""
-    #: Whether the pod is of a gang that the scheduler ignores until enough of its pods exist.
+    #: Whether the pod belongs to a gang, which the scheduler ignores until enough pods of the gang exist.
     gated: bool = False
     #: deletionTimestamp, which for pods is the end of the grace period.
     deletion_deadline: datetime | None = None
@@ -287,7 +286,7 @@ class Workload:
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
     #: Time at which the workload was last suspended or resumed, by its controller's clock; None if never or unknown.
     suspension_changed_at: datetime | None = None
-    #: Only for kinds without pods.
+    #: Requested slices; None for kinds with pods.
     ask: Ask | None = None
     #: Only for kind POD: the controller of the pods; None if the workload is the pod.
     controller: ObjectRef | None = None
@@ -330,7 +329,6 @@ class Workloads:
     """Existing workloads by UID and by name, because some pods and pools contain only the name."""
 
     by_uid: Mapping[WorkloadUid, Workload]
-    #: UIDs by `WorkloadName`.
     uid_of_name: Mapping[tuple[WorkloadKind, str, str], WorkloadUid]
 
     @classmethod

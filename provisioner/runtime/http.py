@@ -89,7 +89,8 @@ class Limits:
     header_bytes: int = 16384
     #: Maximum size of a body.
     body_bytes: int = 65536
-    #: Responses per second to all clients above which, after a burst of 200, each waits for 0.25 s; None disables it.
+    #: Maximum responses per second to all clients together, after a burst of 200. Above this rate, each response waits
+    #: for 0.25 s. None disables the limit.
     answers_per_second: float | None = None
 
 

@@ -16,12 +16,11 @@ _T = TypeVar("_T")
 #: A region ("us-central2") or a zone ("us-central2-b", "us-central1-ai1a").
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
-NETWORK_TAG = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
 #: E-mail address of a Google service account, as nodes need it; "default" is that of Compute Engine.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
-#: Name of most resources of Compute Engine.
+#: Name of most resources of Compute Engine, and a network tag.
 RESOURCE_NAME = re.compile(_RESOURCE)
 _NETWORK = re.compile(rf"(projects/{PROJECT.pattern}/global/networks/)?{_RESOURCE}")
 _SUBNETWORK = re.compile(rf"(projects/{PROJECT.pattern}/regions/[-a-z0-9]{{1,40}}/subnetworks/)?{_RESOURCE}")
@@ -47,7 +46,6 @@ LONGEST_RUN_SECONDS = 7 * 24 * 3600
 OTHERS = "*"
 #: Value of a list that allows nothing.
 NONE = "none"
-#: Prefix of Google's OAuth scopes.
 SCOPE_PREFIX = "https://www.googleapis.com/auth/"
 SCOPE = re.compile(re.escape(SCOPE_PREFIX) + r"[a-z][a-z0-9._-]{0,100}")
 #: Maximum of counts, more than any number of chips or pools.

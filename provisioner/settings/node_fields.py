@@ -116,7 +116,7 @@ class NodeFields:
         "without devstorage.read_only, nodes cannot pull private images.",
         write="config.oauthScopes", on_gce=True)
     node_tags: tuple[str, ...] = _node(
-        "GCP_NODE_TAGS", forms.list_of(forms.NETWORK_TAG, "a network tag", bounds.NETWORK_TAGS), (),
+        "GCP_NODE_TAGS", forms.list_of(forms.RESOURCE_NAME, "a network tag", bounds.NETWORK_TAGS), (),
         "Comma-separated network tags of the nodes.",
         write="config.tags", annotation=_own("tags"), adds=True, on_gce=True)
     node_labels: Entries = _node(

@@ -11,7 +11,6 @@ from provisioner.settings import forms
 
 _T = TypeVar("_T")
 
-#: Maximum of CONCURRENCY.
 MOST_CONCURRENCY = 64
 
 

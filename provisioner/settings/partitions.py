@@ -10,8 +10,6 @@ from provisioner.settings.option import Group, options_of
 
 DEFAULT_PORT = 8090
 _MOST_SERVERS = 64
-#: Name in the limits that means all namespaces that are not named.
-_ANY_NAMESPACE = "*"
 #: Maximum number of IPUs of a partition, also in the webhook.
 LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
@@ -115,7 +113,7 @@ class PartitionSettings:
     def limit_of(self, namespace: str) -> int | None:
         """Return the IPUs that the pods of a namespace may have at the same time; None if not limited."""
         limits = dict(self.namespace_limits)
-        return limits.get(namespace, limits.get(_ANY_NAMESPACE))
+        return limits.get(namespace, limits.get(forms.OTHERS))
 
 
 OPTIONS = options_of(PartitionSettings)
