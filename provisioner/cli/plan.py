@@ -26,7 +26,7 @@ from provisioner.slices.suppliers.gke.translate import create_request_json
 from provisioner.slices.suppliers.nodegroup.translate import group_document
 
 _UNKNOWN = "*"
-#: Labels whose values depend on a UID.
+#: Labels whose values depend on the UID of the workload, which does not exist yet.
 _UNKNOWN_LABELS = (constants.POOL_JOBSET_UID, constants.POOL_WORKLOAD_UID, constants.NODEPOOL_HASH)
 _HEAD = ("SLICES OF", "POOLS", "MACHINE TYPE", "TOPOLOGY", "HOSTS", "CHIPS")
 _NUMBERS = (1, 4, 5)

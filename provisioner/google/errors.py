@@ -31,7 +31,7 @@ class Call(Enum):
     DELETE = "delete"
 
 
-#: A pattern, and the meaning of the texts that it matches.
+#: A pattern, and the kind of failure of the texts that it matches.
 TextRule = tuple[re.Pattern[str], FailureKind]
 
 

@@ -48,7 +48,7 @@ _IDENTITY_REFUSED = re.compile(r"status: ?(400|401|403|404)|invalid_grant|IAM re
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Api(Generic[_E]):
-    """The API that was called: the error of its client, its name, the option with its address, and its classes."""
+    """The API that was called: its client's error, its name, the option with its address, and rules for responses."""
 
     error: type[_E]
     name: str

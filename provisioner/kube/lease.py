@@ -32,7 +32,7 @@ _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
 _LONGEST_DURATION_SECONDS = 3600.0
 #: Maximum characters of a holder; a longer value, which any client with write access could set, is cut.
 _LONGEST_HOLDER = 253
-#: Seconds after the last renewal at which this process stops leading: after several failures, before the lease ends.
+#: Seconds after the last renewal at which this process stops leading: after several attempts, before the lease ends.
 _RENEW_DEADLINE_SECONDS = 20.0
 _RETRY_SECONDS = 5.0
 #: Maximum wait in seconds for a renewal in progress before the lease is released.

@@ -145,7 +145,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
 
 
 def _with_resources(containers: object) -> Iterable[dict[str, Any]]:
-    """Return the containers that have resources, so that thousands of others are not searched for each resource."""
+    """Return the containers that have resources, because searching thousands of containers without any takes long."""
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 

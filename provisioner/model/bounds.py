@@ -7,38 +7,38 @@ LABEL_VALUE = 63
 LABEL_KEY = 317
 #: Kubernetes' longest name of an object.
 OBJECT_NAME = 253
-#: An annotation of the provisioner: several times as long as the longest list that CHOICES allows.
+#: Characters of an annotation of the provisioner: several times those of the longest list that CHOICES allows.
 ANNOTATION = 4096
-#: Message of the scheduler about a pod: as many characters as fit into an Event.
+#: Characters of the scheduler's message about a pod: as many as fit into an Event.
 SCHEDULER_MESSAGE = 1024
-#: Message of a condition. The API accepts 32,768 characters.
+#: Characters of the message of a condition. The API accepts 32,768.
 CONDITION_MESSAGE = 2048
-#: Quotation of an invalid text in an error message.
+#: Characters of an invalid text that an error message quotes.
 QUOTED = 80
 
 # --- entries of one pod or pod template ---
-#: Labels, and entries of nodeSelector. GKE accepts 1,024 characters of labels for a node pool.
+#: Number of labels, and of entries of nodeSelector. GKE accepts 1,024 characters of labels for a node pool.
 MAP_ENTRIES = 128
-#: Tolerations. A pod has about five, and each is compared with every taint of the nodes.
+#: Number of tolerations. A pod has about five, and each is compared with every taint of the nodes.
 TOLERATIONS = 64
-#: Volumes. A machine attaches at most 128 disks.
+#: Number of volumes. A machine attaches at most 128 disks.
 VOLUMES = 256
-#: Expressions of required node affinity in all terms. Each is evaluated once for all nodes.
+#: Number of expressions in all terms of required node affinity. Each is evaluated once for all nodes.
 EXPRESSIONS = 64
-#: Values of all these expressions: enough for a list of 1,000 excluded hosts.
+#: Number of values of all these expressions: enough for a list of 1,000 excluded hosts.
 EXPRESSION_VALUES = 1024
 #: Characters of labels, selectors, annotations, tolerations and affinity together. A large pod has about 4,000.
 REQUIREMENTS = 65_536
 
 # --- entries of one JobSet ---
-#: Replicated jobs. Known JobSets have at most a dozen.
+#: Number of replicated jobs. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
-#: Child Jobs with chips. Each is a node pool, and a GKE cluster has at most a few thousand.
+#: Number of child Jobs with chips. Each is a node pool, and a GKE cluster has at most a few thousand.
 CHILD_JOBS = 4096
 #: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. All
 #: these objects of a namespace together may have CHILD_JOBS slices.
 ASKED_SLICES = 768
-#: Pods of one child Job with chips. The largest slice has 2,304 hosts.
+#: Number of pods of one child Job with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
 #: Characters of all kept fields of a JobSet, including its templates.
 JOBSET = 262_144
@@ -50,34 +50,35 @@ NAMESPACE_WORKLOADS = 33_554_432
 NAMESPACE_PODS = 67_108_864
 #: Bytes of memory. A PersistentVolumeClaim takes about 300.
 NAMESPACE_CLAIMS = 4_194_304
-#: ProvisioningRequests, and CapacityBuffers. Each round processes all of them.
+#: Number of ProvisioningRequests, and of CapacityBuffers. Each round processes all of them.
 NAMESPACE_ASKS = 4096
-#: Nodes of a pool that single pods share: a larger pool would rarely become empty.
+#: Number of nodes of a pool that single pods share: a larger pool would rarely become empty.
 SHARED_POOL_NODES = 16
 
 # --- a TPUNodeGroup and its children ---
-#: Machines. The largest slice has 2,304 hosts.
+#: Number of machines. The largest slice has 2,304 hosts.
 GROUP_NODES = 2304
 #: Characters of all finalizers of an object. The finalizers of the provisioner have fewer than 200.
 FINALIZERS = 4096
 #: Bytes of one value of metadata, and of all values of a group. Compute Engine accepts 262,144 bytes per value. A
 #: template also contains the provisioner's startup script.
 METADATA_VALUE = 262_144
-#: Network tags. Compute Engine accepts 64.
+#: Number of network tags. Compute Engine accepts 64.
 NETWORK_TAGS = 64
 #: Characters of a kubelet's certificate request in base64. One with an RSA key of 4,096 bits and the longest node name
 #: has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Certificate requests of one bootstrap token, which is valid for 30 minutes. `kubeadm join` waits 5 minutes for each.
+#: Number of certificate requests of one bootstrap token, which is valid for 30 minutes. `kubeadm join` waits 5 minutes
+#: for each.
 CERTIFICATE_REQUESTS = 16
-#: Conditions of one object, and recorded times at which a slice was recreated.
+#: Number of conditions of one object, and of recorded times at which a slice was recreated.
 CONDITIONS = 16
 RECREATIONS = 100
 
 # --- the TPU environment of one pod ---
-#: Workers of a slice. Each worker gets the host names of all workers. The largest slice has 9,216 chips.
+#: Number of workers of a slice. Each worker gets the host names of all workers. The largest slice has 9,216 chips.
 SLICE_WORKERS = 9216
-#: Containers of a pod that request chips. A VM has at most eight chips.
+#: Number of containers of a pod that request chips. A VM has at most eight chips.
 TPU_CONTAINERS = 64
 #: Containers of a pod that requests IPUs, including init containers. Each gets the address of the partition. Known pods
 #: have at most a few dozen.
@@ -106,17 +107,17 @@ CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64
 
 # --- entries of one annotation or setting ---
-#: Capacity choices. There are four kinds, and users have a few dozen reservations at most.
+#: Number of capacity choices. There are four kinds, and users have a few dozen reservations at most.
 CHOICES = 32
-#: Zones. A region has a handful of them.
+#: Number of zones. A region has a handful of them.
 ZONES = 16
-#: Pairs of choice and zone. Each pair is a candidate pool; a decision checks them in order until one is available.
+#: Number of pairs of choice and zone. A decision checks the pairs in order until the pool of one is available.
 CHOICES_IN_ZONES = 64
-#: Additional networks of a node. GKE accepts fewer than ten.
+#: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
-#: Entries of a list of node settings, such as taints.
+#: Number of entries of a list of node settings, such as taints.
 NODE_ENTRIES = 64
-#: Keys in copy-labels.
+#: Number of keys in copy-labels.
 COPIED_LABELS = 64
 
 

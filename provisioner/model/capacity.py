@@ -234,7 +234,7 @@ class WorkloadPolicy:
     """Resource policy of Compute Engine for multi-host slices. All slices of a topology and region share a policy."""
 
     name: str
-    #: Empty for a resource policy of another kind.
+    #: Type of the workload policy; empty for a resource policy of another kind.
     type: str = HIGH_THROUGHPUT
     topology: str
     #: Status in Compute Engine: CREATING, READY, DELETING, ...

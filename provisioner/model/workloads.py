@@ -194,7 +194,7 @@ class Pod:
 
     @property
     def finished(self) -> bool:
-        """Whether the pod will not run any more."""
+        """Whether the pod has ended and will not run again."""
         return self.phase in ("Succeeded", "Failed")
 
 
@@ -202,7 +202,7 @@ class Pod:
 class PodGroup:
     """Groups of equal pods, such as an entry of spec.replicatedJobs of a JobSet, in which each child Job is a group."""
 
-    #: Empty if all groups of a workload are equal.
+    #: Name of the entry; empty if all groups of a workload are equal.
     name: str
     replicas: int
     #: Maximum number of additional groups, for example during a rolling update. Only their pods show that they exist.
@@ -264,7 +264,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Owner of groups of pods, which end with their owner."""
+    """Owner of groups of pods. The pods end when their owner ends."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str

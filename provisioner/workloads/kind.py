@@ -23,7 +23,7 @@ _TERMINAL_STATES = {"Complete": "Completed", "Completed": "Completed", "Failed":
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """The workload and group of a pod, by its metadata. A pod without a controller has no group."""
+    """Workload and group that the metadata of a pod names. A pod without a controller has no group."""
 
     kind: WorkloadKind
     name: str

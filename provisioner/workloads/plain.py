@@ -27,7 +27,7 @@ from provisioner.model.workloads import (
 from provisioner.workloads.job import JOB
 from provisioner.workloads.kind import STATEFUL_SET, controller_of, marked, too_much
 
-#: Kinds of controllers whose pods are created for existing nodes.
+#: Kinds of controllers that create pods only for existing nodes, so that the pods need no new nodes.
 _FOR_NODES = frozenset({"DaemonSet", "Node"})
 
 
@@ -89,8 +89,9 @@ def _is_job(owner: ObjectRef | None) -> bool:
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     """Yield the pods; a pod of kind POD gets another workload UID if a workload of another namespace has its UID.
 
-    Such a pod names a UID that its author chose. `namespaces` has the namespaces of the other workloads by UID. Any
-    other UID belongs to the namespace of its oldest pod without a Job or, if there is none, of its oldest pod.
+    The author of such a pod wrote the UID of an object in the other namespace. `namespaces` has the namespaces of the
+    other workloads by UID. For any other UID, the oldest pod with the UID and without a Job determines the namespace
+    or, if all pods have Jobs, the oldest pod.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
