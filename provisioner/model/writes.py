@@ -156,7 +156,8 @@ def without_lost(
             memory = fold(memory, answer)
         except Exception:  # noqa: BLE001 - one call must not affect the others
             memory = answered(memory, answer)
-    return replace(memory, writes=still_open(memory.writes, live, now))
+    left = {key: each for key, each in memory.writes.items() if not _is_over(each, now, live=key in live)}
+    return replace(memory, writes=left)
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
@@ -181,10 +182,7 @@ def with_open(
     return replace(
         memory,
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
-        writes={
-            **memory.writes,
-            **{each.write.key: opened(memory.writes, each.write, each.seen, now) for each in writes},
-        },
+        writes={**memory.writes, **{each.write.key: _opened(memory.writes, each, now) for each in writes}},
     )
 
 
@@ -198,7 +196,7 @@ def choose_writes(
         key = each.write.key
         if key in chosen:
             continue
-        until = blocked_until(writes.get(key), each.seen, now, each.pause_seconds)
+        until = _blocked_until(writes.get(key), each, now)
         if until is None:
             chosen[key] = each
         else:
@@ -206,41 +204,30 @@ def choose_writes(
     return list(chosen.values()), later
 
 
-def opened(writes: Mapping[str, OpenWrite[WriteT]], write: WriteT, seen: str, now: datetime) -> OpenWrite[WriteT]:
-    """Return the record of a write that is about to be sent; `seen` is `OpenWrite.seen`."""
-    before = writes.get(write.key)
+def _opened(writes: Mapping[str, OpenWrite[WriteT]], proposal: Proposed[WriteT], now: datetime) -> OpenWrite[WriteT]:
+    before = writes.get(proposal.write.key)
     failures = before.failures if before is not None and before.failure is not None else 0
-    return OpenWrite(write=write, seen=seen, since=now, failures=failures)
+    return OpenWrite(write=proposal.write, seen=proposal.seen, since=now, failures=failures)
 
 
-def blocked_until(
-    write: OpenWrite[WriteT] | None, seen: str, now: datetime, pause_seconds: float = 0.0
-) -> datetime | None:
-    """Return the time before which an object in state `seen` must not be written; None if it may be written now.
-
-    `pause_seconds`, up to 10, is the minimum interval after the last write.
-    """
+def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: datetime) -> datetime | None:
+    """Return the time before which a proposed write must not be sent after `write`; None if it may be sent now."""
     if write is None:
         return None
     if write.answered_at is None:
-        # The write may wait for a thread for minutes, so it must not be decided again. `still_open` drops lost writes.
+        # The write may wait for a thread for minutes, so it must not be decided again. `without_lost` drops it if lost.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
-        until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS if write.seen == seen else pause_seconds)
+        unseen = write.seen == proposal.seen
+        until = write.answered_at + timedelta(seconds=_SHOWN_SECONDS if unseen else proposal.pause_seconds)
     else:
         until = write.retry_at
     return until if until is not None and until > now else None
 
 
-def still_open(
-    writes: Mapping[str, OpenWrite[WriteT]], live: frozenset[str], now: datetime
-) -> dict[str, OpenWrite[WriteT]]:
-    """Return the writes without completed and lost ones."""
-    return {key: write for key, write in writes.items() if not _is_over(write, now, live=key in live)}
-
-
-def _is_over(write: OpenWrite[WriteT], now: datetime, *, live: bool) -> bool:
+def _is_over(write: OpenWrite[Any], now: datetime, *, live: bool) -> bool:
+    """Return whether a write is completed or lost; `live` if a thread makes it."""
     if write.answered_at is None:
         return not live and (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 
 import pytest
 
@@ -18,7 +19,7 @@ from provisioner.kube.errors import (
     Unavailable,
     failure_of,
 )
-from provisioner.model.writes import OpenCall, OpenWrite, WriteFailure, blocked_until, lost_calls
+from provisioner.model.writes import OpenCall, OpenWrite, Proposed, WriteFailure, choose_writes, lost_calls
 
 
 @pytest.mark.parametrize(
@@ -44,8 +45,10 @@ def test_write_is_decided_again_if_caches_show_it_or_after_ten_seconds(
     age_seconds: int, seen: str, *, blocked: bool
 ) -> None:
     now = datetime(2026, 1, 1, tzinfo=UTC)
-    write = OpenWrite(write="a write", seen="a", since=now, answered_at=now - timedelta(seconds=age_seconds))
-    assert (blocked_until(write, seen, now) is not None) is blocked
+    write = SimpleNamespace(key="a write")
+    sent = OpenWrite(write=write, seen="a", since=now, answered_at=now - timedelta(seconds=age_seconds))
+    proposals = [Proposed(write=write, seen=seen)]
+    assert (choose_writes(proposals, {write.key: sent}, now)[0] == []) is blocked
 
 
 def test_call_without_a_thread_is_lost_after_a_minute() -> None:

@@ -9,7 +9,15 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.model.writes import AnsweredCall, AnsweredWrite, WriteFailure, blocked_until, opened, still_open
+from provisioner.model.writes import (
+    AnsweredCall,
+    AnsweredWrite,
+    Proposed,
+    WriteFailure,
+    choose_writes,
+    with_open,
+    without_lost,
+)
 from provisioner.nodegroups.api.specs import WorkloadPolicySpec
 from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.api.types import Kind, ObjectMeta, WorkloadPolicy
@@ -71,7 +79,7 @@ def test_change_without_an_operation_is_read_again_if_uncertain(
 )
 def test_failed_write_is_repeated_after_increasing_waits(failure: str, first: float, longest: float) -> None:
     write = actions.DeleteNode(name="node", uid="u")
-    memory, waits = Memory(writes={write.key: opened({}, write, "1", NOW)}), []
+    memory, waits = with_open(Memory(), NOW, writes=[Proposed(write=write, seen="1")]), []
     for _ in range(12):
         memory = fold(memory, AnsweredWrite(write=write, at=NOW, failure=WriteFailure(failure)))
         waits.append(((memory.writes[write.key].retry_at or NOW) - NOW).total_seconds())
@@ -80,9 +88,12 @@ def test_failed_write_is_repeated_after_increasing_waits(failure: str, first: fl
 
 def test_write_without_an_answer_is_forgotten_if_it_is_not_in_progress() -> None:
     write, late = actions.DeleteNode(name="node", uid="u"), NOW + timedelta(seconds=60)
-    writes = {write.key: opened({}, write, "1", NOW)}
-    assert [len(still_open(writes, frozenset(), NOW + timedelta(seconds=age))) for age in (59, 60)] == [1, 0]
-    assert blocked_until(still_open(writes, frozenset(writes), late)[write.key], "1", late) is not None
+    proposals = [Proposed(write=write, seen="1")]
+    memory = with_open(Memory(), NOW, writes=proposals)
+    left = [without_lost(memory, frozenset(), NOW + timedelta(seconds=age), fold).writes for age in (59, 60)]
+    assert left == [memory.writes, {}]
+    in_progress = without_lost(memory, frozenset(memory.writes), late, fold).writes
+    assert choose_writes(proposals, in_progress, late)[0] == []
 
 
 def test_delete_whose_proof_failed_waits() -> None:
