@@ -26,7 +26,7 @@ _RUNS = 15
 
 def measure(say: Callable[..., None]) -> None:
     """Measure decisions about bursts, and about worlds in which all slices run, in the manner of the running loop."""
-    process.look_less_often()
+    process.collect_garbage_rarely()
     for slices in (100, 1000, 4000):
         pending = _burst(slices)
         running = _running(pending)

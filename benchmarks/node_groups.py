@@ -39,7 +39,7 @@ from provisioner.nodegroups.planning.decide import decide
 from provisioner.nodegroups.metrics import Metrics
 from provisioner.runtime import process
 from provisioner.runtime.status import make_status_server
-process.look_less_often()
+process.collect_garbage_rarely()
 metrics = Metrics(version="benchmark")
 server = make_status_server(
     "benchmark",
