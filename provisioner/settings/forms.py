@@ -36,7 +36,7 @@ HOST = r"(?:[A-Za-z0-9](?:[-.A-Za-z0-9]{0,252}[A-Za-z0-9])?|\[[0-9A-Fa-f:.]{2,45
 #: Name of an extended resource: a domain and a name.
 RESOURCE = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?/[A-Za-z0-9]([-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 #: A name, or a prefix of names and "*".
-_NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
+NAME_OR_PREFIX = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*\*?|\*")
 _GO_DURATION = re.compile(r"([0-9]+(?:\.[0-9]*)?|\.[0-9]+)(ns|us|µs|μs|ms|s|m|h)")
 _SECONDS = {"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "μs": 1e-6, "ms": 1e-3, "s": 1.0, "m": 60.0, "h": 3600.0}
 #: Bounds of maxRunDuration of flex-start nodes (GKE's autoscaler).
@@ -297,10 +297,9 @@ def amounts(
     return lambda text: by_name(text, form, pattern, whole_number(0, MOST), check)
 
 
-def allowed(meaning: str) -> Callable[[str], tuple[str, ...]]:
-    """Return a reader of comma-separated names, or prefixes of names and "*"; the word "none" allows nothing."""
-    names = list_of(_NAME_OR_PREFIX, meaning)
-    return lambda text: () if text == NONE else names(text)
+def allowed(pattern: re.Pattern[str], meaning: str) -> Callable[[str], tuple[str, ...]]:
+    """Return a reader of comma-separated allowed items; the word "none" allows nothing."""
+    return lambda text: () if text == NONE else list_of(pattern, meaning)(text)
 
 
 #: Number of millionths in one unit of the currency.

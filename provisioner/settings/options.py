@@ -117,21 +117,21 @@ class Settings(NodeFields):
         "MAX_CREATES_PER_HOUR", forms.whole_number(0, forms.MOST), None,
         "Maximum number of node pools that are created within any hour.")
     allowed_namespaces: tuple[str, ...] | None = _limits(
-        "ALLOWED_NAMESPACES", forms.allowed("a namespace name, or its beginning and *"), None,
+        "ALLOWED_NAMESPACES", forms.allowed(forms.NAME_OR_PREFIX, "a namespace name, or its beginning and *"), None,
         'Comma-separated namespaces whose workloads may have pools; "team-*" allows all names that begin with "team-". '
         "Others get an Event. Empty: all.")
     allowed_reservations: tuple[str, ...] | None = _limits(
-        "ALLOWED_RESERVATIONS", forms.allowed("a reservation"), None,
+        "ALLOWED_RESERVATIONS", forms.allowed(forms.NAME_OR_PREFIX, "a reservation"), None,
         'Comma-separated reservations that a pod or workload may name, as "r1" or "project/r1". "none": none. Empty: '
         "all that IAM allows. Those in CAPACITY are always allowed.")
     allowed_service_accounts: tuple[str, ...] | None = _limits(
-        "ALLOWED_SERVICE_ACCOUNTS", forms.allowed("a service account"), None,
+        "ALLOWED_SERVICE_ACCOUNTS", forms.allowed(forms.NAME_OR_PREFIX, "a service account"), None,
         "The same for service accounts of nodes. GCP_NODE_SERVICE_ACCOUNT is always allowed.")
     allowed_networks: tuple[str, ...] | None = _limits(
-        "ALLOWED_NETWORKS", forms.allowed("a network"), None,
+        "ALLOWED_NETWORKS", forms.allowed(forms.NAME_OR_PREFIX, "a network"), None,
         'The same for additional networks, as "vpc" or "vpc:subnet".')
     allowed_label_keys: tuple[str, ...] | None = _limits(
-        "ALLOWED_LABEL_KEYS", forms.allowed("a label key"), None,
+        "ALLOWED_LABEL_KEYS", forms.allowed(forms.NAME_OR_PREFIX, "a label key"), None,
         "The same for keys of node labels that a pod sets by selector or copy-labels. Those in GCP_POD_TO_NODE_LABELS "
         "are always allowed.")
     allowed_node_settings: node_forms.Entries = _limits(
