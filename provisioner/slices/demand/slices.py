@@ -163,6 +163,11 @@ class Slice:
         """Number of nodes that the slice needs; 0 if it has no shape."""
         return 0 if self.shape is None else self.shape.nodes(self.parallelism)
 
+    @property
+    def chips(self) -> int:
+        """Number of chips of these nodes."""
+        return 0 if self.shape is None else self.shape.machine_type.chips * self.nodes
+
 
 class Found(NamedTuple):
     """Slices of one workload, and the inputs from which the slices were derived, except for the policy."""

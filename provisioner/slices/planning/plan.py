@@ -270,7 +270,7 @@ def wanted_pool(
     next_at: datetime | None = None,
 ) -> PoolState:
     """Return the entry of the read model for a pool that does not exist; `others` are slices that share it."""
-    shape, nodes = slice_.shape, slice_.nodes
+    shape = slice_.shape
     return PoolState(
         name=name,
         phase=phase,
@@ -283,8 +283,8 @@ def wanted_pool(
         group_name=slice_.group_name,
         machine_type=shape.machine_type.name if shape is not None else "",
         topology=str(shape.topology) if shape is not None else "",
-        chips=shape.machine_type.chips * nodes if shape is not None else 0,
-        nodes=nodes,
+        chips=slice_.chips,
+        nodes=slice_.nodes,
         ready_nodes=0,
         next_at=next_at,
     )

@@ -283,7 +283,7 @@ class _Round(texts.Known):
             accelerator=shape.accelerator.label if shape is not None else "",
             machine_type=shape.machine_type.name if shape is not None else "",
             topology=str(shape.topology) if shape is not None else "",
-            chips=shape.machine_type.chips * slice_.nodes if shape is not None else 0,
+            chips=slice_.chips,
             hosts=slice_.nodes,
             pods=len(slice_.pods),
             bound_pods=sum(pod.node_name != "" for pod in slice_.pods),

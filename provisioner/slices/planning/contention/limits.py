@@ -112,7 +112,7 @@ class Budget:
         """Count a create that has been decided."""
         workload = slice_.workload
         if slice_.shape is not None and self.counts:
-            chips = {workload.namespace: _chips_of(slice_)}
+            chips = {workload.namespace: slice_.chips}
             self._count(Charge(chips, slice_.shape.accelerator.label, workload.full_name, workload.uid), 1)
         self.created.append(self.now)
         self.used[CREATES_PER_HOUR] += 1
@@ -185,31 +185,33 @@ class Budget:
         """Return the limits that apply to some slices, each once, with the sum of their requests."""
         found: dict[LimitScope, Limit] = {}
         for slice_ in slices:
-            for limit in self._limits_of(slice_) if slice_.shape is not None else ():
-                before = found.get(limit.scope)
-                asked = limit.asked + (before.asked if before is not None else 0)
-                found[limit.scope] = limit._replace(asked=asked)
+            if slice_.shape is None:
+                continue
+            for setting, scope, most, asked in self._limits_of(slice_, slice_.shape.accelerator.label):
+                if most is not None:
+                    before = found[scope].asked if scope in found else 0
+                    found[scope] = Limit(setting, scope, most, before + asked)
         return found.values()
 
-    def _limits_of(self, slice_: Slice) -> Iterator[Limit]:
-        settings, namespace, chips = self.settings, slice_.workload.namespace, _chips_of(slice_)
-        if settings.max_chips is not None:
-            yield Limit("MAX_CHIPS", ALL, settings.max_chips, chips)
+    def _limits_of(self, slice_: Slice, accelerator: str) -> Iterator[tuple[str, LimitScope, int | None, int]]:
+        """Yield each setting with its scope, its limit (None if not set), and the amount that the slice requests."""
+        settings, workload, chips = self.settings, slice_.workload, slice_.chips
+        namespace = workload.namespace
+        yield "MAX_CHIPS", ALL, settings.max_chips, chips
         most = _amount(settings.max_chips_per_namespace, namespace)
-        if most is not None:
-            yield Limit("MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), most, chips)
-        most = _amount(settings.max_requested_chips_per_namespace, namespace)
-        if most is not None and not slice_.workload.kind.has_pods:
-            yield Limit("MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), most, chips)
-        accelerator = slice_.shape.accelerator.label if slice_.shape is not None else ""
+        yield "MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), most, chips
+        if not workload.kind.has_pods:
+            most = _amount(settings.max_requested_chips_per_namespace, namespace)
+            yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), most, chips
         most = _amount(settings.max_chips_per_accelerator, accelerator)
-        if most is not None:
-            yield Limit("MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), most, chips)
-        if settings.max_creates_per_hour is not None:
-            yield Limit("MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1)
-        if settings.max_pools_per_jobset is not None:
-            scope = LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
-            yield Limit("MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1)
+        yield "MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), most, chips
+        yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
+        yield (
+            "MAX_POOLS_PER_JOBSET",
+            LimitScope(ScopeKind.WORKLOAD, workload.full_name),
+            settings.max_pools_per_jobset,
+            1,
+        )
 
     def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: ScopeKind) -> Iterator[LimitUse]:
         named = dict(amounts)
@@ -232,10 +234,6 @@ def remembered(created_at: Iterable[datetime], started: int, settings: Settings,
         return ()
     # A time far in the future is dropped: it was written by a clock that was ahead.
     return (*(at for at in created_at if now - HOUR < at <= now + HOUR), *(now,) * started)
-
-
-def _chips_of(slice_: Slice) -> int:
-    return slice_.nodes * slice_.shape.machine_type.chips if slice_.shape is not None else 0
 
 
 def _amount(amounts: Iterable[tuple[str, int]], name: str) -> int | None:

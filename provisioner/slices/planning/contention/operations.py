@@ -10,14 +10,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 
-from provisioner.model.capacity import PoolStatus
+from provisioner.slices.planning.memory.answers import operations_under_way
 from provisioner.slices.planning.memory.state import CallState, OperationLimit
 from provisioner.slices.planning.round import Round
 
 _STEP = timedelta(seconds=10)
 #: Number of steps without a rejection after which the bound is dropped.
 _STEPS = 6
-_BUSY = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
 #: Maximum number of creates, and of deletes, per thread, in progress or waiting. More would delay urgent calls.
 _CALLS_PER_THREAD = 2
 
@@ -55,15 +54,15 @@ class Slots:
 def find_slots(round_: Round) -> Slots:
     """Return the slots of this round, with the bound learned from GKE's responses."""
     memory, now = round_.memory, round_.now
-    busy = {name for name, each in round_.supply.items() if each.listed and each.pool.status in _BUSY}
-    creates = [name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY]
-    deletes = [name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY]
-    accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
-    known_to_run = busy | (memory.creates.keys() - creates) | {*accepted}
-    running, coming = len(known_to_run), len({*creates, *deletes} - known_to_run)
-    known = _learnt(memory.operations, running, now)
+    creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
+    deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
+    listed = (pool.pool for pool in round_.supply.values() if pool.listed)
+    # No pool of an open create is listed: `answers.confirm` closes a create whose pool is listed.
+    running = operations_under_way(listed, memory) - creates
+    coming = (creates | deletes) - running
+    known = _learnt(memory.operations, len(running), now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
-    free = None if known.limit is None else known.limit - running - coming
+    free = None if known.limit is None else known.limit - len(running) - len(coming)
     # If slots are free, creates and deletes alternate by the last accepted call, otherwise by the last tried call.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * round_.settings.concurrency
