@@ -111,7 +111,7 @@ class Matcher:
         self._last_users = users
         last = sorted(((name, user) for name, user in users.items() if name in ctx.supply), reverse=True)
         self._last = {user: ctx.supply[name] for name, user in last}
-        self._assigned = {mark: ctx.supply[name] for name, mark in ctx.assigned.items()}
+        self._assigned = {mark: pool for pool in ctx.supply.values() if (mark := pool.assigned_to) is not None}
         self._one_zone = {each.workload.uid for each in ctx.slices.values() if wants_one_zone(each, ctx.settings)}
         self._ties = (self._last_pool, self._assigned_pool, self._created_pools, self._counted_pool)
         self._claims: dict[SliceId, PoolName] = {}
@@ -461,9 +461,9 @@ def _use(
     Occupants include pods that have been terminating past their grace period: their chips are not free yet.
     """
     workloads, now = round_.workloads, round_.now
-    holders: dict[PoolName, frozenset[SliceId | None]] = {}
-    lingering: dict[PoolName, frozenset[SliceId | None]] = {}
-    held: dict[SliceId, frozenset[PoolName]] = {}
+    holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
+    occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
+    held: dict[SliceId, set[PoolName]] = defaultdict(set)
     elsewhere: set[SliceId] = set()
     for pod in round_.snapshot.pods:
         if not pod.node_name or pod.finished:
@@ -474,21 +474,15 @@ def _use(
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)
             continue
+        occupants[name].add(slice_id)
         # A pod exists past its grace period only because its node does not respond, so it no longer holds the pool.
-        _note(
-            lingering if pod.deletion_deadline is not None and pod.deletion_deadline <= now else holders, name, slice_id
-        )
+        if pod.deletion_deadline is None or pod.deletion_deadline > now:
+            holders[name].add(slice_id)
         # A pod that is being deleted prevents the delete of its pool, but its slice has to find a pool again.
         if slice_id is not None and pod.deletion_deadline is None:
-            _note(held, slice_id, name)
-    occupants = {**holders, **{name: ids | holders.get(name, frozenset()) for name, ids in lingering.items()}}
-    return holders, occupants, held, frozenset(elsewhere - held.keys())
+            held[slice_id].add(name)
+    return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())
 
 
-def _note(noted: dict[_K, frozenset[_V]], key: _K, value: _V) -> None:
-    """Add a value to the set of a key; nearly always it is the first value, or already in the set."""
-    before = noted.get(key)
-    if before is None:
-        noted[key] = frozenset((value,))
-    elif value not in before:
-        noted[key] = before | {value}
+def _frozen(sets: Mapping[_K, Iterable[_V]]) -> dict[_K, frozenset[_V]]:
+    return {key: frozenset(values) for key, values in sets.items()}

@@ -6,7 +6,7 @@ passed in between.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -38,14 +38,23 @@ class Phases:
     transitions: tuple[Transition, ...]
 
 
-def find_phases(ctx: Round, matching: Matching, wanted: Sequence[PoolState], due: Mapping[PoolName, Due]) -> Phases:
-    """Return the phase of each pool; `wanted` are the entries of pools that do not exist yet."""
+def find_phases(
+    ctx: Round,
+    matching: Matching,
+    wanted: Sequence[PoolState],
+    due: Mapping[PoolName, Due],
+    split: Collection[PoolName],
+) -> Phases:
+    """Return the phases of all pools; `wanted` are pools that do not exist yet, `split` are `Splits.affected_pools`."""
     observed = {name: phase_of(pool, matching) for name, pool in ctx.supply.items()}
     observed |= {state.name: state.phase for state in wanted}
     before = {name: known.phase for name, known in ctx.memory.pools.items() if known.phase is not None}
     entries, transitions = changes(before, observed, ctx.now)
     entries |= {name: drained(entries[name], pool, ctx, matching) for name, pool in ctx.supply.items()}
-    states = [state_of(pool, entries[name], ctx, matching, due.get(name)) for name, pool in ctx.supply.items()]
+    states = [
+        state_of(pool, entries[name], ctx, matching, due.get(name), split=name in split)
+        for name, pool in ctx.supply.items()
+    ]
     states += [state._replace(since=entries[state.name].since) for state in wanted]
     return Phases(states=tuple(states), entries=entries, transitions=transitions)
 
@@ -79,7 +88,9 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
     return claimant if claimant is not None else made_for.get(name)
 
 
-def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, due: Due | None) -> PoolState:
+def state_of(
+    supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, due: Due | None, *, split: bool
+) -> PoolState:
     """Return the entry of one pool in the read model."""
     owner = owner_of(supply.name, matching, round_.made_for)
     slice_ = round_.slices.get(owner) if owner is not None else None
@@ -114,6 +125,7 @@ def state_of(supply: Supply, phase: PhaseEntry, round_: Round, matching: Matchin
         seated=frozenset(matching.seats.get(supply.name, ())),
         unused=matching.unused.get(supply.name),
         draining=phase.draining_since is not None,
+        split=split,
         since_start=since_start,
     )
 

@@ -72,7 +72,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why a pool does not suit a slice, apart from the pods' selectors, tolerations and resources."""
-    if not _has_host(pool, slice_):
+    if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):
         return Refusal.SIZE
@@ -137,11 +137,6 @@ class FreePools:
         """Whether a pool's specification and enough of its hosts fit; hosts without a node count as specified."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
-
-
-def _has_host(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool has the node that the leader pod selects; True if it selects none."""
-    return not slice_.host or any(node.name == slice_.host for node in pool.nodes)
 
 
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from collections.abc import Collection, Hashable, Iterable, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -15,6 +15,7 @@ from provisioner.model.workloads import WorkloadKind, WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import limits
 from provisioner.slices.planning.contention.line import CREATES, granted, still_contended
+from provisioner.slices.planning.contention.operations import Slots
 from provisioner.slices.planning.create.gangs import GangProgress, GangTurns
 from provisioner.slices.planning.create.launches import Launches
 from provisioner.slices.planning.delete.unneeded import Unneeded
@@ -27,16 +28,16 @@ from provisioner.slices.planning.memory.state import (
     CreateCall,
     DeleteCall,
     Memory,
-    OperationLimit,
     Phase,
+    PhaseEntry,
     PoolMemory,
     SliceMemory,
     Stamps,
 )
-from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.pool_states import Phases
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.spec.specification import starts_together
+from provisioner.slices.planning.stuck import Stuck
 
 #: Time in minutes, which a CronJob appends to the names of its Jobs.
 _TIME = re.compile(r"-\d{8,10}$")
@@ -44,25 +45,34 @@ _OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Changes:
-    """Results of the stages of one decision that the memory keeps."""
+class Decision:
+    """Results of the stages of one decision."""
 
-    launches: Launches
-    deletes: Sequence[Delete]
-    unneeded: Unneeded
-    broken: Collection[PoolName]
-    phases: Phases
+    #: The round, with the memory that stage 4 has updated.
+    round: Round
+    #: The matching without the claims of buffers on pools that are deleted to make room.
+    matching: Matching
     turns: GangTurns
     progress: GangProgress
-    operations: OperationLimit
-    #: Message for each slice to whose ready pool the scheduler bound no pod.
-    refusals: Mapping[SliceId, str]
+    broken: frozenset[PoolName]
+    hanging: frozenset[PoolName]
+    launches: Launches
+    #: Pools to delete; its `deletes` are those that are started now.
+    unneeded: Unneeded
+    stuck: tuple[Stuck, ...]
+    slots: Slots
+    #: Whether creates or deletes wait for operations of the supplier to end.
+    waits: bool
 
 
-def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
-    """Return the memory after one decision."""
-    memory, creates, deletes = ctx.memory, changes.launches.creates, changes.deletes
-    operations = changes.operations
+def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, str]) -> Memory:
+    """Return the memory after one decision.
+
+    `refusals` has a message for each slice to whose ready pool the scheduler bound no pod.
+    """
+    ctx, launches = decision.round, decision.launches
+    memory, creates, deletes = ctx.memory, launches.creates, decision.unneeded.deletes
+    operations = decision.slots.learned
     if creates or deletes:
         operations = replace(operations, deletes_tried_last=len(deletes) > len(creates))
     backoffs = {
@@ -70,28 +80,29 @@ def next_memory(ctx: Round, matching: Matching, changes: Changes) -> Memory:
     }
     return replace(
         memory,
-        pools=_pools(ctx, matching, changes),
-        slices=_with_refusals(ctx, matching, changes.refusals, _slices(ctx, matching, changes.launches)),
+        pools=_pools(decision, phases.entries),
+        slices=_with_refusals(ctx, decision.matching, refusals, _slices(ctx, decision.matching, launches)),
         operations=operations,
         backoffs=backoffs,
         created_at=limits.remembered(memory.created_at, len(creates), ctx.settings, ctx.now),
-        braked_delete_at=changes.unneeded.braked_delete_at,
-        tallies=changes.launches.tallies,
+        braked_delete_at=decision.unneeded.braked_delete_at,
+        tallies=launches.tallies,
         usual_creation=next(
             (
                 step.at - step.since
-                for step in changes.phases.transitions
+                for step in phases.transitions
                 if step.since and (step.old, step.new) == (Phase.PROVISIONING, Phase.READY)
             ),
             memory.usual_creation,
         ),
-        gangs=changes.progress.gangs,
-        holds=changes.progress.holds,
-        stamps=_stamps(ctx, matching, changes),
+        gangs=decision.progress.gangs,
+        holds=decision.progress.holds,
+        stamps=_stamps(decision),
     )
 
 
-def _pools(ctx: Round, matching: Matching, changes: Changes) -> dict[PoolName, PoolMemory]:
+def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[PoolName, PoolMemory]:
+    ctx, unneeded = decision.round, decision.unneeded
     memory, now = ctx.memory, ctx.now
     started = {
         create.request.name: CreateCall(
@@ -101,13 +112,13 @@ def _pools(ctx: Round, matching: Matching, changes: Changes) -> dict[PoolName, P
             since=now,
             namespace=ctx.slices[create.slice_id].workload.namespace,
         )
-        for create in changes.launches.creates
+        for create in decision.launches.creates
     }
-    ending, users, entries = {call.name for call in changes.deletes}, _last_users(ctx, matching), changes.phases.entries
+    ending, users = {call.name for call in unneeded.deletes}, _last_users(ctx, decision.matching)
     pools: dict[PoolName, PoolMemory] = {}
     for name, pool in ctx.supply.items():
         known = memory.pool(name)
-        delete, unneeded_since = known.delete, changes.unneeded.since.get(name)
+        delete, unneeded_since = known.delete, unneeded.since.get(name)
         if delete is not None and delete.state is CallState.POSTPONED and unneeded_since is None:
             delete = None
         if name in ending:
@@ -125,7 +136,7 @@ def _pools(ctx: Round, matching: Matching, changes: Changes) -> dict[PoolName, P
             unready_since=pool.unready_since,
             late_since=pool.late_since,
             passing=pool.passing,
-            failed=name in changes.broken or (known.failed and pool.going),
+            failed=name in decision.broken or (known.failed and pool.going),
             given_up=known.given_up,
         )
     for name, phase in entries.items():
@@ -309,15 +320,15 @@ def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, st
     return {slice_id: alike[key] for slice_id, key in keys.items() if key in alike} | dict(refusals)
 
 
-def _stamps(ctx: Round, matching: Matching, changes: Changes) -> Stamps:
+def _stamps(decision: Decision) -> Stamps:
     """Return the grants to remember.
 
     Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp for
     the first pool would put the other slices behind all workloads of their namespace.
     """
-    progress, units = changes.progress, changes.launches.units
-    taken = [slice_id for slice_id in matching.taken if slice_id.workload_uid not in progress.partial]
+    ctx, progress, launches = decision.round, decision.progress, decision.launches
+    units = launches.units
+    taken = [slice_id for slice_id in decision.matching.taken if slice_id.workload_uid not in progress.partial]
     taken += [slice_id for slice_id in units if slice_id.workload_uid in progress.released]
-    stamps = granted(changes.launches.stamps, CREATES, [units[slice_id] for slice_id in taken], ctx.now)
-    contended = changes.launches.contended | changes.turns.contended
-    return still_contended(stamps, contended, ctx.slices.values())
+    stamps = granted(launches.stamps, CREATES, [units[slice_id] for slice_id in taken], ctx.now)
+    return still_contended(stamps, launches.contended | decision.turns.contended, ctx.slices.values())

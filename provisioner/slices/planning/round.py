@@ -95,8 +95,6 @@ class Round:
     #: Pools that were created for each slice.
     owned: Mapping[SliceId, Sequence[Supply]]
     made_for: Mapping[PoolName, SliceId]
-    #: Namespace and key of the slice to which each assigned pool is assigned, by the labels of its nodes.
-    assigned: Mapping[PoolName, tuple[str, str]]
     candidates: Candidates
 
 
@@ -161,7 +159,6 @@ def begin_round(
         supply=supply,
         owned=owned,
         made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
-        assigned={name: mark for name, pool in supply.items() if (mark := pool.assigned_to) is not None},
         candidates=Candidates(settings, rules),
     )
 

@@ -8,13 +8,12 @@ fit them. Slices of one host cannot be split.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import NamedTuple
 
 from provisioner.model.capacity import PoolName
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.match import Matching
-from provisioner.slices.planning.plan import PoolState
 from provisioner.slices.planning.round import Round
 
 
@@ -25,8 +24,9 @@ class Splits(NamedTuple):
     slices: Mapping[SliceId, frozenset[PoolName]]
     #: Slices by node pool, for pools with pods of several slices, one of which has several hosts.
     pools: Mapping[PoolName, frozenset[SliceId]]
-    #: Slices of several hosts in either of the two mappings.
+    #: Slices of several hosts, and pools, in either of the two mappings.
     affected: frozenset[SliceId]
+    affected_pools: frozenset[PoolName]
 
 
 def find_splits(round_: Round, matching: Matching) -> Splits:
@@ -55,12 +55,4 @@ def find_splits(round_: Round, matching: Matching) -> Splits:
         if len(slices) > 1 and not multi_host.isdisjoint(slices)
     }
     affected = frozenset(split).union(*shared.values()) & multi_host
-    return Splits(slices=split, pools=shared, affected=affected)
-
-
-def with_splits(states: Iterable[PoolState], splits: Splits) -> tuple[PoolState, ...]:
-    """Return the states of all pools, with `split` set for shared pools and for the pools of split slices."""
-    names = frozenset(splits.pools).union(*splits.slices.values())
-    if not names:
-        return tuple(states)
-    return tuple(state._replace(split=True) if state.name in names else state for state in states)
+    return Splits(split, shared, affected, affected_pools=frozenset(shared).union(*split.values()))

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
@@ -32,7 +32,7 @@ from provisioner.slices.planning.create.options import (
 )
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
-from provisioner.slices.planning.memory.state import BackoffKey, Phase, Stamps, Tallies, TurnResource
+from provisioner.slices.planning.memory.state import BackoffKey, Phase, TurnResource
 from provisioner.slices.planning.plan import Create, PoolState, wanted_pool
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.seats import burst_ends, join
@@ -53,101 +53,86 @@ class _Candidate(NamedTuple):
 
     slice_: Slice
     unit: Unit
-    attempt: int
-    name: PoolName
     #: Zone of the other pools of its workload when the options were found; None if the workload keeps to no zone.
     zone: Zone | None
     options: LaunchOptions
 
 
-@dataclass(slots=True, kw_only=True)
 class Launches:
     """Serves one slice after the other: an amount that one slice takes is not available to the next."""
 
-    round_: Round
-    matching: Matching
-    gangs: GangTurns
-    budget: Budget
-    units: Mapping[SliceId, Unit]
-    names: set[PoolName]
-    #: Number of pools that were being created before this decision, by capacity.
-    in_flight: Counter[CapacityKey]
-    #: Zone of each workload whose pools must all be in one zone.
-    zones: dict[WorkloadUid, Zone]
-    tallies: Tallies
-    stamps: Stamps
-    candidates: list[_Candidate] = field(default_factory=list)
-    #: Slices that could have pools if no limit refused them: a single slice, or all slices that start together.
-    refused: list[Sequence[Slice]] = field(default_factory=list)
-    #: Other slices that share the pool or the wait of each slice.
-    joined: dict[SliceId, tuple[Slice, ...]] = field(default_factory=dict)
-    waits: dict[SliceId, WaitsFor] = field(default_factory=dict)
-    creates: list[Create] = field(default_factory=list)
-    #: Slices of the creates, each with its request and its choices of capacity.
-    served: list[tuple[Slice, NodePoolRequest, Choices]] = field(default_factory=list)
-    #: Entries of the read model for pools that do not exist yet.
-    wanted: list[PoolState] = field(default_factory=list)
-    wake_at: list[datetime] = field(default_factory=list)
-    waits_for_operations: bool = False
-    #: Scopes of the limits that refused a slice of a workload: no pool of a buffer is created within these scopes.
-    limited: set[LimitScope] = field(default_factory=set)
-    #: Resources that units wait for.
-    contended: set[TurnResource] = field(default_factory=set)
-    #: Usable pool with a node that has the labels of a slice, by namespace and mark.
-    marked: Mapping[tuple[str, str], PoolName] = field(default_factory=dict)
-    _names_of: dict[SliceId, tuple[int, PoolName]] = field(default_factory=dict)
-
-    @classmethod
-    def begin(
-        cls, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]
-    ) -> Launches:
-        """Start with the candidates: slices that found no pool and that may get a new one."""
+    def __init__(
+        self, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]
+    ) -> None:
+        """Examine each slice that found no pool, and keep those that may get a new one as candidates."""
         memory = round_.memory
-        # Names in use are not used again: open deletes and cached nodes would be attributed to the new pool.
-        names = {pool.name for pool in round_.snapshot.pools} | {node.pool_name for node in round_.snapshot.nodes}
-        launches = cls(
-            round_=round_,
-            matching=matching,
-            gangs=turns,
-            budget=budget,
-            units={unit.id: unit for unit in line},
-            names={*names, *memory.creates, *memory.deletes},
-            in_flight=_in_flight(round_),
-            zones=dict(matching.zones),
-            tallies=memory.tallies,
-            stamps=turns.stamps,
-            marked=_marked(round_) if any(slice_.mark for slice_ in matching.unserved) else {},
-        )
-        refusals = launches._refusals_of_gangs()
+        self._round, self._matching, self._gangs, self._budget = round_, matching, turns, budget
+        self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
+        #: Names in use are not used again: open deletes and cached nodes would be attributed to the new pool.
+        self._names: set[PoolName] = {pool.name for pool in round_.snapshot.pools}
+        self._names |= {node.pool_name for node in round_.snapshot.nodes} | {*memory.creates, *memory.deletes}
+        #: Number of pools that were being created before this decision, by capacity.
+        self._in_flight = _in_flight(round_)
+        #: Zone of each workload whose pools must all be in one zone.
+        self._zones = dict(matching.zones)
+        self.tallies, self.stamps = memory.tallies, turns.stamps
+        #: Usable pool with a node that has the labels of a slice, by namespace and mark.
+        self._marked = _marked(round_) if any(slice_.mark for slice_ in matching.unserved) else {}
+        self._candidates: list[_Candidate] = []
+        self._refused: list[Sequence[Slice]] = []
+        #: Other slices that share the pool or the wait of each slice.
+        self.joined: dict[SliceId, tuple[Slice, ...]] = {}
+        self.waits: dict[SliceId, WaitsFor] = {}
+        self.creates: list[Create] = []
+        #: Slices of the creates, each with its request and its choices of capacity.
+        self.served: list[tuple[Slice, NodePoolRequest, Choices]] = []
+        #: Entries of the read model for pools that do not exist yet.
+        self.wanted: list[PoolState] = []
+        self.wake_at: list[datetime] = []
+        self.waits_for_operations = False
+        #: Scopes of the limits that refused a slice of a workload: no pool of a buffer is created within these scopes.
+        self._limited: set[LimitScope] = set()
+        #: Resources that units wait for.
+        self.contended: set[TurnResource] = set()
+        #: Attempt and name of the next pool of each slice.
+        self._names_of: dict[SliceId, tuple[int, PoolName]] = {}
+        refusals = self._refusals_of_gangs()
         refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(round_.now)}
         by_workload = round_.settings.max_pools_per_jobset is not None
         for slice_, others in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
-            launches.joined[slice_.id] = others
-            candidate = launches._look_at(slice_, refusals)
-            launches.candidates += [candidate] if candidate is not None else []
-        return launches
+            self.joined[slice_.id] = others
+            candidate = self._look_at(slice_, refusals)
+            self._candidates += [candidate] if candidate is not None else []
+
+    def refused_in_line(self) -> list[Sequence[Slice]]:
+        """Return the slices that could have pools if no limit refused them, in the order of the line.
+
+        Each entry is a single slice, or all slices that start together.
+        """
+        places = {slice_id: place for place, slice_id in enumerate(self.units)}
+        return sorted(self._refused, key=lambda slices: places[slices[0].id])
 
     def serve(self, slots: int) -> None:
         """Decide on at most `slots` creates, then give the waiting units their places in line."""
+        backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
-        for each in self.candidates:
+        for each in self._candidates:
             for _, offer in each.options.offers:
-                if backoff.probing(self.round_.memory.backoffs, offer.blueprint.capacity) is not None:
+                if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(each.unit)
-        places = {key: place_of(in_line(key, units, self.round_.memory.stamps)) for key, units in waiting.items()}
+        places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
         # Capacity that is not due now is included: slices wait for its next attempt.
-        backoffs = self.round_.memory.backoffs
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
-        for each in self.candidates:
-            scopes = {limit.scope for limit in self.budget.limits_of([each.slice_])} if each.slice_.spare else set()
-            if self.limited & scopes:
+        for each in self._candidates:
+            scopes = {limit.scope for limit in self._budget.limits_of([each.slice_])} if each.slice_.spare else set()
+            if self._limited & scopes:
                 self._wait(each.slice_, WaitsFor(kind=WaitKind.BUFFER, warning=False))
             else:
                 self._serve(each, places, slots)
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
-            phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self.round_.slices[slice_id]
-            others, now = self.joined[slice_id], self.round_.now
+            phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self._round.slices[slice_id]
+            others, now = self.joined[slice_id], self._round.now
             slice_ = replace(slice_, parallelism=1 + len(others)) if others else slice_
             self.wanted.append(wanted_pool(slice_, wait.pool, phase, now, others=others, next_at=wait.until))
             self.waits |= dict.fromkeys((other.id for other in others), wait)
@@ -157,18 +142,18 @@ class Launches:
         """Return the wait of slices that start together and cannot all get a pool now, so that no pool is created."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
-        allowed = self.gangs.members.keys() - self.gangs.waiting.keys()
-        for slice_ in self.matching.unserved:
+        allowed = self._gangs.members.keys() - self._gangs.waiting.keys()
+        for slice_ in self._matching.unserved:
             if slice_.workload.uid in allowed:
                 slices[slice_.workload.uid].append(slice_)
-        memory = self.round_.memory
+        memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
         # A create counts as tried until its pool is up, because its operation may end with the same rejection.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
-            refusal = self.budget.refusal(unserved, self.units[unserved[0].id])
-            problem, first = problem_of_all(self.round_, unserved, self.matching.zones), None
+            refusal = self._budget.refusal(unserved, self.units[unserved[0].id])
+            problem, first = problem_of_all(self._round, unserved, self._matching.zones), None
             # If a limit never allows pools for all slices, the limit's own message is the reason.
             if refusal is not None and (refusal.final or not problem):
                 wait = refusal
@@ -190,11 +175,11 @@ class Launches:
 
         `tried` has slices whose rejected request is being tried again and whose pool is not up yet.
         """
-        for slice_ in self.gangs.members[uid]:
+        for slice_ in self._gangs.members[uid]:
             if slice_.id in tried:
                 return slice_
         for slice_ in unserved:
-            offers = options_of(self.round_, slice_, self.zones.get(uid)).offers
+            offers = options_of(self._round, slice_, self._zones.get(uid)).offers
             if any(offer.digest in rejected for _, offer in offers):
                 return slice_
         return None
@@ -202,15 +187,15 @@ class Launches:
     def _look_at(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> _Candidate | None:
         """Return the candidate for a new pool; if the slice has to wait, record the reason and return None."""
         slice_ = self._within_limits(slice_)
-        attempt, name = self._names_of[slice_.id] = self._free_name(slice_)
+        self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, refusals)
-        until = burst_ends((slice_, *self.joined[slice_.id]), self.round_.now)
-        if not isinstance(found, WaitsFor) and until is not None and until > self.round_.now:
+        until = burst_ends((slice_, *self.joined[slice_.id]), self._round.now)
+        if not isinstance(found, WaitsFor) and until is not None and until > self._round.now:
             found = WaitsFor(kind=WaitKind.BURST, until=until, warning=False, silent=True)
         if isinstance(found, WaitsFor):
             self._wait(slice_, found)
             return None
-        return _Candidate(slice_, self.units[slice_.id], attempt, name, self.zones.get(slice_.workload.uid), found)
+        return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), found)
 
     def _within_limits(self, slice_: Slice) -> Slice:
         """Return a slice; if it stands for several, reduce its nodes to those that the limits allow, at least one."""
@@ -219,7 +204,7 @@ class Launches:
         return slice_
 
     def _refusal(self, slice_: Slice) -> WaitsFor | None:
-        return self.budget.refusal([slice_], self.units[slice_.id])
+        return self._budget.refusal([slice_], self.units[slice_.id])
 
     def _options_or_wait(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> LaunchOptions | WaitsFor:
         """Return the pools that a slice could have, or the first cause, in the order of `WaitKind`, why it has none."""
@@ -227,10 +212,10 @@ class Launches:
         if volumes is not None and volumes.problem:
             return WaitsFor(kind=WaitKind.VOLUME, problem=volumes.problem)
         try:
-            options = options_of(self.round_, slice_, self.zones.get(uid))
+            options = options_of(self._round, slice_, self._zones.get(uid))
         except UnmeetableError as error:
             asked = slice_.requirements
-            if MACHINE_CONFIGS in self.round_.snapshot.unknown and slice_.shape is None and not asked.problem:
+            if MACHINE_CONFIGS in self._round.snapshot.unknown and slice_.shape is None and not asked.problem:
                 return WaitsFor(kind=WaitKind.CATALOGUE, problem=str(error))
             return WaitsFor(kind=WaitKind.REQUEST, problem=str(error), failed=True, final=True)
         refusal, gang = self._refusal(slice_), refusals.get(slice_.id)
@@ -238,7 +223,7 @@ class Launches:
             return refusal
         if (failures := self._too_many_failures(slice_)) is not None:
             return failures
-        if (turn := self.gangs.waiting.get(uid)) is not None:
+        if (turn := self._gangs.waiting.get(uid)) is not None:
             return turn
         if options.offers and gang is not None:
             return gang
@@ -246,22 +231,24 @@ class Launches:
             self._note_refused(refusal, [slice_])
             return refusal
         if not options.offers:
-            return waits.of_choices(options.blockers, self.round_.now)
+            return waits.of_choices(options.blockers, self._round.now)
         until = self.units[slice_.id].since + _RELABELLED
-        if (other := self.marked.get((slice_.workload.namespace, slice_.mark))) is not None and self.round_.now < until:
+        if (
+            other := self._marked.get((slice_.workload.namespace, slice_.mark))
+        ) is not None and self._round.now < until:
             return WaitsFor(kind=WaitKind.LABELS, other=other, until=until, warning=False, silent=True)
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
         """Record slices to make room for, if a limit refuses them and each has capacity that has not failed."""
-        fresh = (has_fresh_offer(self.round_, each, self.zones.get(each.workload.uid)) for each in slices)
+        fresh = (has_fresh_offer(self._round, each, self._zones.get(each.workload.uid)) for each in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
-            self.refused.append(slices)
+            self._refused.append(slices)
 
     def _serve(self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]], slots: int) -> None:
         """Decide on a create for one slice, or record why it waits."""
-        moved = self.zones.get(each.slice_.workload.uid) != each.zone
-        moved = moved and wants_one_zone(each.slice_, self.round_.settings)
+        moved = self._zones.get(each.slice_.workload.uid) != each.zone
+        moved = moved and wants_one_zone(each.slice_, self._round.settings)
         if moved or self._within_limits(each.slice_) is not each.slice_:
             # The options are outdated: other slices have chosen the zone, or used the limits, in this decision.
             again = self._look_at(each.slice_, {})
@@ -274,13 +261,13 @@ class Launches:
         if wait is not None:
             self._wait(slice_, wait)
         elif offer is None:
-            self._wait(slice_, waits.of_choices(blockers, self.round_.now))
+            self._wait(slice_, waits.of_choices(blockers, self._round.now))
         elif len(self.creates) >= slots:
             self.waits_for_operations = True
-            silent = self.round_.now - each.unit.since < _PATIENCE
+            silent = self._round.now - each.unit.since < _PATIENCE
             self._wait(slice_, WaitsFor(kind=WaitKind.OPERATIONS, warning=False, silent=silent))
         else:
-            self._create(each, offer, offer.stamped(each.name, each.attempt))
+            self._create(each, offer)
 
     def _in_turn(
         self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
@@ -289,25 +276,25 @@ class Launches:
         blockers = list(each.options.blockers)
         for choice, offer in each.options.offers:
             capacity = offer.blueprint.capacity
-            last = backoff.probing(self.round_.memory.backoffs, capacity)
+            last = backoff.probing(self._round.memory.backoffs, capacity)
             if last is None:
                 return offer, blockers
             line = places.get(capacity, {})
             place = line.get(each.unit.id, len(line) + 1)
-            if place <= backoff.max_in_flight(last) - self.in_flight[capacity]:
+            if place <= backoff.max_in_flight(last) - self._in_flight[capacity]:
                 return offer, blockers
             blockers.append(ChoiceBlocker(choice, last, capacity, place, len(line)))
         return None, blockers
 
     def _wait(self, slice_: Slice, wait: WaitsFor) -> None:
         self.waits[slice_.id] = wait._replace(pool=self._names_of[slice_.id][1])
-        self.limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
+        self._limited |= {wait.scope} if wait.scope is not None and not slice_.spare else set()
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
         """Add the place in the line, and the users of the limit, to the records of waits for limits or operations."""
         lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
-        gangs = self.gangs.members
+        gangs = self._gangs.members
         first: dict[WorkloadUid, Unit] = {}
         for slice_id, wait in self.waits.items():
             if (wait.scope is not None and not wait.final) or wait.kind in _BRIEF:
@@ -315,9 +302,9 @@ class Launches:
                 # Slices that start together share one place in the line.
                 unit = first.setdefault(slice_id.workload_uid, unit) if slice_id.workload_uid in gangs else unit
                 lines[wait.scope].setdefault(unit, []).append(slice_id)
-        users = self.budget.users() if lines else {}
+        users = self._budget.users() if lines else {}
         for scope, units in lines.items():
-            order = in_line(CREATES, units, self.round_.memory.stamps)
+            order = in_line(CREATES, units, self._round.memory.stamps)
             using = users[scope].most_common() if scope is not None else []
             ids = [unit.id for unit in order]
             for place, unit in enumerate(order, start=1):
@@ -326,26 +313,28 @@ class Launches:
 
     def _too_many_failures(self, slice_: Slice) -> WaitsFor | None:
         until = backoff.counted_until(self.tallies, slice_.id, slice_.workload.namespace, slice_.siblings)
-        waits_on = until is not None and until > self.round_.now
-        own = self.round_.memory.slice(slice_.id).backoff
+        waits_on = until is not None and until > self._round.now
+        own = self._round.memory.slice(slice_.id).backoff
         return WaitsFor(kind=WaitKind.FAILURES, own=own, until=until, failed=True) if waits_on else None
 
-    def _create(self, each: _Candidate, offer: Specification, request: NodePoolRequest) -> None:
+    def _create(self, each: _Candidate, offer: Specification) -> None:
         slice_, capacity = each.slice_, offer.blueprint.capacity
+        attempt, name = self._names_of[slice_.id]
+        request = offer.stamped(name, attempt)
         if slice_.leader is None:
             raise ValueError(f"slice {slice_.id} has no leader pod and cannot be pending")
         pod, workload = pod_ref(slice_.leader), workload_ref(slice_.workload)
         self.creates.append(Create(slice_id=slice_.id, request=request, pod=pod, workload=workload))
         others, own = self.joined[slice_.id], slice_.parallelism - 1
         others, left = others[:own], others[own:]
-        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self.round_.now, others=others))
+        self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self._round.now, others=others))
         self.served.append((slice_, request, each.options.choices))
-        self.names.add(request.name)
-        self.zones.setdefault(slice_.workload.uid, request.zone)
-        self.budget.take(slice_)
-        self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self.round_.now)
+        self._names.add(request.name)
+        self._zones.setdefault(slice_.workload.uid, request.zone)
+        self._budget.take(slice_)
+        self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
-            self.stamps = granted(self.stamps, resource, [each.unit], self.round_.now)
+            self.stamps = granted(self.stamps, resource, [each.unit], self._round.now)
         # Limits have reduced the nodes of the pool.
         if left and (refusal := self._refusal(left[0])) is not None:
             self.joined |= {slice_.id: others, left[0].id: left[1:]}
@@ -354,9 +343,9 @@ class Launches:
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
         """Return the next attempt, and a name for its pool that is not in use."""
-        listed = max((pool.attempt for pool in self.round_.owned.get(slice_.id, ())), default=0)
-        attempt = max(listed, self.round_.memory.slice(slice_.id).attempt)
-        while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self.names:
+        listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)
+        attempt = max(listed, self._round.memory.slice(slice_.id).attempt)
+        while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self._names:
             # An earlier pool of that name has left traces, or a user created a pool of that name.
             attempt += 1
         return attempt, name

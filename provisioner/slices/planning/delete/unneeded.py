@@ -8,7 +8,7 @@ etcd.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 from typing import NamedTuple
@@ -60,41 +60,6 @@ class Unneeded:
     braked_delete_at: datetime | None
 
 
-class _Case(NamedTuple):
-    """A pool that no slice needs, and the facts from which the reason of its delete follows."""
-
-    pool: Supply
-    #: Workload that the pool was created for; None if it does not exist.
-    workload: Workload | None
-    #: Slice that is stuck on the pool; None without such a slice.
-    stuck: SliceId | None
-    #: Whether the workload releases its pools.
-    releasing: bool
-    #: Whether the pods of the slice that the pool was created for are elsewhere.
-    elsewhere: bool
-    keep_suspended: bool
-
-
-#: Reasons in the order in which they are examined: the first that holds is the reason of the delete.
-_REASONS: tuple[tuple[DeleteReason, Callable[[_Case], bool]], ...] = (
-    (DeleteReason.POOL_FAILED, lambda case: case.pool.pool.status is PoolStatus.ERROR),
-    (DeleteReason.SLICE_STUCK, lambda case: case.stuck is not None),
-    (DeleteReason.WORKLOAD_GONE, lambda case: case.workload is None or case.workload.deleting),
-    (DeleteReason.WORKLOAD_FINISHED, lambda case: case.workload is not None and case.workload.finished),
-    (
-        DeleteReason.WORKLOAD_SUSPENDED,
-        lambda case: case.workload is not None and not case.workload.keeps_pools(while_suspended=case.keep_suspended),
-    ),
-    (DeleteReason.RESERVATION_ENDED, lambda case: case.pool.ended),
-    # The gate keeps a pool of unknown machine type as long as its workload exists.
-    (DeleteReason.WORKLOAD_GONE, lambda case: not case.pool.in_catalogue),
-    (DeleteReason.NO_READY_NODES, lambda case: case.pool.lost),
-    (DeleteReason.SLICE_ELSEWHERE, lambda case: case.elsewhere),
-    (DeleteReason.GIVEN_BACK, lambda case: case.releasing),
-    (DeleteReason.NOT_NEEDED, lambda _case: True),
-)
-
-
 def find_unneeded(
     round_: Round,
     matching: Matching,
@@ -132,10 +97,12 @@ def find_unneeded(
         since[pool.name] = min(now, known.unneeded_since or now)
         if pool.leaving:
             continue
-        case = _case_of(pool, stuck, round_, matching, releasing)
-        at_once = failed or case.stuck is not None or case.releasing or pool.ended or pool.name in evicted
+        owner = round_.made_for.get(pool.name)
+        released = owner is not None and owner.workload_uid in releasing and owner in round_.slices
+        at_once = failed or stuck is not None or released or pool.ended or pool.name in evicted
         at = _due(pool, since[pool.name], round_, at_once=at_once)
-        delete = _delete(case, round_, settle=not failed and _may_be_chosen(pool, awaited))
+        settle = not failed and _may_be_chosen(pool, awaited)
+        delete = _delete(pool, stuck, round_, matching, released=released, settle=settle)
         due_of[pool.name] = Due(at, delete.reason)
         if at <= now:
             deletes.append(delete)
@@ -153,19 +120,26 @@ def find_unneeded(
     return _braked(round_, found)
 
 
-def _case_of(
-    pool: Supply, stuck: SliceId | None, round_: Round, matching: Matching, releasing: Collection[WorkloadUid]
-) -> _Case:
-    workloads, owner = round_.workloads, round_.made_for.get(pool.name)
-    uid = pool.ownership.workload_uid or workloads.uid_of_name.get(pool.ownership.workload, WorkloadUid(""))
-    return _Case(
-        pool=pool,
-        workload=workloads.by_uid.get(uid),
-        stuck=stuck,
-        releasing=owner is not None and owner.workload_uid in releasing and owner in round_.slices,
-        elsewhere=owner is not None and (bool(matching.held.get(owner)) or owner in matching.elsewhere),
-        keep_suspended=round_.settings.keep_suspended,
+def _reason(
+    pool: Supply, workload: Workload | None, stuck: SliceId | None, round_: Round, matching: Matching, *, released: bool
+) -> DeleteReason:
+    """Return the first reason that holds for the delete of a pool; `workload` is None if it does not exist."""
+    owner, keep_suspended = round_.made_for.get(pool.name), round_.settings.keep_suspended
+    suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
+    reasons = (
+        (DeleteReason.POOL_FAILED, pool.pool.status is PoolStatus.ERROR),
+        (DeleteReason.SLICE_STUCK, stuck is not None),
+        (DeleteReason.WORKLOAD_GONE, workload is None or workload.deleting),
+        (DeleteReason.WORKLOAD_FINISHED, workload is not None and workload.finished),
+        (DeleteReason.WORKLOAD_SUSPENDED, suspended),
+        (DeleteReason.RESERVATION_ENDED, pool.ended),
+        # The gate keeps a pool of unknown machine type as long as its workload exists.
+        (DeleteReason.WORKLOAD_GONE, not pool.in_catalogue),
+        (DeleteReason.NO_READY_NODES, pool.lost),
+        (DeleteReason.SLICE_ELSEWHERE, owner in matching.held or owner in matching.elsewhere),
+        (DeleteReason.GIVEN_BACK, released),
     )
+    return next((reason for reason, holds in reasons if holds), DeleteReason.NOT_NEEDED)
 
 
 def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
@@ -194,17 +168,20 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
     return labels.get(constants.TPU_ACCELERATOR, ""), labels.get(constants.TPU_TOPOLOGY, "")
 
 
-def _delete(case: _Case, round_: Round, *, settle: bool) -> Delete:
-    pool, workload, spared = case.pool, case.workload, GroupKey("")
-    named, uid = pool.ownership.workload, pool.ownership.workload_uid
-    if case.stuck is not None and pool.pool.status is not PoolStatus.ERROR:
+def _delete(
+    pool: Supply, stuck: SliceId | None, round_: Round, matching: Matching, *, released: bool, settle: bool
+) -> Delete:
+    spared, (named, uid, *_) = GroupKey(""), pool.ownership
+    workload = round_.workloads.by_uid.get(uid or round_.workloads.uid_of_name.get(named, WorkloadUid("")))
+    reason = _reason(pool, workload, stuck, round_, matching, released=released)
+    if reason is DeleteReason.SLICE_STUCK and stuck is not None:
         # The delete is for the workload of the stuck slice; the pool may have been created for another slice.
-        workload = round_.slices[case.stuck].workload
-        named, uid, spared = workload.full_name, workload.uid, case.stuck.group_key
+        workload = round_.slices[stuck].workload
+        named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
     return Delete(
         name=pool.name,
-        reason=next(reason for reason, holds in _REASONS if holds(case)),
+        reason=reason,
         kind=named.kind,
         namespace=named.namespace,
         workload_name=named.name,

@@ -49,15 +49,9 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     if pinned is None and not settings.force_on_demand:
         listed = slice_.wishes.capacity or settings.capacity or listed
     own = pinned is not None or bool(slice_.wishes.capacity)
-    possible: list[CapacityChoice] = []
-    left_out: list[str] = []
-    for choice in listed:
-        problem = _problem(choice, slice_.shape, settings, own=own)
-        if problem:
-            left_out.append(problem)
-        else:
-            possible.append(choice)
-    zoned = tuple(dict.fromkeys(_in_zones(possible, slice_, settings)))
+    problems = {choice: _problem(choice, slice_.shape, settings, own=own) for choice in listed}
+    left_out = tuple(problem for problem in problems.values() if problem)
+    zoned = tuple(dict.fromkeys(_in_zones([each for each in problems if not problems[each]], slice_, settings)))
     if not zoned:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
@@ -65,7 +59,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         # The reservation may exist although a setting forbids it, so it is not called impossible.
         impossible = own and not any(each.reservation for each in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
-    return Choices(open=zoned, left_out=tuple(left_out))
+    return Choices(open=zoned, left_out=left_out)
 
 
 def _pinned(selector: Mapping[str, str], settings: Settings) -> CapacityChoice | None:
