@@ -13,7 +13,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 
 from provisioner.model.capacity import PoolName
 from provisioner.settings import Settings
@@ -88,7 +88,7 @@ class Budget:
         """Return the pause or limit that forbids pools for all of some slices, None if none does."""
         if self.paused is not None:
             return self.paused
-        for limit in self.limits_of(slices):
+        for limit in limits_of(slices, self.settings):
             kept = sum(chips for by, chips in self.kept[limit.scope].items() if by > unit.priority) if self.kept else 0
             excess = self.used[limit.scope] + kept + limit.asked - limit.most
             if excess > 0:
@@ -105,7 +105,7 @@ class Budget:
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
         """Keep the chips that a refused unit requests from units of lower priority, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
-            for limit in self.limits_of(slices):
+            for limit in limits_of(slices, self.settings):
                 self.kept[limit.scope][unit.priority] += limit.asked
 
     def take(self, slice_: Slice) -> None:
@@ -125,7 +125,7 @@ class Budget:
         charge = self.charges.get(pool.name)
         if charge is None:
             return True
-        limits = {limit.scope: limit for limit in self.limits_of([slice_])}
+        limits = {limit.scope: limit for limit in limits_of([slice_], self.settings)}
         for limit in limits.values() if self.kept and not again else ():
             kept = max((chips for by, chips in self.kept[limit.scope].items() if by > unit.priority), default=0)
             if kept and self.used[limit.scope] + kept > limit.most:
@@ -181,38 +181,6 @@ class Budget:
         for scope, amount in charge.amounts():
             self.used[scope] += sign * amount
 
-    def limits_of(self, slices: Iterable[Slice]) -> Iterable[Limit]:
-        """Return the limits that apply to some slices, each once, with the sum of their requests."""
-        found: dict[LimitScope, Limit] = {}
-        for slice_ in slices:
-            if slice_.shape is None:
-                continue
-            for setting, scope, most, asked in self._limits_of(slice_, slice_.shape.accelerator.label):
-                if most is not None:
-                    before = found[scope].asked if scope in found else 0
-                    found[scope] = Limit(setting, scope, most, before + asked)
-        return found.values()
-
-    def _limits_of(self, slice_: Slice, accelerator: str) -> Iterator[tuple[str, LimitScope, int | None, int]]:
-        """Yield each setting with its scope, its limit (None if not set), and the amount that the slice requests."""
-        settings, workload, chips = self.settings, slice_.workload, slice_.chips
-        namespace = workload.namespace
-        yield "MAX_CHIPS", ALL, settings.max_chips, chips
-        most = _amount(settings.max_chips_per_namespace, namespace)
-        yield "MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), most, chips
-        if not workload.kind.has_pods:
-            most = _amount(settings.max_requested_chips_per_namespace, namespace)
-            yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), most, chips
-        most = _amount(settings.max_chips_per_accelerator, accelerator)
-        yield "MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), most, chips
-        yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
-        yield (
-            "MAX_POOLS_PER_JOBSET",
-            LimitScope(ScopeKind.WORKLOAD, workload.full_name),
-            settings.max_pools_per_jobset,
-            1,
-        )
-
     def _uses(self, limit: str, amounts: Iterable[tuple[str, int]], kind: ScopeKind) -> Iterator[LimitUse]:
         named = dict(amounts)
         for name, most in named.items():
@@ -221,10 +189,40 @@ class Budget:
             yield LimitUse(limit, name, used, most)
 
 
+def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
+    """Return the limits that apply to some slices, each once, with the sum of their requests."""
+    found: dict[LimitScope, Limit] = {}
+    for slice_ in slices:
+        if slice_.shape is None:
+            continue
+        for setting, scope, most, asked in _limits_of(slice_, slice_.shape.accelerator.label, settings):
+            if most is not None:
+                before = found[scope].asked if scope in found else 0
+                found[scope] = Limit(setting, scope, most, before + asked)
+    return found.values()
+
+
+def _limits_of(
+    slice_: Slice, accelerator: str, settings: Settings
+) -> Iterator[tuple[str, LimitScope, int | None, int]]:
+    """Yield each setting with its scope, its limit (None if not set), and the amount that the slice requests."""
+    workload, namespace, chips = slice_.workload, slice_.workload.namespace, slice_.chips
+    yield "MAX_CHIPS", ALL, settings.max_chips, chips
+    most = _amount(settings.max_chips_per_namespace, namespace)
+    yield "MAX_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.NAMESPACE, namespace), most, chips
+    if not workload.kind.has_pods:
+        most = _amount(settings.max_requested_chips_per_namespace, namespace)
+        yield "MAX_REQUESTED_CHIPS_PER_NAMESPACE", LimitScope(ScopeKind.REQUESTS, namespace), most, chips
+    most = _amount(settings.max_chips_per_accelerator, accelerator)
+    yield "MAX_CHIPS_PER_ACCELERATOR", LimitScope(ScopeKind.ACCELERATOR, accelerator), most, chips
+    yield "MAX_CREATES_PER_HOUR", CREATES_PER_HOUR, settings.max_creates_per_hour, 1
+    scope = LimitScope(ScopeKind.WORKLOAD, workload.full_name)
+    yield "MAX_POOLS_PER_JOBSET", scope, settings.max_pools_per_jobset, 1
+
+
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
     """Return why the limits can never allow pools for all of some slices at the same time, empty if they can."""
-    budget = Budget(settings=settings, now=datetime.min.replace(tzinfo=UTC) + 2 * HOUR)
-    found = next((limit for limit in budget.limits_of(slices) if limit.asked > limit.most), None)
+    found = next((limit for limit in limits_of(slices, settings) if limit.asked > limit.most), None)
     return f"{found.setting} does not allow all of them at once" if found is not None else ""
 
 

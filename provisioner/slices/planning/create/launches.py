@@ -19,7 +19,7 @@ from provisioner.model.sources import MACHINE_CONFIGS
 from provisioner.model.workloads import WorkloadUid, pod_ref, workload_ref
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention import waits
-from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.limits import Budget, limits_of
 from provisioner.slices.planning.contention.line import CREATES, Unit, granted, in_line, place_of
 from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind, WaitsFor
@@ -124,7 +124,11 @@ class Launches:
         # Capacity that is not due now is included: slices wait for its next attempt.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for each in self._candidates:
-            scopes = {limit.scope for limit in self._budget.limits_of([each.slice_])} if each.slice_.spare else set()
+            scopes = (
+                {limit.scope for limit in limits_of([each.slice_], self._round.settings)}
+                if each.slice_.spare
+                else set()
+            )
             if self._limited & scopes:
                 self._wait(each.slice_, WaitsFor(kind=WaitKind.BUFFER, warning=False))
             else:

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from provisioner.model.capacity import PoolName
 from provisioner.slices.demand import Slice
-from provisioner.slices.planning.contention.limits import Budget
+from provisioner.slices.planning.contention.limits import Budget, limits_of
 from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.round import Round, Supply
@@ -33,7 +33,7 @@ def make_room(
             idle_amount[scope] += amount
     chosen: set[PoolName] = set()
     for slices in refused:
-        limits = budget.limits_of(slices)
+        limits = limits_of(slices, round_.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
         # `free` includes pools that are being deleted.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}

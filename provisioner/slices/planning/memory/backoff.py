@@ -33,15 +33,13 @@ class Delay:
 
     first_seconds: float
     cap_seconds: float
-    #: Whether the wait applies to the requested capacity; otherwise it applies to the slice.
-    per_capacity: bool = False
 
 
 #: Waits after a failed create. Other kinds of failures cause no wait: the create is looked up, adopted or rejected.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
-    FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600, per_capacity=True),
-    FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800, per_capacity=True),
+    FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
+    FailureKind.QUOTA: Delay(first_seconds=60, cap_seconds=1800),
     FailureKind.OPERATION_IN_THE_WAY: Delay(first_seconds=2, cap_seconds=30),
     FailureKind.UNAVAILABLE: Delay(first_seconds=1, cap_seconds=60),
     # An administrator may grant the permission at any time, and no event reports it.
@@ -52,7 +50,8 @@ DELAYS: Mapping[FailureKind, Delay] = {
 }
 #: Wait of a request whose pool ended in ERROR for a reason that `DELAYS` does not assign to its capacity.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
-_PROBED = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
+#: Failures after which the requested capacity waits; after other failures, the slice or its request waits.
+_OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
 #: Number of pools in a row that have to come up before a stockout is forgotten; then 64 creates may run at a time.
 _DOUBLINGS = 6
 #: Wait of a request that GKE rejects as invalid. It is retried, because the cause may be a permission, a quota, a
@@ -75,8 +74,7 @@ def wait_seconds(delay: Delay, failures: int, key: str) -> float:
 
 def concerns_capacity(failure: Failure) -> bool:
     """Whether a failed create shows something about the capacity, and not about the slice."""
-    delay = DELAYS.get(failure.kind)
-    return delay is not None and delay.per_capacity
+    return failure.kind in _OF_CAPACITY
 
 
 def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, now: datetime) -> Backoffs:
@@ -148,7 +146,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
             return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
     # A stockout or quota failure after a failure of another kind restarts `since`.
-    lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _PROBED)
+    lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
     return Backoff(failure=failure, failures=failures, since=since, until=until)
@@ -192,7 +190,7 @@ def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now
 def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
     """Return the stockout or quota failure that still limits the creates of a capacity, None if no failure does."""
     last = backoffs.get(capacity)
-    return last if last is not None and last.failure.kind in _PROBED else None
+    return last if last is not None and last.failure.kind in _OF_CAPACITY else None
 
 
 def max_in_flight(last: Backoff) -> int:
@@ -217,7 +215,7 @@ def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
-        if last.until > now and last.failure.kind in _PROBED and isinstance(key, CapacityKey) and key[:2] in places
+        if last.until > now and last.failure.kind in _OF_CAPACITY and isinstance(key, CapacityKey) and key[:2] in places
     }
     return {**backoffs, **due} if due else backoffs
 
