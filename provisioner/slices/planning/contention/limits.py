@@ -1,11 +1,11 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-Each pool of the provisioner that exists or may exist is counted: listed pools in any status, and creates that no
-list shows yet. The chips of a pool count for the namespaces whose unfinished pods are bound to it, otherwise for the
-slice that counts on it, otherwise for the workload that it was created for.
+Counted are listed pools in any status, and creates that no list shows yet. If unfinished pods are bound to a pool, the
+chips of the pool count for the namespaces of these pods; otherwise for the namespace of the slice that counts on the
+pool; otherwise for the workload that the pool was created for.
 
-A unit that a limit refuses does not block units of equal priority, which use the rest. Its chips are kept from units of
-lower priority for at most `KEPT_AT_MOST`.
+If a limit refuses a unit, units of equal priority may use the rest of the limit. Units of lower priority do not get the
+chips that the refused unit requests, for at most `KEPT_AT_MOST`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsF
 from provisioner.slices.planning.round import Round, Supply
 
 HOUR = timedelta(hours=1)
-#: Maximum time after its pod became unschedulable for which a refused unit keeps chips from units of lower priority: a
-#: PriorityClass whose pods can never be served must not stop all others for longer.
+#: Maximum time for which a refused unit keeps chips from units of lower priority, counted from the time at which its
+#: leader pod became unschedulable. Otherwise a pod that can never be served would block all pods of lower priority.
 KEPT_AT_MOST = timedelta(hours=12)
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """The amounts that are used within the limits; the claims and creates of one decision add to them."""
+    """Amounts that are used within the limits. Claims and creates of the running decision are added to them."""
 
     settings: Settings
     now: datetime
@@ -50,17 +50,17 @@ class Budget:
     #: Reason of the pause of creation; None if creation is not paused.
     paused: WaitsFor | None = None
     used: Counter[LimitScope] = field(default_factory=Counter)
-    #: Part of `used` that will soon be free: pools that are being deleted, or have failed.
+    #: Part of `used` that will soon be free: pools that are being deleted, and failed pools without pods.
     going: Counter[LimitScope] = field(default_factory=Counter)
     charges: dict[PoolName, Charge] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
-    #: Amounts that refused units keep from units of lower priority, by scope and by the priority of the refused units.
+    #: Amounts that refused units keep from units of lower priority, by scope and by priority of the refused units.
     kept: dict[LimitScope, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
     def of(cls, round_: Round) -> Budget:
-        """Count the pools of a round, before any slice counts on a pool without pods."""
+        """Return the budget at the beginning of a round: each pool without pods counts for its creator."""
         paused_since = round_.snapshot.paused_since
         paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or round_.settings.pause_creation else None
         requests = any(not slice_.workload.kind.has_pods for slice_ in round_.slices.values())
@@ -85,7 +85,7 @@ class Budget:
         return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def refusal(self, slices: Sequence[Slice], unit: Unit) -> WaitsFor | None:
-        """Return the pause or limit that forbids pools for all of some slices, None if none does."""
+        """Return the pause or the limit that forbids new pools for all the given slices together; None if none does."""
         if self.paused is not None:
             return self.paused
         for limit in limits_of(slices, self.settings):
@@ -103,7 +103,7 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Keep the chips that a refused unit requests from units of lower priority, for at most `KEPT_AT_MOST`."""
+        """Forbid units of lower priority the chips that a refused unit requests, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in limits_of(slices, self.settings):
                 self.kept[limit.scope][unit.priority] += limit.asked
@@ -118,9 +118,9 @@ class Budget:
         self.used[CREATES_PER_HOUR] += 1
 
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
-        """Whether a slice may count on a pool of another slice: the chips of the pool then count for this slice.
+        """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
 
-        If the slice had the pool before (`again`), chips that are kept for slices of higher priority do not matter.
+        `again` means that the slice had the pool before: chips that are kept for higher priorities are then ignored.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -136,7 +136,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].most for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: Supply) -> None:
-        """Count a pool for the slice that counts on it."""
+        """Count a pool for a slice that counts on it from now on."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)
@@ -144,7 +144,7 @@ class Budget:
             self._charge(pool.name, Charge(chips, charge.accelerator, workload.full_name, workload.uid))
 
     def scopes_of(self, pool: Supply) -> dict[LimitScope, int]:
-        """Return the amount of a pool in each scope that it counts in: its chips, or 1 if the scope counts pools."""
+        """Return the scopes that count a pool, each with the pool's chips, or with 1 if the scope counts pools."""
         charge = self.charges.get(pool.name)
         return dict(charge.amounts()) if charge is not None else {}
 
@@ -190,7 +190,7 @@ class Budget:
 
 
 def limits_of(slices: Iterable[Slice], settings: Settings) -> Iterable[Limit]:
-    """Return the limits that apply to some slices, each once, with the sum of their requests."""
+    """Return each limit that applies to some of the slices, with the total amount that these slices request."""
     found: dict[LimitScope, Limit] = {}
     for slice_ in slices:
         if slice_.shape is None:
@@ -221,7 +221,7 @@ def _limits_of(
 
 
 def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
-    """Return why the limits can never allow pools for all of some slices at the same time, empty if they can."""
+    """Return why the limits can never allow pools for all the slices at the same time, empty if they can."""
     found = next((limit for limit in limits_of(slices, settings) if limit.asked > limit.most), None)
     return f"{found.setting} does not allow all of them at once" if found is not None else ""
 

@@ -1,13 +1,14 @@
-"""Orders the units that wait for a scarce resource: the line.
+"""Orders the units that wait for a scarce resource: the line. Pure.
 
-Free node pools, limits, operations, capacity that was out of stock, and the accelerators that workloads start together
-on are granted in this order: the higher priority of the leader pod first, then the first unit of each namespace, then
-the second of each. Namespaces are ordered by their last grant, or arrival, the longest ago first; the workloads of a
-namespace by their last grant, or creation.
+Scarce are free node pools, limits, operations of the supplier, capacity that was out of stock, and the accelerators of
+workloads whose slices start together. Units with a higher priority of the leader pod come first. Among equal
+priorities, the first unit of every namespace comes before the second unit of any namespace. The namespace whose last
+grant is longest ago comes first; without a grant, the arrival of its first unit counts. The units of a namespace are
+ordered by the last grant of their workload; without a grant, by the creation of the workload.
 
-Grants are remembered for each resource separately: a grant of one capacity does not move the namespace back at another.
-They are remembered only while units wait for the resource, so that the memory does not grow if pods are edited
-often. Fairness beyond this order is the job of Kueue.
+A grant of one resource does not change the line of another resource. Grants are remembered only while units wait for
+the resource, so that the memory stays small even if pods are edited often. Fairness beyond this order is the job of
+Kueue.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ from typing import NamedTuple
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
-#: The resource of free node pools, limits and operations.
+#: Resource with one common line for free node pools, limits and operations.
 CREATES = "creates"
 
 
@@ -39,11 +40,11 @@ class Unit(NamedTuple):
 
 
 def unit_of(slice_: Slice, now: datetime) -> Unit:
-    """Return the place of a slice in the line."""
+    """Return a slice as a unit of the line."""
     leader, workload = slice_.leader, slice_.workload
     since = leader.unschedulable_since if leader is not None else None
     priority = leader.priority if leader is not None else 0
-    # A time in the future comes from a clock that is ahead. With it, the slice would always be the latest arrival.
+    # A time in the future, set by a clock that is ahead, would make the slice the last arrival of its namespace.
     since = since if since is not None and since <= now else datetime.min.replace(tzinfo=UTC)
     return Unit(slice_.id, workload.namespace, priority, since, workload.created_at, slice_.group_name)
 
@@ -75,7 +76,7 @@ def in_line(resource: TurnResource, units: Iterable[Unit], stamps: Stamps) -> li
 
 
 def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: datetime) -> Stamps:
-    """Return the stamps after grants of a resource to some units."""
+    """Return the stamps after a resource was granted to some units at the time `now`."""
     new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
     return {**stamps, **new} if new else stamps
 
@@ -84,8 +85,7 @@ def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices:
     """Return the stamps of the `contended` resources for namespaces and workloads that have pods."""
     if not stamps:
         return stamps
-    # Workloads whose pods do not wait now are included: otherwise a recurring workload would lose its last grant, and
-    # come first each time.
+    # Pods that do not wait count as well: otherwise a recurring workload would lose its last grant and always be first.
     present = {name for each in slices if each.pods for name in (each.workload.namespace, each.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 

@@ -1,8 +1,8 @@
 """Bounds the node pool operations that run at the same time in a cluster, learning from GKE's rejections. Pure.
 
 GKE rejects operations beyond an undocumented number, which also counts operations of other clients. After a rejection,
-at most as many operations run as at that moment. Every 10 s without another rejection, more are tried (1, 3, 7), and
-after 60 s the bound is dropped. Creates and deletes get half of the free slots each if both wait.
+the number of operations at that time is the bound. Every 10 s without another rejection, more operations than the bound
+are tried (1, 3, 7), and after 60 s the bound is dropped. If creates and deletes wait, each kind gets half of the slots.
 """
 
 from __future__ import annotations
@@ -25,22 +25,22 @@ _CALLS_PER_THREAD = 2
 class Slots:
     """Numbers of calls that one decision may start."""
 
-    #: The bound, for `Memory.operations`.
+    #: The new value of `Memory.operations`.
     learned: OperationLimit
     #: Maximum number of operations to start; None if unlimited.
     operations: int | None
     #: Maximum number of creates, and of deletes, that the threads accept before the next decision.
     calls: int
     delete_calls: int
+    #: Whether the last slot went to a delete, so that a create is next.
     deletes_last: bool
-    #: Time at which more may be tried even if no operation ends; None without a bound.
+    #: Time at which more operations are tried even if none has ended; None without a bound.
     more_at: datetime | None
 
     def for_creates(self, deletes: int) -> int:
         """Return the number of creates that may be started if `deletes` deletes are due."""
         if self.operations is None:
             return self.calls
-        # An odd slot goes to creates if the last slot went to a delete.
         half = (self.operations + self.deletes_last) // 2
         return min(self.calls, max(half, self.operations - deletes))
 

@@ -50,7 +50,7 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", a namespace or accelerator that the setting names, or "*" for the largest use among all others.
+    #: "all", or a namespace or accelerator that the setting names. "*" has the largest use among the other names.
     scope: str
     used: int
     most: int
@@ -71,7 +71,7 @@ class Charge(NamedTuple):
     uid: WorkloadUid
 
     def amounts(self) -> Iterator[tuple[LimitScope, int]]:
-        """Yield each scope that the pool counts in, with its amount: chips, or 1 if the scope counts pools."""
+        """Yield each scope that counts the pool, with the number of chips, or with 1 if the scope counts pools."""
         total = 0
         for namespace, chips in self.chips.items():
             yield LimitScope(ScopeKind.NAMESPACE, namespace), chips
@@ -84,7 +84,7 @@ class Charge(NamedTuple):
 
 
 def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
-    """Return by pool the number of nodes that each workload uses; the oldest unfinished pod of a node counts."""
+    """Return the number of nodes that each workload uses on each pool. A node counts for its oldest unfinished pod."""
     pool_of_node = round_.memory.membership.seen
     first: dict[str, Pod] = {}
     for pod in round_.snapshot.pods:
@@ -101,7 +101,7 @@ def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, W
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Return the charge of a pool: each namespace has the nodes that it uses, the main user also the unused nodes."""
+    """Return the charge of a pool. Unused nodes count for the namespace of the workload that uses most nodes."""
     accelerator, total = pool.machine[0], pool.chips
     if not users:
         creator, creator_uid, *_ = pool.ownership

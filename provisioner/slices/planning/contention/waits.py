@@ -34,17 +34,17 @@ class WaitKind(Enum):
     PAUSE = "pause"
     #: Too many creates of the workload or of its namespace failed.
     FAILURES = "failures"
-    #: Other workloads that start together come first for an accelerator.
+    #: Other workloads whose slices start together have an accelerator, or are ahead in its line.
     HOLD = "queue"
     #: Not all slices that start together can have a pool now.
     TOGETHER = "together"
     #: A limit of the settings does not allow the pool.
     LIMIT = "limit"
-    #: All choices of capacity failed, or other slices try them first.
+    #: Each choice of capacity has failed, or other slices try it first.
     CHOICES = "choices"
     #: The nodes of another pool still have the labels of the slice.
     LABELS = "relabelling"
-    #: Further pods that appear at the same time can share the pool.
+    #: The create is delayed for some seconds, because pods that appear in this time can share the pool.
     BURST = "burst"
     #: The slice is of a buffer, and a limit has refused slices of workloads.
     BUFFER = "spare"
@@ -56,6 +56,7 @@ class ChoiceBlocker(NamedTuple):
     """Cause that blocks one choice of capacity."""
 
     choice: CapacityChoice
+    #: Back-off after the last failure.
     last: Backoff
     #: Capacity that other slices try first; None if the choice waits for a time.
     probed: CapacityKey | None = None
@@ -75,12 +76,12 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that some slices request. `slices`, `used`, `going` and `kept` are set at a refusal."""
+    """One limit, and the amount that some slices request. The fields after `asked` are set when the limit refuses."""
 
     setting: str
     scope: LimitScope
     most: int
-    #: Chips, pools or creates that the slices ask for.
+    #: Number of chips, pools or creates that the slices request.
     asked: int
     #: Number of the slices.
     slices: int = 1
@@ -92,10 +93,10 @@ class Limit(NamedTuple):
 
 
 class WaitsFor(NamedTuple):
-    """Why no pool is created for a slice now. Its Event, its status, the page and `explain` are written from this."""
+    """Why no pool is created for a slice now. Events, statuses, the page and `explain` show this reason."""
 
     kind: WaitKind
-    #: Pool that would be created; empty until the record is kept for a slice.
+    #: Pool that would be created; empty until `Launches` assigns the reason to a slice.
     pool: PoolName = PoolName("")
     #: Workload whose slices start together, so that the cause of one slice delays all; None otherwise.
     together: Workload | None = None
@@ -104,7 +105,8 @@ class WaitsFor(NamedTuple):
     #: Choices of capacity that failed, or that other slices try first.
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
-    #: Hold or pause of the accelerator that the workload needs; None if another workload is first in its line.
+    #: Hold or pause of the accelerator that the workload needs; None if the accelerator is kept for a workload that is
+    #: ahead in the line.
     hold: Hold | None = None
     accelerator: str = ""
     #: Back-off of the slice itself; None if its own creates have not failed.
@@ -113,13 +115,12 @@ class WaitsFor(NamedTuple):
     first: Slice | None = None
     #: Usable pool whose nodes have the labels of the slice.
     other: PoolName = PoolName("")
-    #: Place in the line of the units that wait for the same cause, from 1, and the length of that line; 0 if the
-    #: slice waits in no line.
+    #: Place of the slice, from 1, among the units that wait for the same cause, and their number; 0 without a line.
     position: int = 0
     of: int = 0
     #: First units that are ahead in the line.
     ahead: tuple[SliceId, ...] = ()
-    #: Workloads that use most of a limit, with their chips or pools, and the number of further workloads.
+    #: Workloads with the largest use of a limit, each with its chips or pools, and the number of further workloads.
     users: tuple[tuple[str, int], ...] = ()
     other_users: int = 0
     #: Time at which the wait may end although nothing changes; None if no time is set.
@@ -147,7 +148,7 @@ class WaitsFor(NamedTuple):
         return () if self.final else tuple(sorted({each.last.failure.kind.value for each in self.blockers}))
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
-        """Return the record with its place in the line."""
+        """Return the record with the place of its slice in the line, and with the users of the limit."""
         return self._replace(
             position=position,
             of=len(line),
@@ -158,7 +159,7 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return the blockers that differ in failure and next try."""
+    """Return one blocker for each combination of failure and next try."""
     return list({(each.last.failure, each.until, each.probed): each for each in found}.values())
 
 
