@@ -1,12 +1,14 @@
-"""All or nothing: the slices of one workload start together, and a workload that is only partly served releases them.
+"""Lets all slices of a workload start together, or none of them (all-or-nothing). Pure.
 
-The pools of such a workload are kept free (`planning.assignment`) until every slice has a ready one, and are then
-assigned in one round: no pod is bound before, so that the pools can be released. A workload releases its pools if no
-further slice became ready within PARTIAL_HOLD and no pool is being created. Then it waits in line: for each accelerator
-one workload at a time holds pools, and a pause follows once the pools that it released have been deleted. A workload
-that needs several accelerators begins when it can hold all of them; none holds one while it waits for another.
+The pools of such a workload are kept free (`planning.assignment`) until every slice has a ready pool. Then all pools
+are assigned in one round. No pod is bound before, so the pools can be released, that is deleted without stopping a pod.
+A workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
 
-This needs admission to mark the pods; requests have no pods and need no marks.
+After a release the workload waits in line. Of the workloads in line for an accelerator, one at a time may hold pools.
+If this workload also releases its pools, a pause follows after they have been deleted. A workload that needs several
+accelerators waits until it can hold all of them.
+
+Only workloads whose pods admission has marked, and workloads of kinds without pods, start together.
 """
 
 from __future__ import annotations
@@ -29,21 +31,20 @@ from provisioner.slices.planning.round import Round, Supply
 from provisioner.slices.planning.spec.capacity import wants_all_or_nothing
 from provisioner.slices.planning.spec.specification import is_held
 
-#: Longest time that the supplier takes to create a pool, or to report that it cannot: 35 minutes, with a margin.
+#: Maximum time that the supplier takes to create a pool or to report a failure: 35 minutes, and a margin.
 _SLOWEST = timedelta(minutes=45)
-#: Minimum and maximum of the pause after pools were released; in between it is as long as PARTIAL_HOLD.
+#: Minimum and maximum of the pause after pools were released. Within these bounds, the pause lasts for PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
-#: Time from a pool's status RUNNING until its nodes are ready with their chips, with a margin.
+#: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, and a margin.
 _BOOT = timedelta(seconds=120)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTurns:
-    """Result of the turns: which workloads whose slices start together may take and create pools now."""
+    """The workloads whose slices start together, and which of them may take and create pools now."""
 
-    #: Slices of each workload that starts together.
     members: Mapping[WorkloadUid, list[Slice]]
-    #: Holds by accelerator, for `Memory.holds`.
+    #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
     #: Accelerators that workloads wait for.
@@ -52,7 +53,7 @@ class GangTurns:
     waiting: Mapping[WorkloadUid, WaitsFor]
     #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no others.
     unsatisfiable: frozenset[WorkloadUid]
-    #: Workloads whose pools are deleted, because they wait in line again or can never be served.
+    #: Workloads whose pools are deleted, because the workload waits in line again or can never be served.
     releasing: frozenset[WorkloadUid]
     wake_at: tuple[datetime, ...]
 
@@ -61,20 +62,21 @@ class GangTurns:
 class GangProgress:
     """Progress of the workloads whose slices start together."""
 
-    #: State of the workloads, for `Memory.gangs`.
+    #: State of the incomplete workloads, for `Memory.gangs`.
     gangs: Mapping[WorkloadUid, Gang]
+    #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
-    #: Nodes of flex-start pools whose taint is removed.
+    #: Nodes of flex-start pools whose taint is removed, because all slices of the workload are ready.
     releases: tuple[str, ...]
-    #: Numbers of ready slices and of all slices of incomplete workloads, whose pools are not assigned yet.
+    #: Incomplete workloads, whose pools are not assigned yet, with the numbers of ready slices and of all slices.
     partial: Mapping[WorkloadUid, tuple[int, int]]
-    #: Workloads that begin to release their pools in this decision, and why they create no more pools.
+    #: Workloads that release their pools from this decision on, with the reason why they create no pools.
     released: Mapping[WorkloadUid, WaitsFor]
     wake_at: tuple[datetime, ...]
 
 
 def take_turns(round_: Round) -> GangTurns:
-    """Decide which workloads may take and create pools: all of them, until the first one has released its pools."""
+    """Decide which workloads may take and create pools. As long as no workload has released its pools, all may."""
     memory, now = round_.memory, round_.now
     members = _members(round_)
     accelerators = {uid: _accelerators(slices) for uid, slices in members.items()}
@@ -108,7 +110,8 @@ def take_turns(round_: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(place[blocking, uid], ids[blocking])
         if worst[uid] == 1:
-            # No workload may pass one that is first in all its lines, which might never find all of them free.
+            # No other workload gets accelerators of a workload that is first in all its lines. Otherwise that workload
+            # might never find all its accelerators free at the same time.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -129,14 +132,14 @@ def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
 
 
 def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
-    """Return the holds and pauses that have not ended; a hold ends when its workload is complete or deleted."""
+    """Return the holds and pauses that have not ended. A hold ends when its workload is complete or deleted."""
     now, kept = round_.now, {}
     pause = max(_MIN_PAUSE, min(timedelta(seconds=round_.settings.partial_hold_seconds), _MAX_PAUSE))
     owners = {pool.ownership.workload_uid for pool in round_.supply.values()} if round_.memory.holds else set()
     for accelerator, hold in round_.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
-        # A pool whose delete is rejected for longer than _SLOWEST must not block the accelerator.
+        # After _SLOWEST the pause begins even if released pools exist, because their deletes may always be rejected.
         gone = hold.workload not in owners or now - hold.since >= _SLOWEST
         begins = hold.released and hold.until is None and gone
         until = now + pause if begins else hold.until
@@ -146,7 +149,7 @@ def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Ho
 
 
 def _is_new(round_: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
-    """Whether a workload has not begun, and can be served; pools that failed or are being deleted do not count."""
+    """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools yet."""
     if not any(slice_.pending for slice_ in slices):
         return False
     usable = (pool.usable for slice_ in slices for pool in round_.owned.get(slice_.id, ()))
@@ -172,12 +175,12 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # PARTIAL_HOLD also limits a workload that may hold pools and gets none, because it delays the others.
+        # PARTIAL_HOLD also limits a workload that may hold pools and gets none, because other workloads wait for it.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        # A workload that begins to hold slices creates pools in this decision, even if PARTIAL_HOLD is 0.
+        # In the decision that starts the time, pools are created even if PARTIAL_HOLD is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
@@ -199,7 +202,11 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin: for accelerators that a workload held, or that none held and no other waits for."""
+    """Return the pauses that begin, by accelerator.
+
+    An accelerator gets a pause if the workload that releases its pools held it. If no workload held the accelerator, it
+    gets a pause unless another workload waits in line for it.
+    """
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
@@ -212,7 +219,7 @@ def _pauses(
 
 
 def _members(round_: Round) -> dict[WorkloadUid, list[Slice]]:
-    """Return the slices that start together, by workload; only slices that have pods to run now."""
+    """Return the slices that start together, by workload. Slices without pods to run are left out."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     marked = {slice_.workload.uid for slice_ in round_.slices.values() if slice_.mark}
     for slice_ in round_.slices.values():
@@ -232,15 +239,18 @@ def _is_ready(
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
     pool = supply.get(place.get(slice_.id, PoolName("")))
-    # Pools of other slices become free first; then all slices of the workload get their pools in the same round.
+    # A pool that is assigned to another slice has to become free before all slices get their pools in one round.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
 
 
 def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
-    """Whether a pool is being created, or has just been: its nodes get ready a little after it is RUNNING."""
+    """Whether the nodes of a pool are still expected: the pool is being created, is new, or waits for flex-start capacity.
+
+    `since` is the time since which no further slice became ready, `limit` is PARTIAL_HOLD.
+    """
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # The time is limited, because one choice of capacity after the other may fail.
+        # Limited, because creates with one choice of capacity after the other may fail without an end.
         return now - since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < limit
@@ -256,7 +266,7 @@ def _releases(
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
         slice_ = round_.slices.get(slice_id)
-        # A suspended workload may be incomplete, which is unknown until it is resumed.
+        # Whether a suspended workload is complete is unknown until it is resumed.
         if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in round_.supply:
             continue
         yield from (node.name for node in round_.supply[name].nodes if is_held(node.taints))

@@ -1,7 +1,7 @@
 """Decides on a create for each slice that wants a pool and has none, or records the reason to wait.
 
-First each slice is examined separately: the pools that it could have, and the reason to wait. Then the line decides:
-the supplier's operations, and capacity that was out of stock, go to the first units.
+Each slice is first examined on its own: the result is a list of possible pools, or the reason to wait. Then the creates
+are decided in the order of the line, because operations of the supplier and capacity that was out of stock are scarce.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from provisioner.slices.planning.spec.capacity import Choices, wants_one_zone
 from provisioner.slices.planning.spec.specification import Specification, pool_name
 from provisioner.slices.supplier import UnmeetableError
 
-#: Maximum time for which a new pool waits until no node of another pool has the labels of its slice.
+#: Maximum time for which the create of a pool waits until no node of another pool has the labels of its slice.
 _RELABELLED = timedelta(minutes=1)
-#: Minimum time that a slice must wait for operations before it gets an Event: usually the wait is shorter.
+#: Time for which a slice waits for operations without an Event: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
-#: Causes that usually last for seconds.
+#: Causes that usually end within seconds.
 _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
 
 
@@ -53,22 +53,22 @@ class _Candidate(NamedTuple):
 
     slice_: Slice
     unit: Unit
-    #: Zone of the other pools of its workload when the options were found; None if the workload keeps to no zone.
+    #: Zone that all pools of the workload had to be in when `options` were found; None if any zone was allowed.
     zone: Zone | None
     options: LaunchOptions
 
 
 class Launches:
-    """Serves one slice after the other: an amount that one slice takes is not available to the next."""
+    """Creates that one decision makes, and the reasons of slices that wait. Used by one thread, for one decision."""
 
     def __init__(
         self, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]
     ) -> None:
-        """Examine each slice that found no pool, and keep those that may get a new one as candidates."""
+        """Examine each slice that has no pool. The slices that may get a new pool are the candidates for `serve`."""
         memory = round_.memory
         self._round, self._matching, self._gangs, self._budget = round_, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
-        #: Names in use are not used again: open deletes and cached nodes would be attributed to the new pool.
+        #: Names that no new pool gets, because open deletes and cached nodes would be attributed to the new pool.
         self._names: set[PoolName] = {pool.name for pool in round_.snapshot.pools}
         self._names |= {node.pool_name for node in round_.snapshot.nodes} | {*memory.creates, *memory.deletes}
         #: Number of pools that were being created before this decision, by capacity.
@@ -80,11 +80,11 @@ class Launches:
         self._marked = _marked(round_) if any(slice_.mark for slice_ in matching.unserved) else {}
         self._candidates: list[_Candidate] = []
         self._refused: list[Sequence[Slice]] = []
-        #: Other slices that share the pool or the wait of each slice.
+        #: For each slice, the other slices that get the same pool or wait for the same reason.
         self.joined: dict[SliceId, tuple[Slice, ...]] = {}
         self.waits: dict[SliceId, WaitsFor] = {}
         self.creates: list[Create] = []
-        #: Slices of the creates, each with its request and its choices of capacity.
+        #: Slices of `creates`, each with the request of its pool and with its choices of capacity.
         self.served: list[tuple[Slice, NodePoolRequest, Choices]] = []
         #: Entries of the read model for pools that do not exist yet.
         self.wanted: list[PoolState] = []
@@ -113,7 +113,7 @@ class Launches:
         return sorted(self._refused, key=lambda slices: places[slices[0].id])
 
     def serve(self, slots: int) -> None:
-        """Decide on at most `slots` creates, then give the waiting units their places in line."""
+        """Decide on at most `slots` creates, and record why the other slices wait."""
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
         for each in self._candidates:
@@ -121,7 +121,7 @@ class Launches:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(each.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # Capacity that is not due now is included: slices wait for its next attempt.
+        # Capacity whose back-off has not ended is included, because slices wait for its next attempt.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for each in self._candidates:
             scopes = (
@@ -143,7 +143,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return the wait of slices that start together and cannot all get a pool now, so that no pool is created."""
+        """Return why slices that start together wait: if one of them cannot get a pool now, no pool is created."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self._gangs.members.keys() - self._gangs.waiting.keys()
@@ -152,13 +152,13 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # A create counts as tried until its pool is up, because its operation may end with the same rejection.
+        # A slice counts as tried until its pool is up, because the operation of the create may end with the rejection.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
             refusal = self._budget.refusal(unserved, self.units[unserved[0].id])
             problem, first = problem_of_all(self._round, unserved, self._matching.zones), None
-            # If a limit never allows pools for all slices, the limit's own message is the reason.
+            # If a limit can never allow pools for all slices, the message of the limit is more exact than `problem`.
             if refusal is not None and (refusal.final or not problem):
                 wait = refusal
                 self._note_refused(refusal, unserved)
@@ -175,9 +175,9 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice to try first, because its request was rejected before; None without such a slice.
+        """Return the slice that is tried before the others, because its request was rejected before; None if none was.
 
-        `tried` has slices whose rejected request is being tried again and whose pool is not up yet.
+        `tried` has the slices whose rejected request is being tried again, and whose pool is not up yet.
         """
         for slice_ in self._gangs.members[uid]:
             if slice_.id in tried:
@@ -202,7 +202,7 @@ class Launches:
         return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), found)
 
     def _within_limits(self, slice_: Slice) -> Slice:
-        """Return a slice; if it stands for several, reduce its nodes to those that the limits allow, at least one."""
+        """Return the slice. If it represents several, reduce its nodes to as many as the limits allow, at least one."""
         while slice_.share is not None and slice_.parallelism > 1 and self._refusal(slice_) is not None:
             slice_ = replace(slice_, parallelism=slice_.parallelism - 1)
         return slice_
@@ -236,15 +236,16 @@ class Launches:
             return refusal
         if not options.offers:
             return waits.of_choices(options.blockers, self._round.now)
-        until = self.units[slice_.id].since + _RELABELLED
-        if (
-            other := self._marked.get((slice_.workload.namespace, slice_.mark))
-        ) is not None and self._round.now < until:
+        until, other = (
+            self.units[slice_.id].since + _RELABELLED,
+            self._marked.get((slice_.workload.namespace, slice_.mark)),
+        )
+        if other is not None and self._round.now < until:
             return WaitsFor(kind=WaitKind.LABELS, other=other, until=until, warning=False, silent=True)
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
-        """Record slices to make room for, if a limit refuses them and each has capacity that has not failed."""
+        """Record slices to make room for, if a limit refuses them and each could have capacity that has not failed."""
         fresh = (has_fresh_offer(self._round, each, self._zones.get(each.workload.uid)) for each in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self._refused.append(slices)
@@ -254,7 +255,7 @@ class Launches:
         moved = self._zones.get(each.slice_.workload.uid) != each.zone
         moved = moved and wants_one_zone(each.slice_, self._round.settings)
         if moved or self._within_limits(each.slice_) is not each.slice_:
-            # The options are outdated: other slices have chosen the zone, or used the limits, in this decision.
+            # The options are outdated, because creates of this decision chose the zone or used the limits.
             again = self._look_at(each.slice_, {})
             if again is None:
                 return
@@ -276,7 +277,7 @@ class Launches:
     def _in_turn(
         self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
     ) -> tuple[Specification | None, list[ChoiceBlocker]]:
-        """Return the best pool that the slice may try now; None if other slices try all of its choices first."""
+        """Return the best pool that the slice may try now (None if there is no such pool), and all blocked choices."""
         blockers = list(each.options.blockers)
         for choice, offer in each.options.offers:
             capacity = offer.blueprint.capacity
@@ -296,7 +297,7 @@ class Launches:
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Add the place in the line, and the users of the limit, to the records of waits for limits or operations."""
+        """Add the place in the line and the users of the limit to each wait for a limit or operations."""
         lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self._gangs.members
         first: dict[WorkloadUid, Unit] = {}
@@ -346,17 +347,17 @@ class Launches:
             self._wait(left[0], refusal)
 
     def _free_name(self, slice_: Slice) -> tuple[int, PoolName]:
-        """Return the next attempt, and a name for its pool that is not in use."""
+        """Return the number of the next attempt, and the unused name of its pool."""
         listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self._round.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self._names:
-            # An earlier pool of that name has left traces, or a user created a pool of that name.
+            # A pool of this name existed before and left deletes or nodes, or was created by a user.
             attempt += 1
         return attempt, name
 
 
 def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
-    """Return usable pools by the slice in their nodes' labels: pods of the slice could still be bound there."""
+    """Return a usable pool for each namespace and mark in labels of nodes: pods with the mark can be bound there."""
     pools = [pool for pool in round_.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]
@@ -368,7 +369,10 @@ def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
 
 
 def _in_flight(round_: Round) -> Counter[CapacityKey]:
-    """Count the pools that are being created, by capacity: creates that no list shows, and PROVISIONING pools."""
+    """Count the pools that are being created, by capacity; empty if no capacity has failed, because nothing is counted.
+
+    Counted are creates that no list shows, and pools with status PROVISIONING.
+    """
     memory = round_.memory
     if not memory.backoffs:
         return Counter()

@@ -20,19 +20,20 @@ from provisioner.slices.planning.spec.capacity import Choices
 from provisioner.slices.planning.spec.specification import Specification
 from provisioner.slices.supplier import UnmeetableError
 
-#: Kinds of failures that the next create of a slice would repeat, unless the request or a permission changes.
+#: Failures that the next create of a slice repeats, unless the request or a permission is changed.
 _LASTING = frozenset({FailureKind.PERMISSION, FailureKind.NOT_FOUND})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LaunchOptions:
-    """The pools that a slice could have now, apart from limits and other slices."""
+    """The pools that a slice could have now if there were no limits and no other slices."""
 
     choices: Choices
     #: Possible pools, best first. Only the last one may have a capacity that has not failed.
     offers: tuple[tuple[CapacityChoice, Specification], ...]
+    #: Choices of capacity that are blocked by back-off.
     blockers: tuple[ChoiceBlocker, ...]
-    #: Why no pool is possible until the workload or the settings change; empty if one may be possible.
+    #: Why no pool is possible until the workload or the settings are changed; empty if a pool may be possible.
     permanent_problem: str
 
 
@@ -79,12 +80,15 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice of a workload could have a pool without a recent failure; room is made only for such slices."""
+    """Whether a slice could have a pool whose capacity has not failed recently; False for slices of buffers.
+
+    Other pools are deleted to make room only for such slices.
+    """
     backoffs, known = round_.memory.backoffs, round_.memory.slice(slice_.id)
     own = known.backoff
     if slice_.spare or known.unschedulable is not None:
         return False
-    # Failures of other kinds say nothing about the next create.
+    # Only lasting failures matter, because the next create may succeed after a failure of another kind.
     capacities = frozenset[CapacityKey]()
     if own is not None and own.failure.kind in _LASTING:
         if not own.capacities:
@@ -103,7 +107,7 @@ def problem_of_all(
 ) -> str:
     """Return why slices that start together can never all have pools at the same time, empty if they can.
 
-    `zones` has the zones of workloads that keep to one zone.
+    `zones` has the zone of each workload whose pools must all be in one zone.
     """
     for slice_ in slices:
         try:
@@ -118,7 +122,7 @@ def problem_of_all(
 def keep_from_lower(
     round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
-    """Keep the chips of a slice that a limit refuses from units of lower priority, if its capacity has not failed.
+    """Forbid units of lower priority the chips of a slice, if a limit refuses the slice and its capacity has not failed.
 
     `lowest` is the lowest priority of all units.
     """
