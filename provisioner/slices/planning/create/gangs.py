@@ -245,7 +245,7 @@ def _is_ready(
 
 
 def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
-    """Whether the nodes of a pool are still expected: the pool is being created, is new, or waits for flex-start capacity.
+    """Whether nodes of a pool are still expected: the pool is being created, new, or waits for flex-start capacity.
 
     `since` is the time since which no further slice became ready, `limit` is PARTIAL_HOLD.
     """

@@ -122,7 +122,7 @@ def problem_of_all(
 def keep_from_lower(
     round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
-    """Forbid units of lower priority the chips of a slice, if a limit refuses the slice and its capacity has not failed.
+    """Forbid lower priorities the chips of a slice if a limit refuses the slice and its capacity has not failed.
 
     `lowest` is the lowest priority of all units.
     """

@@ -1,4 +1,4 @@
-"""Finds pools that fail, hang or never get ready, and slices that are stuck on them; updates back-off. Pure."""
+"""Finds pools that fail, hang or do not become ready, chooses pools to replace, and updates back-off. Pure."""
 
 from __future__ import annotations
 
@@ -17,15 +17,15 @@ from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallStat
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, unschedulable
 
-#: Maximum time that a group of machines needs to fail after capacity_wait_seconds have passed.
+#: Maximum time after capacity_wait_seconds in which a group of machines without capacity gets the status of a failure.
 _TO_FAIL = timedelta(minutes=10)
 
 
 def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the pools to delete under stuck slices.
+    """Return the pools to delete because a slice is stuck on them, each with that slice.
 
-    Always included are used pools that were given up, and pools to which the scheduler binds no pod. Ready pools are
-    replaced only if REPLACE_STUCK_SLICES is set, a share of all pools at a time.
+    Pools with pods that were given up, and pools to which the scheduler binds no pod, are always included. Other ready
+    pools are included only if REPLACE_STUCK_SLICES is set, and only as many as NODEPOOL_REPLACED_SHARE allows.
     """
     settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
     lost = {
@@ -43,7 +43,7 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
 
 
 def find_hanging(round_: Round) -> frozenset[PoolName]:
-    """Return the pools that have had a transitional status for too long (`MAX_DURATIONS`)."""
+    """Return the pools that have had a transitional status for longer than `MAX_DURATIONS` or a stockout allows."""
     stockout = timedelta(seconds=round_.settings.capacity_wait_seconds) + _TO_FAIL
     longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in round_.supply.items() if pool.passing is not None)
@@ -51,15 +51,15 @@ def find_hanging(round_: Round) -> frozenset[PoolName]:
 
 
 def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
-    """Return the pools to give up, which have been unready for too long, at most as many as may be replaced at a time.
+    """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
-    Pools on which pods may run, or whose users are unknown, are excluded. If many pools are unready, the cause is a
-    zone or a device plugin, and replacing all pools would make it worse.
+    The number is limited to a share of all pools. If many pools are unready, the cause is a zone or a device plugin,
+    and replacing all pools would make the failure worse.
     """
     supply, settings = round_.supply, round_.settings
     calls = round_.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # Pools that were given up before, unless they are in use again. A pool whose delete is postponed is not counted,
+    # Pools that were given up before and are still useless. A pool whose delete is postponed is left out of the count,
     # because it must not prevent the replacement of another pool.
     still = {
         name
@@ -82,13 +82,13 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
-    """Whether no pod can make progress on a pool that is not completely ready."""
+    """Whether no pod can make progress on a pool that is not completely ready; False if its users are unknown."""
     holders = matching.holders.get(each.name)
     if not holders:
         return each.name in matching.claimed or not each.undecided
     holder, *others = holders
     slice_ = round_.slices.get(holder) if holder is not None else None
-    # The bound pods of a slice that is one unit wait for its unschedulable pods, so they make no progress.
+    # If the pods of a slice can only run together, its bound pods wait for its unschedulable pods.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 
@@ -110,7 +110,7 @@ def learn_from_pools(round_: Round, matching: Matching, broken: Collection[PoolN
         pool, owner, create = supply[name], round_.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
-        # While the create is remembered, its request has choices of the pods that the listed pool does not show.
+        # The request of a remembered create has choices of the pods that the listed pool does not show.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, round_.rules.supplier_name)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)
@@ -150,6 +150,6 @@ def _failure_of(pool: Supply, supplier_name: str) -> Failure:
 
 
 def unready(each: Supply) -> str:
-    """Return the failure message of a pool that was unready for too long."""
+    """Return a message about a pool that has been unready for too long."""
     words = f"Node pool {each.name} was {each.pool.status.value}, but for {each.unready_seconds / 60:.0f} min "
     return f"{words}only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."

@@ -1,4 +1,4 @@
-"""Chooses idle and warm pools to delete if refused slices need their chips or places within the limits. Pure."""
+"""Makes room for slices that a limit refuses: chooses idle pools, and pools of buffers, to delete. Pure."""
 
 from __future__ import annotations
 
@@ -16,9 +16,10 @@ from provisioner.slices.planning.round import Round, Supply
 def make_room(
     round_: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
-    """Return the pools to delete for refused units; a unit gets none if all idle pools together would not suffice.
+    """Return the pools to delete, so that the `refused` units fit the limits. Each unit is one or more slices.
 
-    The work grows with the units plus the pools: each pool is checked once for each of its scopes.
+    No pool is deleted for a unit that would not fit even if all idle pools were deleted. The work grows with the number
+    of units plus the number of pools.
     """
     idle = _longest_idle(round_, matching)
     if not idle:
@@ -35,7 +36,7 @@ def make_room(
     for slices in refused:
         limits = limits_of(slices, round_.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # `free` includes pools that are being deleted.
+        # `free` is the amount of pools that are being deleted or were chosen, less the amount of units served before.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue
@@ -52,9 +53,9 @@ def make_room(
 
 
 def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
-    """Return the pools of buffers, then the idle pools, longest idle first.
+    """Return the pools of buffers, followed by the idle pools, the longest idle first.
 
-    Pools whose delete failed before come last: they may be used by pods that the caches do not show.
+    Pools whose delete failed before come last, because pods that the caches do not show may use them.
     """
     supply = round_.supply
     warm = sorted(name for name, user in matching.claimed.items() if round_.slices[user].spare)

@@ -1,9 +1,9 @@
 """Decides which pools are deleted, when, and for which reason. Pure.
 
-A pool is deleted after the deletion delay if no unfinished pod is on it and no slice counts on it; a failed pool is
-deleted immediately. Each reason is verified live before the delete (see `provisioner.slices.gate`). If many workloads
-vanish without a trace, their pools are deleted one at a time, because the cause may be an incomplete list or a restored
-etcd.
+A pool is deleted after the deletion delay if no unfinished pod is on it and no slice counts on it. A failed pool is
+deleted immediately. The gate verifies each reason live before the delete (`provisioner.slices.gate`). If many workloads
+vanish and this process saw no delete of them, an incomplete list or a restored etcd may be the cause. Then their pools
+are deleted one at a time.
 """
 
 from __future__ import annotations
@@ -24,18 +24,18 @@ from provisioner.slices.planning.round import Round, Supply
 
 #: Maximum difference between the clocks of one cluster, unless one of them is wrong.
 _CLOCKS_APART = timedelta(seconds=60)
-#: Statuses in which pools are left alone: GKE is deleting the pool, or this release does not know the status.
+#: Statuses in which no pool is deleted: GKE is already deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
-#: Accelerator and topology of a node or a node selector; in a selector, empty means any.
+#: Accelerator and topology of a node or of a node selector. An empty value in a selector means any value.
 _Selected = tuple[str, str]
-#: Deletes are slowed down if the workloads of more pools than this, and of more than half of all pools, have vanished.
+#: Deletes are slowed down if the number of pools with a vanished workload exceeds this number and half of all pools.
 _VANISHED_AT_ONCE = 3
 #: Interval between deletes that are slowed down.
 BRAKE_PAUSE = timedelta(seconds=60)
 
 
 class Due(NamedTuple):
-    """Time at which a pool that no slice needs is due to be deleted, and the reason."""
+    """Time and reason of a planned delete."""
 
     at: datetime
     reason: DeleteReason
@@ -45,18 +45,21 @@ class Due(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Unneeded:
-    """Pools to delete, now and later."""
+    """The pools that no slice needs, and their deletes."""
 
+    #: Deletes that are due now.
     deletes: tuple[Delete, ...]
-    #: Planned deletes by pool, due now or later, without deletes that GKE has accepted.
+    #: All planned deletes by pool, except deletes that GKE has accepted.
     due: Mapping[PoolName, Due]
     #: Time since which each pool has not been needed by a slice.
     since: Mapping[PoolName, datetime]
     #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept.
     uncordons: tuple[str, ...]
+    #: Times at which the next deletes are due.
     due_at: tuple[datetime, ...]
-    #: Number of pools whose deletes are slowed down, because their workloads vanished at once; 0 if no delete is.
+    #: Number of pools whose deletes are slowed down, because their workloads vanished; 0 if no delete is slowed down.
     vanished: int = 0
+    #: Time of the last delete that was slowed down; None if there was none.
     braked_delete_at: datetime | None
 
 
@@ -67,10 +70,10 @@ def find_unneeded(
     releasing: Collection[WorkloadUid],
     evicted: Collection[PoolName],
 ) -> Unneeded:
-    """Find the pools that no slice needs, and those of them that are due.
+    """Find the pools that no slice needs, and plan their deletes.
 
-    The deletion delay does not apply to pools that are replaced under stuck slices (whose own pods do not keep them),
-    to pools of workloads that release their slices, and to evicted pools, which refused slices need.
+    The deletion delay does not apply to pools in `stuck_slices`, where only pods of the stuck slice are, to pools of
+    the workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices.
     """
     memory, now = round_.memory, round_.now
     deletes: list[Delete] = []
@@ -83,7 +86,7 @@ def find_unneeded(
             continue
         known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
         if pool.pool.status in _UNTOUCHED:
-            # If the pool becomes usable again, the time since which it is not needed continues.
+            # The time is kept, in case the pool becomes usable again.
             if known.unneeded_since is not None and not holders:
                 since[pool.name] = known.unneeded_since
             continue
@@ -107,7 +110,7 @@ def find_unneeded(
         if at <= now:
             deletes.append(delete)
         elif known.delete is not None and known.delete.needed:
-            # The workload exists although the caches do not show it, and an earlier attempt may have cordoned nodes.
+            # The pool is kept, because its workload exists. An earlier attempt to delete it may have cordoned nodes.
             uncordons += _cordoned_by_us(pool)
     found = Unneeded(
         deletes=tuple(deletes),
@@ -123,7 +126,7 @@ def find_unneeded(
 def _reason(
     pool: Supply, workload: Workload | None, stuck: SliceId | None, round_: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
-    """Return the first reason that holds for the delete of a pool; `workload` is None if it does not exist."""
+    """Return the reason of a delete; `workload`, for which the pool was created, is None if it does not exist."""
     owner, keep_suspended = round_.made_for.get(pool.name), round_.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (
@@ -145,7 +148,7 @@ def _reason(
 def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
     """Whether the scheduler may have chosen a node of the pool for a pod that is not bound yet.
 
-    The scheduler binds no pod with chips to a node that is kept free.
+    False if all nodes have the labels of a free pool, because no pod with chips is bound to them.
     """
     accelerator, topology = _selected(pool.view.labels)
     free = all(node.labels.get(constants.SLICE) == constants.SLICE_FREE for node in pool.nodes)
@@ -158,7 +161,7 @@ def _cordoned_by_us(each: Supply) -> list[str]:
 
 
 def _selected_by_pending_pods(round_: Round) -> Collection[_Selected]:
-    """Return the types that unbound pods select; the API does not show which nodes the scheduler chose for them."""
+    """Return accelerator and topology of all unbound pods: the API does not show which nodes were chosen for them."""
     pending = (each for each in round_.snapshot.pods if not each.node_name and not each.finished)
     asking = (each.requirements for each in pending if each.requirements.chips or each.requirements.claims)
     return {_selected(each.node_selector) for each in asking}
@@ -202,10 +205,10 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
-        # Creation times far in the future are ignored: they show that this process's clock is behind, not an age.
+        # Creation times far in the future are ignored: the clock of this process is behind.
         ages = (node.created_at for node in each.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
-    # A postponed delete does not wait any longer if the status of the pool has changed: its cause may have ended.
+    # If the status of the pool has changed, the cause of a postponed delete may have ended, so it is retried.
     held_up = call is not None and call.state is CallState.POSTPONED and call.status is each.pool.status
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
@@ -213,7 +216,7 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
 
 
 def _braked(round_: Round, found: Unneeded) -> Unneeded:
-    """Return the result; if many workloads have vanished, hold back all but at most one delete of their pools."""
+    """Return `found`. If many workloads have vanished, at most one delete of their pools is left in it."""
     now, last_at, supply = round_.now, found.braked_delete_at, round_.supply
     vanished = {
         name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, round_)
@@ -222,14 +225,14 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + BRAKE_PAUSE)
-    # Pools whose deletes failed come last; otherwise one of them could block all others.
+    # Pools whose deletes failed come last. Otherwise such a pool could block the deletes of all other pools.
     failures = {name: call.failures for name, call in round_.memory.deletes.items()}
     queue = sorted(
         (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + BRAKE_PAUSE if let_go else next_at
-    # After this number of further deletes the brake ends, and the other pools are deleted immediately.
+    # Number of further deletes after which so few pools remain that their deletes are no longer slowed down.
     steps = len(vanished) - len(let_go) - few
     at = {
         each.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now
@@ -250,9 +253,10 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
 
 
 def _vanished(each: Supply, round_: Round) -> bool:
-    """Whether the workload of a pool does not exist, and was not seen being deleted or replaced by one of its name.
+    """Whether the workload of a pool does not exist, although this process saw no delete of it.
 
-    Excluded are workloads that are not watched, those of kind POD, which end with their pods, and failed pools.
+    False if a workload of the same name exists, if the workload is not watched, for kind POD, whose workloads end with
+    their pods, and for failed pools.
     """
     if each.unwatched or each.ownership.workload.kind is WorkloadKind.POD:
         return False
