@@ -13,7 +13,7 @@ from provisioner.model.writes import LOST_SECONDS
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import CallState, CreateCall, DeleteCall, LookUp, Memory, PoolMemory
 
-#: Interval in seconds between checks whether a workload exists that the caches do not show.
+#: Interval in seconds between attempts to delete a pool whose workload exists although the caches do not show it.
 _NEEDED_SECONDS = 60.0
 _NOT_MADE = Failure(kind=FailureKind.UNAVAILABLE, message="A create was sent, but the node pool was not created.")
 
@@ -24,6 +24,7 @@ class CreateAnswer:
 
     name: PoolName
     at: datetime
+    #: Operation that creates the pool; empty if GKE returned none.
     operation: OperationName = OperationName("")
     #: None if GKE accepted the create.
     failure: Failure | None = None
@@ -34,7 +35,7 @@ class DeleteResult(Enum):
 
     #: GKE accepted the delete.
     ACCEPTED = "accepted"
-    #: The pool does not exist (any more).
+    #: The pool does not exist.
     GONE = "gone"
     #: The live verification failed, or a pod is on the pool; no delete was sent.
     KEPT = "kept"
@@ -48,16 +49,17 @@ class DeleteResult(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAnswer:
-    """Outcome of a delete, including its verification and its gate."""
+    """Outcome of an attempt to delete a pool, including its verification and its gate."""
 
     name: PoolName
     at: datetime
     result: DeleteResult
     operation: OperationName = OperationName("")
+    #: Failure of the call that ended the attempt; None if no call failed.
     failure: Failure | None = None
-    #: Why the pool was kept, or the delete failed.
+    #: Why the pool was kept or the delete failed.
     reason: str = ""
-    #: Reason for Events on the workload, which must not name other workloads; empty if `reason` may be shown.
+    #: Reason for Events on the workload, if `reason` names other workloads; otherwise empty.
     told: str = ""
     #: Seconds for which the nodes have to be cordoned before the delete; None unless the result is SETTLING.
     wait_seconds: float | None = None
@@ -69,7 +71,7 @@ class LookUpAnswer:
 
     look_up: LookUp
     at: datetime
-    #: Whether the pool exists; used for look-ups of a pool.
+    #: Whether the pool exists; False if an operation was looked up.
     exists: bool = False
     #: Operation that was looked up; None if GKE does not know it, or if a pool was looked up.
     operation: Operation | None = None
@@ -110,9 +112,9 @@ def _created(memory: Memory, answer: CreateAnswer) -> Memory:
         call = replace(call, state=CallState.ACCEPTED, since=answer.at, operation=answer.operation, looked_up_at=None)
         return memory.with_pool(name, create=call)
     if failure.kind in (FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS):
-        # The next list of pools shows the outcome. Until then no other name is tried for the slice.
+        # The next list of pools shows the outcome. Until then no create with another name is sent for the slice.
         return memory.with_pool(name, create=replace(call, state=CallState.UNKNOWN, since=answer.at))
-    # Only a rejected create is removed from the creates of the hour: after any other outcome, a pool may have existed.
+    # A rejected create does not count for MAX_CREATES_PER_HOUR, because no pool can have existed.
     created_at = list(memory.created_at)
     if call.since in created_at:
         created_at.remove(call.since)
@@ -150,7 +152,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
-        # All such pools are checked at full minutes, so that one list serves them: they may be many.
+        # All such pools are tried again at full minutes, so that one list of workloads serves all of them.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
     else:
         wait = answer.wait_seconds
@@ -166,12 +168,12 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     known = memory.pool(name)
     create, coming_up, delete = known.create, known.coming_up, known.delete
     if create is not None and create.state is CallState.UNDER_WAY:
-        # The create was sent again after the look-up, so only the response of the new call counts.
+        # The create was sent again since the look-up began, so only the response to the new call counts.
         return memory
     if not look_up.operation:
         if answer.exists or create is None:
             return memory
-        # The create had no effect. The same name is used again, after the back-off of the slice.
+        # The create had no effect. After the back-off of the slice, the same name is used again.
         own = backoff.slice_failed(memory.slice(create.slice_id).backoff, _NOT_MADE, create.slice_id, answer.at)
         without = memory.with_pool(name, create=None)
         return _counted(without, create, answer.at).with_backoff(create.slice_id, own)
@@ -193,7 +195,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after the operation of a create has ended; the memory is unchanged without a `failure`."""
+    """Return the memory after the operation of a create has ended. Nothing changes if `failure` is None."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -202,14 +204,14 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: Seconds after which an accepted create should be listed, and an accepted delete should show as STOPPING.
+#: Seconds after which the pool of an accepted create should be listed, and that of an accepted delete be STOPPING.
 _LATE_SECONDS = 20.0
 #: Interval in seconds between look-ups of one call.
 _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """Return the pools with a known operation of any client; GKE's quota counts all these operations."""
+    """Return those of `pools` with an operation, of any client, and pools with an accepted call of this provisioner."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
@@ -218,7 +220,10 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Mark calls that no thread is making after LOST_SECONDS: creates as UNKNOWN, deletes as POSTPONED."""
+    """Give up calls in progress that no thread makes after LOST_SECONDS: creates get UNKNOWN, deletes POSTPONED.
+
+    `live_calls` has the pools of calls that threads make.
+    """
     limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
@@ -246,9 +251,10 @@ def postpone(
     wait_seconds: float | None = None,
     settling: bool = False,
 ) -> DeleteCall:
-    """Return the postponed delete. Without `wait_seconds`, the wait grows with the number of failures.
+    """Return the delete after an attempt that did not succeed. The next attempt follows after a wait.
 
-    While the nodes are `settling`, no failure is counted, and `postponed_since` is set only if settling restarts.
+    Without `wait_seconds`, the wait grows with the number of failures. A delete that waits until its nodes have
+    settled (`settling`) has not failed: it counts as postponed only if the wait for its nodes begins again.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -268,7 +274,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Close calls that the list of pools confirms, and return look-ups of calls whose effect is overdue."""
+    """Return the memory without calls that the list of pools confirms, and the look-ups of calls without an effect."""
     changes: dict[PoolName, PoolMemory] = {}
     look_ups: list[LookUp] = []
     for name, known in memory.pools.items():
@@ -284,10 +290,10 @@ def confirm(
 def _confirm_create(
     name: PoolName, known: PoolMemory, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
 ) -> PoolMemory:
-    """Return the entry of a pool whose create is not complete; add a look-up that is due to `found`."""
+    """Return the new entry of a pool that is being created; add a look-up to `found` if one is due."""
     create, coming_up = known.create, known.coming_up
     if coming_up is not None and pool is None:
-        # If the pool vanished while it was created, no create follows before the reason is known.
+        # The pool vanished while it was being created. No other create is sent before the reason is known.
         vanished = known.delete is None
         again = replace(coming_up, state=CallState.UNKNOWN, since=now, looked_up_at=None) if vanished else create
         return replace(known, coming_up=None, create=again)
@@ -310,7 +316,7 @@ def _confirm_create(
 def _confirm_delete(
     name: PoolName, delete: DeleteCall, pool: NodePool | None, listed_at: datetime, now: datetime, found: list[LookUp]
 ) -> DeleteCall | None:
-    """Return the delete of a pool, None if the pool is gone; add a look-up that is due to `found`."""
+    """Return the delete of a pool, None if the pool is gone; add a look-up to `found` if one is due."""
     if delete.state is CallState.UNDER_WAY or listed_at <= delete.since:
         return delete
     if pool is None:
@@ -321,12 +327,12 @@ def _confirm_delete(
     if delete.operation:
         found.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
-    # GKE reported that the pool did not exist, but it is listed: try again.
+    # GKE responded that the pool does not exist, but the pool is listed, so the delete is tried again.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 
 def unexplained(pool: NodePool) -> bool:
-    """Whether a pool has failed without giving the reason: its operation may have it."""
+    """Whether a pool has failed and does not show the reason, which its operation may have."""
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 

@@ -1,9 +1,10 @@
 """Computes how long creates and deletes wait after failures. Pure.
 
-A failure delays only the thing that it concerns: the capacity that was out of stock (zone, machine type, shape,
-capacity type, and choices of the pods), or the slice whose create failed. Each failure doubles the wait, up to a cap;
-the key shortens it by up to a fifth, which spreads waits without randomness. A success ends it. Failed creates are also
-counted by workload and by namespace (`Tally`), so that a request that changes all the time has to wait as well.
+If capacity is out of stock, all creates of this capacity (zone, machine type, shape, capacity type, and choices of the
+pods) wait. After other failures, only the slice or its request waits. Each failure doubles the wait up to a maximum,
+and a success ends it. Each wait is shortened by up to a fifth, depending on a hash of its key, so that waits end at
+different times. Failed creates are also counted by workload and namespace (`Tally`), so that a workload whose request
+changes after each failure has to wait as well.
 """
 
 from __future__ import annotations
@@ -18,8 +19,8 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Numbers of failed creates that a workload (and one more for each of its slices) and a namespace may have without a
-#: wait. Above its number, each may send one create, for any request, in `_WORKLOAD_SECONDS` or `_NAMESPACE_SECONDS`.
+#: Number of failed creates of a workload without a wait; one more is allowed for each slice. Beyond this number, the
+#: workload may send one create in `_WORKLOAD_SECONDS`. A namespace has the second pair of values.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
@@ -29,7 +30,7 @@ _STALE_SECONDS = 3600.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Delay:
-    """First and maximum wait after a kind of failure."""
+    """First and maximum wait in seconds after a kind of failure."""
 
     first_seconds: float
     cap_seconds: float
@@ -45,14 +46,14 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
-    # At most 6 pools within the first day, because each is paid for until the scheduler has refused it.
+    # These delays allow at most 6 pools on the first day. Each is paid for until the scheduler has refused it.
     FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
-#: Wait of a request whose pool ended in ERROR for a reason that `DELAYS` does not assign to its capacity.
+#: Wait of a request whose pool ended in ERROR, if the capacity is not the reason.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 #: Failures after which the requested capacity waits; after other failures, the slice or its request waits.
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of pools in a row that have to come up before a stockout is forgotten; then 64 creates may run at a time.
+#: Number of consecutive pools that have to come up before a stockout is forgotten. At 6, 64 creates run at a time.
 _DOUBLINGS = 6
 #: Wait of a request that GKE rejects as invalid. It is retried, because the cause may be a permission, a quota, a
 #: service account or a policy, which may have been corrected since.
@@ -62,18 +63,18 @@ DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
 def longest_wait_seconds(failure: Failure) -> float:
-    """Return the maximum wait in seconds after a failure."""
+    """Return the maximum wait in seconds after a failure, of a create or of its pool."""
     delay = REFUSAL_DELAY if failure.kind is FailureKind.INVALID else DELAYS.get(failure.kind, FAILED_POOL_DELAY)
     return max(FAILED_POOL_DELAY.cap_seconds, delay.cap_seconds)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
-    """Return the wait after the given number of consecutive failures."""
+    """Return the wait in seconds after the given number of consecutive failures."""
     return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
 
 
 def concerns_capacity(failure: Failure) -> bool:
-    """Whether a failed create shows something about the capacity, and not about the slice."""
+    """Whether a failure delays all creates of the capacity, and not only the slice."""
     return failure.kind in _OF_CAPACITY
 
 
@@ -85,10 +86,10 @@ def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, n
 def slice_failed(
     before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
 ) -> Backoff | None:
-    """Return the back-off of a slice after a create that failed; unchanged if this kind causes no wait.
+    """Return the back-off of a slice after a failed create; unchanged if this kind of failure causes no wait.
 
-    `reserved` is the capacity of a create with a reservation, which its project may not share. After a missing
-    permission only that capacity is blocked, and the slice's next choice is tried.
+    `reserved` is the capacity of a create with a reservation, None for other creates. If the project of the reservation
+    does not share it, only this capacity is blocked, and the next choice of the slice is tried.
     """
     delay = DELAYS.get(failure.kind)
     if delay is None:
@@ -107,15 +108,15 @@ def pool_failed(
     now: datetime,
     owner: SliceId | None = None,
 ) -> Backoffs:
-    """Return the back-offs after a pool that GKE created for a slice ended in ERROR, for any reason.
+    """Return the back-offs after a pool that GKE created for a slice ended in ERROR.
 
-    A failure that shows nothing about the capacity may concern only this request, which its digest identifies. Pools of
-    the Go provisioner have no digest; the capacity is the key instead.
+    If the capacity is not the reason, only requests with the same digest wait. Pools of the Go provisioner have no
+    digest; then all creates of the capacity wait.
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # The reason now known also explains earlier failures of the request without a reason.
+        # Earlier failures of the request without a reason had probably this reason, so their wait ends.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -129,14 +130,15 @@ def _with(
     owner: SliceId | None = None,
 ) -> Backoffs:
     before = backoffs.get(key)
-    # Failures of a rejected request are counted separately from failures of its pool.
+    # Rejections of a request, which have an owner, are counted separately from failures of its pools.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
 
 
 def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, now: datetime) -> Backoff:
     if before is not None and before.until > now:
-        # Failures of calls and pools in progress at the same time count once if their kind is the same or unknown.
+        # Creates that run at the same time fail for the same reason. Only the first failure extends the wait, unless
+        # the new failure is of another known kind.
         if before.failure.kind is failure.kind:
             return replace(before, failure=failure)
         if failure.kind is FailureKind.UNAVAILABLE:
@@ -145,7 +147,7 @@ def _longer(before: Backoff | None, key: str, delay: Delay, failure: Failure, no
             until = now + timedelta(seconds=wait_seconds(delay, before.failures, key))
             return replace(before, failure=failure, until=max(before.until, until))
     failures = before.failures + 1 if before is not None else 1
-    # A stockout or quota failure after a failure of another kind restarts `since`.
+    # `since` restarts if a stockout or quota failure follows a failure of another kind.
     lasts = before is not None and (before.failure.kind is failure.kind or failure.kind not in _OF_CAPACITY)
     since = before.since if before is not None and lasts else now
     until = now + timedelta(seconds=wait_seconds(delay, failures, key))
@@ -160,11 +162,11 @@ def refused(
     present: Collection[SliceId],
     together: bool,
 ) -> dict[SliceId, Backoff]:
-    """Return the back-offs of a workload's slices after the scheduler refused ready pools of some of them.
+    """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
 
-    `known` has the slices that were refused before, and `refusals` the messages of the scheduler. The pods are usually
-    alike, so only the first `present` slice is retried first; the others wait until it succeeds, or for a day, unless
-    they start `together`.
+    `known` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
+    now. The pods are usually alike. So one slice, the first that is `present`, is retried, and the other slices wait
+    until its pod is bound, or for a day. Slices that start `together` are retried at the same time.
     """
     new = [each for each in refusals if each not in known or known[each].until <= now]
     if not new:
@@ -172,7 +174,7 @@ def refused(
     one = min(new)
     failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[one]), DELAYS[FailureKind.UNSCHEDULABLE]
     first = min((*new, *(each for each in known if each in present)))
-    # Slices that are refused at about the same time count as one failure.
+    # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
     before = known.get(one) or (known[min(known)] if known else None)
     soon = _longer(before, str(one), delay, failure, now)
     later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
@@ -180,7 +182,7 @@ def refused(
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return the longer back-off, of the capacity or of the slice, that forbids a create now; None if neither does."""
+    """Return the back-off that forbids a create now: of the capacity or of the slice (`own`), whichever ends later."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
     active = [each for each in (backoffs.get(capacity), own) if each is not None and each.until > now]
@@ -194,16 +196,16 @@ def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
 
 
 def max_in_flight(last: Backoff) -> int:
-    """Return the maximum number of pools being created with a capacity that was out of stock.
+    """Return the maximum number of pools that may be created at the same time in a capacity that was out of stock.
 
-    A create that finds no capacity occupies a GKE operation for up to 35 minutes. A pool that came up proves stock for
-    one pool, so the number doubles with each, instead of opening the capacity to all slices that wait.
+    The number begins with 1 and doubles with each pool that comes up, because one pool does not prove capacity for all
+    waiting slices. A create that finds no capacity occupies a GKE operation for up to 35 minutes.
     """
     return int(2**last.came_up)
 
 
 def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
-    """Return the back-offs after a pool of a capacity came up: twice as many creates may run, in the end any number."""
+    """Return the back-offs after a pool came up: twice as many creates of its capacity may run, or any number."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
         return forget(backoffs, capacity)
@@ -211,7 +213,10 @@ def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoff
 
 
 def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime) -> Backoffs:
-    """Return the back-offs after pools vanished: capacity of the same zone and machine type may be tried now."""
+    """Return the back-offs after pools vanished: waits for capacity of the same zone and machine type end now.
+
+    `places` has the zone and the machine type of each pool, whose capacity may be free.
+    """
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
@@ -221,14 +226,14 @@ def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime
 
 
 def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
-    """Return the back-offs without the one of a key, after a success."""
+    """Return the back-offs without the back-off of `key`."""
     return {other: last for other, last in backoffs.items() if other != key} if key in backoffs else backoffs
 
 
 def is_fresh(last: Backoff, now: datetime) -> bool:
-    """Whether a back-off runs or ended less than `_STALE_SECONDS` ago.
+    """Whether a back-off has to be remembered: it runs, or ended less than `_STALE_SECONDS` ago.
 
-    A back-off that ends later than the maximum wait for its failure is stale: a clock that was ahead set its end.
+    False if its end is later than the maximum wait allows, because a clock that was ahead has set the end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
@@ -243,9 +248,9 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 
 
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
-    """Return the counts after GKE accepted a create: the workload and its namespace may try again immediately.
+    """Return the counts after GKE accepted a create: the workload and its namespace may send another immediately.
 
-    Counts are reduced only to their limits: pools that are accepted and fail each time do not avoid the wait.
+    Counts are reduced only to the number without a wait, so that the next failure causes a wait again.
     """
     counted = dict(tallies)
     for key, most, _ in _tallied(slice_id, namespace):
@@ -255,7 +260,7 @@ def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies
 
 
 def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: datetime) -> Tallies:
-    """Return the counts after a create was sent: above the limit, the wait begins again."""
+    """Return the counts after a create was sent: the wait of a count above the limit begins again."""
     over = {
         key: replace(tallies[key], at=now)
         for key, most, _ in _tallied(slice_id, namespace)
@@ -265,7 +270,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 
 
 def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
-    """Return the time, maybe past, before which a workload sends no create; None without too many failures."""
+    """Return the time before which a workload sends no create (may be past); None if it had few failures."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
         tally = tallies.get(key)
@@ -276,7 +281,7 @@ def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of
 
 
 def still_counted(tallies: Tallies, now: datetime) -> Tallies:
-    """Drop counts that have decreased to zero."""
+    """Return the counts that have not decreased to zero."""
     return {key: each for key, each in tallies.items() if _count(each, _WORKLOAD_SECONDS, now) > 0}
 
 

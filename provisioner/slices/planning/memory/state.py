@@ -1,8 +1,8 @@
 """Memory of the provisioner between rounds.
 
 GKE and Kubernetes have the true state. The memory has facts that they do not show: calls without a visible effect so
-far, times since which pools are idle, and back-off after failures. Losing it is safe; `provisioner.slices.hints` saves
-the part that is useful after a crash.
+far, the time since which each pool is idle, and back-off after failures. Losing the memory is safe.
+`provisioner.slices.hints` saves the part that is useful after a crash.
 """
 
 from __future__ import annotations
@@ -19,16 +19,16 @@ from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 
-#: Capacity, or digest of a request that is invalid or whose pool failed.
+#: A capacity, or the digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | str
-#: Resource with a line: capacity that was out of stock, an accelerator for workloads that start together, or CREATES.
+#: Resource with a line: capacity that was out of stock, an accelerator for workloads that start together, or `CREATES`.
 TurnResource = CapacityKey | str
-#: Time of the last grant, by resource, namespace, and UID of the workload; an empty UID stands for the namespace.
+#: Time of the last grant, by resource, namespace and workload UID. With an empty UID, to any workload of the namespace.
 Stamps = Mapping[tuple[TurnResource, str, str], datetime]
 
 
 class Phase(Enum):
-    """Phase of a pool's life; each round determines it again from the observed state."""
+    """Phase of a pool. Each round determines the phase again from the observed state."""
 
     #: A slice needs the pool; the create has not been sent.
     WANTED = "wanted"
@@ -45,18 +45,18 @@ class Phase(Enum):
     IDLE = "idle"
     #: The delete is being sent or was accepted, or GKE reports STOPPING.
     DELETING = "deleting"
-    #: GKE reports ERROR, or the pool is useless because hosts are missing.
+    #: GKE reports ERROR, or the pool has failed in another way (`Supply.broken`) and no pod uses it.
     FAILED = "failed"
     GONE = "gone"
 
     @property
     def before_create(self) -> bool:
-        """Whether a create must be sent."""
+        """Whether the create has not been sent."""
         return self is Phase.WANTED or self is Phase.BLOCKED
 
     @property
     def planned(self) -> bool:
-        """Whether no list of pools has shown the pool yet."""
+        """Whether the pool has not been listed yet."""
         return self.before_create or self is Phase.CREATING
 
 
@@ -67,7 +67,6 @@ class CallState(Enum):
     UNDER_WAY = "under_way"
     #: GKE accepted the call; the list of pools may not show its effect yet.
     ACCEPTED = "accepted"
-    #: The outcome of the call is unknown.
     UNKNOWN = "unknown"
     #: The delete was not done, and will be retried.
     POSTPONED = "postponed"
@@ -75,14 +74,16 @@ class CallState(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCall:
-    """A create that the list of pools does not confirm yet: it counts as a pool that is being created."""
+    """A create whose pool is not listed yet, or not up yet. It counts as a pool that is being created."""
 
     slice_id: SliceId
     request: NodePoolRequest
     state: CallState
     #: Time at which `state` was entered.
     since: datetime
+    #: Operation that GKE returned; empty if its name is unknown.
     operation: OperationName = OperationName("")
+    #: Time of the last look-up at GKE; None if there was none.
     looked_up_at: datetime | None = None
     #: Namespace of the workload.
     namespace: str = ""
@@ -93,14 +94,17 @@ class DeleteCall:
     """A delete that is in progress, accepted, or postponed."""
 
     state: CallState
+    #: Time at which `state` was entered.
     since: datetime
     operation: OperationName = OperationName("")
-    #: Time of the next attempt if POSTPONED; a change of the pool's status from `status` allows it earlier.
+    #: Time of the next attempt if POSTPONED. If the pool no longer has `status`, the next attempt is made earlier.
     retry_at: datetime | None = None
+    #: Status of the pool when the delete was postponed.
     status: PoolStatus | None = None
     failures: int = 0
-    #: Time since which the delete has been postponed, and the cause.
+    #: Time of the first postponement; None if there was none. The first wait for nodes to settle does not count.
     postponed_since: datetime | None = None
+    #: Cause of the last postponement.
     reason: str = ""
     #: Whether the delete is POSTPONED because the workload exists although the caches do not show it.
     needed: bool = False
@@ -109,7 +113,7 @@ class DeleteCall:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUp:
-    """A read from GKE about a create or delete whose effect the list does not show."""
+    """A request to GKE for the outcome of a create or delete whose effect the list of pools does not show."""
 
     name: PoolName
     #: Operation to look up; empty to look up the pool itself.
@@ -120,11 +124,14 @@ class LookUp:
 class Backoff:
     """Back-off of a capacity, a request or a slice: no creates before `until`."""
 
+    #: The last failure.
     failure: Failure
+    #: Number of consecutive failures.
     failures: int
+    #: Time of the first of these failures.
     since: datetime
     until: datetime
-    #: Capacities that are blocked if a slice's creates with reservations were rejected; empty if all are blocked.
+    #: Capacities that the back-off of a slice blocks: reservations that it may not use; empty if all are blocked.
     capacities: frozenset[CapacityKey] = frozenset()
     #: Slice that sent a request that GKE rejects as invalid; None for other failures.
     slice_id: SliceId | None = None
@@ -137,13 +144,14 @@ Backoffs = Mapping[BackoffKey, Backoff]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Tally:
-    """Number of failed creates of a workload or a namespace; it decreases with time."""
+    """Number of failed creates of a workload or a namespace. The number decreases with time."""
 
+    #: The number at the time `at`.
     count: float
     at: datetime
 
 
-#: Counts by namespace and UID of the workload; an empty UID represents all workloads of the namespace.
+#: Counts by namespace and workload UID. With an empty UID, the count of all workloads of the namespace.
 Tallies = Mapping[tuple[str, str], Tally]
 
 
@@ -152,12 +160,13 @@ class Claim:
     """Pool that a slice without a bound pod counts on."""
 
     pool: PoolName
-    #: Time since which the slice has counted on ready pools; None if the pool is unready or no pod is to be bound.
+    #: Time since which the slice has counted on ready pools; None if the pool is unready or no pod has to be bound.
     since: datetime | None
     #: Whether the slice has pods.
     has_pods: bool
-    #: The scheduler's last message for the leader pod, and whether it has changed since the claim on this pool began.
+    #: The scheduler's last message for the leader pod.
     message: str = ""
+    #: Whether the message has changed since the claim began, which shows that the scheduler looked at the pod again.
     looked: bool = False
 
 
@@ -165,8 +174,9 @@ class Claim:
 class Gang:
     """A workload whose slices start together, while some of them are missing."""
 
-    #: Number of slices with a ready pool, and time since which the number has not grown; None if no pool comes up.
+    #: Number of slices with a ready pool.
     ready: int = 0
+    #: Time since which this number has not grown; None while PARTIAL_HOLD does not run.
     since: datetime | None = None
     #: Whether the workload has released its pools, and has waited in line since then.
     queues: bool = False
@@ -174,11 +184,15 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Right of one workload whose slices start together to hold pools of one accelerator, followed by a pause."""
+    """Exclusive right of one workload to hold pools of an accelerator, followed by a pause after it released them.
+
+    Only workloads whose slices start together, and that wait in line, need such a right.
+    """
 
     workload: WorkloadUid
+    #: Time at which the workload got the right or, if `released`, released its pools.
     since: datetime
-    #: Whether the workload released its pools: no workload that starts together holds any until the pause ends.
+    #: Whether the workload released its pools. No workload in line may hold pools until the pause has ended.
     released: bool = False
     #: Time at which the pause ends; None while the released pools still exist.
     until: datetime | None = None
@@ -188,14 +202,16 @@ class Hold:
 class OperationLimit:
     """Learned bound on the number of concurrent operations; dropped 60 s after the last rejection."""
 
-    #: Largest number of operations that ran at the last rejection or at a time since then; None if unknown.
+    #: Largest number of operations that ran at the same time at or after the last rejection; None without a bound.
     limit: int | None = None
     rejected_at: datetime | None = None
-    #: Whether GKE has rejected an operation since the last decision, at which `running` operations ran.
+    #: Whether GKE has rejected an operation since the last decision.
     rejected: bool = False
+    #: Number of operations that ran at the last decision.
     running: int = 0
-    #: Whether more deletes than creates were started last, and whether GKE accepted a delete last.
+    #: Whether the last decision that started calls started more deletes than creates.
     deletes_tried_last: bool = False
+    #: Whether the last call that GKE accepted was a delete.
     delete_accepted_last: bool = False
 
 
@@ -207,7 +223,7 @@ class PhaseEntry:
     since: datetime
     #: Whether the phase was entered at an unknown time before this process first looked.
     entered_before: bool = False
-    #: Time since which all pods on the pool are of ended or suspended workloads; None if they are not.
+    #: Time since which all pods on the pool belong to ended or suspended workloads; None if a pod does not.
     draining_since: datetime | None = None
 
 
@@ -217,21 +233,22 @@ class PoolMemory:
 
     #: Create that no list confirms yet.
     create: CreateCall | None = None
-    #: Create of a listed pool that is not up yet: if the pool vanishes, its operation has the reason.
+    #: Create of a listed pool that is not up yet. If the pool vanishes, the operation of the create has the reason.
     coming_up: CreateCall | None = None
     delete: DeleteCall | None = None
     phase: PhaseEntry | None = None
     #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
-    #: Slice that used the pool last, unless the pool's labels name it; after a restart the slice returns to the pool.
+    #: Slice that used the pool last, so that it returns to the pool after a restart; None if the pool's labels name it.
     last_user: SliceId | None = None
-    #: Zone and machine type, once the pool has had nodes: after it has vanished, that capacity may be available again.
+    #: Zone and machine type; None before the pool has had nodes. After the pool has vanished, creates with both are
+    #: retried immediately, because the capacity may be free.
     place: tuple[str, str] | None = None
     #: Time since which GKE reports the pool as up although not all its nodes are ready.
     unready_since: datetime | None = None
-    #: Time since which a flex-start pool is up without nodes, and waits for capacity.
+    #: Time since which a flex-start pool is up without nodes, and waits for capacity; None if it does not wait.
     late_since: datetime | None = None
-    #: Transitional status (`round.MAX_DURATIONS`), and the time since which the pool has had it.
+    #: Transitional status (`round.MAX_DURATIONS`), and the time since which the pool has had it; None without one.
     passing: tuple[PoolStatus, datetime] | None = None
     #: Whether the failure of the pool has been counted.
     failed: bool = False
@@ -243,15 +260,16 @@ class PoolMemory:
 class SliceMemory:
     """Memory of one slice; dropped when the slice is gone."""
 
-    #: Lowest attempt that the slice may use: an earlier process may have sent its create, with an unknown outcome.
+    #: Lowest number of an attempt that the slice may use. An earlier process may have sent creates of lower attempts.
     attempt: int = 0
-    #: Back-off after a create that failed for a reason that does not concern a capacity.
+    #: Back-off after a failed create, if the reason does not concern the capacity.
     backoff: Backoff | None = None
     #: Back-off after the scheduler bound no pod of the slice to its ready pool. An accepted create does not end it.
     unschedulable: Backoff | None = None
     #: Family of the workload, and key of the requirements of the refused pods (`remember.handed_on`); None without
     #: `unschedulable`, or after a restart.
     refused: tuple[Hashable, Hashable] | None = None
+    #: Pool that the slice counted on in the last round; None if it counted on none.
     claim: Claim | None = None
 
     def is_refused(self, now: datetime) -> bool:
@@ -265,12 +283,12 @@ _NO_SLICE = SliceMemory()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory:
-    """State that is kept between rounds. Immutable: each decision and each response replaces it as a whole."""
+    """State that is kept between rounds. Immutable: each decision and each response to a call gives a new instance."""
 
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
     backoffs: Backoffs = field(default_factory=dict)
-    #: Failed creates; a changed request does not reset the count.
+    #: Counts of failed creates. A changed request does not reset a count.
     tallies: Tallies = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
@@ -288,7 +306,7 @@ class Memory:
 
     @property
     def creates(self) -> dict[PoolName, CreateCall]:
-        """Creates that no list confirms yet."""
+        """Creates whose pools are not listed yet."""
         return {name: pool.create for name, pool in self.pools.items() if pool.create is not None}
 
     @property
@@ -321,15 +339,15 @@ class Memory:
         return self.slices.get(slice_id, _NO_SLICE)
 
     def with_pools(self, changes: Mapping[PoolName, PoolMemory]) -> Memory:
-        """Return the memory with other entries of some pools."""
+        """Return the memory with the entries of some pools replaced."""
         return replace(self, pools={**self.pools, **changes}) if changes else self
 
     def with_pool(self, name: PoolName, **changes: Any) -> Memory:
-        """Return the memory with other values of some fields of a pool's entry."""
+        """Return the memory with some fields of a pool's entry replaced."""
         return self.with_pools({name: replace(self.pool(name), **changes)})
 
     def with_backoff(self, slice_id: SliceId, backoff: Backoff | None) -> Memory:
-        """Return the memory with another back-off of a slice, None to remove it."""
+        """Return the memory with the back-off of a slice replaced; None removes the back-off."""
         known = self.slice(slice_id)
         if known.backoff == backoff:
             return self
