@@ -1,6 +1,6 @@
 """Lists the choices of capacity of a slice, each with its zone, best first.
 
-Selectors of the pod come first. Without them, the annotations of the workload apply, otherwise the settings.
+Selectors of the pod have precedence over annotations, and annotations over settings.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
 _ON_DEMAND = CapacityChoice(kind=CapacityKind.ON_DEMAND)
-#: Selectors that pin the kind of capacity: key, value, kind.
+#: Node selectors that choose the kind of capacity: key, value, kind.
 _PINS = (
     (constants.SPOT, "true", CapacityKind.SPOT),
     (constants.PROVISIONING, "spot", CapacityKind.SPOT),
@@ -33,6 +33,7 @@ class Choices:
 
     #: Possible choices, best first, each with its zone; never empty.
     open: tuple[CapacityChoice, ...]
+    #: For each choice that may not be tried, the reason.
     left_out: tuple[str, ...] = ()
 
 
@@ -56,7 +57,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
-        # The reservation may exist although a setting forbids it, so it is not called impossible.
+        # A reservation that a setting forbids may exist, so foreign nodes may have it: the demand is not impossible.
         impossible = own and not any(each.reservation for each in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=left_out)
@@ -101,7 +102,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
     selector = slice_.requirements.node_selector
-    # A zone that the pod selects, by any of the labels, is the only one.
+    # If the pod selects a zone by one of the labels, only this zone is possible.
     selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
     zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)
@@ -128,13 +129,13 @@ def wants_one_zone(slice_: Slice, settings: Settings) -> bool:
 
 
 def wants_all_or_nothing(slice_: Slice, settings: Settings) -> bool:
-    """Whether all slices of the slice's workload start together."""
+    """Whether all slices of the slice's workload have to start together."""
     wish = slice_.wishes.all_or_nothing
     return settings.all_or_nothing if wish is None else wish
 
 
 def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
-    """Return the seconds after which Google may take flex-start nodes away; 0 for Google's default."""
+    """Return the seconds after which Google may delete flex-start nodes; 0 for Google's default."""
     selected = slice_.requirements.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None:
         if not (selected.isascii() and selected.isdigit() and len(selected) <= bounds.LABEL_VALUE):
@@ -145,7 +146,7 @@ def max_run_seconds_of(slice_: Slice, settings: Settings) -> int:
         wish = slice_.wishes.max_run_seconds
         seconds = settings.max_run_seconds if wish is None else wish
     if seconds and not forms.SHORTEST_RUN_SECONDS <= seconds <= forms.LONGEST_RUN_SECONDS:
-        # Nodes of foreign pools may have a longer duration, so this is not an ImpossibleError.
+        # Not an ImpossibleError, because nodes of foreign pools may have a longer duration.
         raise UnmeetableError(
             f"a max run duration of {seconds:.0f} s is not from 10 minutes to 7 days; set one within these limits"
         )

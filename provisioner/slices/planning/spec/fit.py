@@ -1,4 +1,4 @@
-"""Compares the pods of a slice with the expected nodes of a pool, before the pool is created. Pure."""
+"""Checks before the create of a pool whether its nodes will fit the pods of the slice. Pure."""
 
 from __future__ import annotations
 
@@ -11,9 +11,9 @@ from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableEr
 
 
 def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
-    """Raise UnmeetableError if no node of the pool would fit the pods of a slice: an unusable pool is not created.
+    """Raise UnmeetableError if no node of the requested pool would fit the pods of a slice.
 
-    The requests of DaemonSets are unknown and not subtracted, so the scheduler may still refuse the pods.
+    The requests of DaemonSets are unknown and are not subtracted, so the pods may not fit although nothing is raised.
     """
     pool = expected_pool(request)
     view = rules.expected_node(pool)
@@ -33,13 +33,13 @@ def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings,
 
 
 def _switch_hint(asked: Requirements) -> str:
-    """Return the remedy if a selector that is either "true" or absent has another value, such as "yes"."""
+    """Return a hint if a selector that only takes "true" has another value, such as "yes"; otherwise empty."""
     wrong = [key for key in (constants.SPOT, constants.FLEX_START) if asked.node_selector.get(key, "true") != "true"]
     return f'; write {wrong[0]}: "true", or remove it' if wrong else ""
 
 
 def _disk_misfit(asked: Requirements, machine_type: str) -> str:
-    """Return the problem of the first disk of the pod's volumes that the machine cannot attach, empty without one.
+    """Return why the machine cannot attach a disk of the pod's volumes, empty if it can attach all of them.
 
     Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     """
@@ -51,7 +51,7 @@ def _disk_misfit(asked: Requirements, machine_type: str) -> str:
 
 
 def _exceeds_machine(asked: Requirements, machine_type: str) -> bool:
-    """Whether a pod requests more than the whole machine has, so that foreign nodes cannot run it either."""
+    """Whether a pod requests more than the whole machine has, so that no node of this machine type can run the pod."""
     known = tpu.machine_type(machine_type)
     if known is None:
         return False

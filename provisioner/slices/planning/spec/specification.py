@@ -1,12 +1,13 @@
 """Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
 Labels identify the owner of a pool; only this module writes and reads them. Pools of JobSets also have the labels of
-the Go provisioner. Pools of other kinds have none of these: a release that knows only JobSets would take their workload
-for deleted.
+the Go provisioner. Pools of other kinds do not have the labels of the Go provisioner, because releases that know only
+JobSets would find no JobSet for such a pool, and delete it.
 
-Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup more.
-The name of the workload is cut to leave room for a hash over workload UID, group key and attempt. Shape and zone are
-not in the hash, so another choice or a second leading process gets the same name, and adopts a pool that exists.
+Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup allows
+more. A name is the cut name of the workload, and a hash of workload UID, group key and attempt. Shape and zone are not
+in the hash: a create with another choice of capacity, or by a second process, gets the same name. So no second pool is
+created, and an existing pool is adopted.
 """
 
 from __future__ import annotations
@@ -35,10 +36,10 @@ from provisioner.slices.planning.spec.fit import check_fit
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 from provisioner.workloads.plain import hosts_of
 
-#: Taint of flex-start nodes until the other slices of their workload are ready. These pools are not created free,
-#: because the cluster autoscaler uses the labels of the pool's template.
+#: Taint of flex-start nodes until all slices of their workload are ready. Flex-start pools are not created with the
+#: labels of free pools, because the cluster autoscaler adds nodes only for pods that fit the pool's own labels.
 HELD_LATE_TAINT = Taint(key=constants.HELD_LATE, value="true")
-#: Labels whose value is different for each slice.
+#: Labels that have a different value for each slice.
 _OWN_KEYS = frozenset({*constants.OWNER_LABELS, constants.NODE_POOL})
 #: Maximum number of characters in the labels of one pool. config.labels of the GKE API: "supports up to 1,024 total
 #: characters in a single request". Node groups have the same limit, so that both suppliers serve the same workloads.
@@ -76,7 +77,7 @@ class Ownership(NamedTuple):
 
 
 def owner_labels(slice_: Slice) -> dict[str, str]:
-    """Return the labels of a pool that is created for a slice."""
+    """Return the labels that identify a slice as the owner of a pool."""
     workload = slice_.workload
     if workload.kind is WorkloadKind.JOBSET:
         return {
@@ -101,7 +102,7 @@ def owner_labels(slice_: Slice) -> dict[str, str]:
 
 
 def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
-    """Return the owner of a pool; None if the provisioner did not create the pool: such a pool is never changed."""
+    """Return the owner of a pool; None if the provisioner did not create the pool and therefore never changes it."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
     kind = _KINDS.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
@@ -125,10 +126,13 @@ def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
 
 
 def _jobset_of(labels: Mapping[str, str]) -> str:
-    """Return the JobSet's name on a pool; releases of the Go provisioner before 2024-04 used the name as pool id."""
+    """Return the name of the JobSet in a pool's labels, empty if there is none.
+
+    Releases of the Go provisioner before 2024-04 wrote the name into LEGACY_POOL_ID.
+    """
     if labels.get(constants.POOL_JOBSET_NAME):
         return labels[constants.POOL_JOBSET_NAME]
-    # Without a namespace, it is impossible to find out whether the JobSet exists.
+    # A name without a namespace is ignored, because nothing shows whether the JobSet exists.
     return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
 
 
@@ -139,39 +143,38 @@ def _label_value(text: str) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Blueprint:
-    """Specification of a node pool without its owner: slices with equal needs share it."""
+    """Specification of a node pool without its owner. Slices with equal needs have the same blueprint."""
 
     #: Request without a name, and without the labels that identify the owner.
     request: NodePoolRequest
-    #: Capacity that the pool takes.
     capacity: CapacityKey
-    #: Text that the digest covers, in addition to the labels.
+    #: Text from which, together with the labels, the digest of the specification is computed.
     digest_text: str
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Specification:
-    """Specification of the node pool for one slice; only its name and its attempt are missing."""
+    """Specification of the node pool for one slice, without the name and the attempt of the pool."""
 
     blueprint: Blueprint
     #: All labels except those that `stamped` adds.
     labels: Mapping[str, str]
-    #: Equal digests request equal pools from the supplier.
+    #: Hash of the request; creates with an equal digest request equal pools.
     digest: str
 
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
-        """Return the request of one attempt."""
+        """Return the request of a pool with its name and its attempt."""
         labels = {**self.labels, constants.NODEPOOL_HASH: self.digest, constants.POOL_ATTEMPT: str(attempt)}
         return replace(self.blueprint.request, name=name, labels=labels)
 
 
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
-    """Return all inputs of a blueprint except the settings: equal keys give equal blueprints.
+    """Return a key of the inputs of a blueprint other than the settings: equal keys give equal blueprints.
 
-    Choices, wishes and shapes are found once a round, so equal values are the same object, and `id` is enough.
+    `id` is enough for choices, wishes and shapes, because equal values are the same object within a round.
     """
     asked = slice_.requirements
-    # Pods that select labels of an owner fit at most the slice's own pool.
+    # Pods with affinity or with selectors for labels of an owner may fit only the slice's own pool.
     own = slice_.id if asked.affinity_terms or not _OWN_KEYS.isdisjoint(asked.node_selector) else None
     return (
         id(choice),
@@ -179,7 +182,6 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
         id(slice_.wishes),
         slice_.nodes,
         starts_together(slice_, settings),
-        # Within a slice the requirements are constant, and affinity takes long to compare.
         own or demand_key(asked),
         frozenset(asked.annotations.items()),
         frozenset(copied.items()),
@@ -189,7 +191,7 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
 def blueprint(
     slice_: Slice, settings: Settings, rules: PoolRules, choice: CapacityChoice, copied: Mapping[str, str]
 ) -> Blueprint:
-    """Return the blueprint of a pool of a choice of capacity. Raises UnmeetableError if no pool is possible."""
+    """Return the blueprint of a slice's pool with a choice of capacity. Raises UnmeetableError if none is possible."""
     shape = check_shape(slice_)
     late = choice.kind is CapacityKind.FLEX_START
     facts = NodePoolRequest(
@@ -216,7 +218,7 @@ def starts_together(slice_: Slice, settings: Settings) -> bool:
 
 
 def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) -> Mapping[str, str]:
-    """Return the labels that assign the nodes of a new pool or keep them free; no labels for pods without marks."""
+    """Return the labels with which a pool is created: assigned to the slice, free, or none for pods without marks."""
     if not slice_.workload.kind.has_pods:
         return FREE
     if not slice_.mark:
@@ -227,7 +229,7 @@ def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) ->
 
 
 def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules) -> Specification:
-    """Return a blueprint with the labels of one slice. Raises UnmeetableError if the labels are too long for a pool."""
+    """Return the specification of a slice's pool. Raises UnmeetableError if its labels would be too long."""
     placed = placement_labels(slice_, plan.request.capacity, settings)
     labels = {**plan.request.labels, **owner_labels(slice_), **placed}
     total, most = _STAMP_CHARACTERS + sum(map(len, labels)) + sum(map(len, labels.values())), LABEL_CHARACTERS
@@ -241,7 +243,7 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether nodes with these taints wait for the other slices of their workload."""
+    """Whether the taints show that a node waits for the other slices of its workload."""
     return any(taint.key in constants.HELD_KEYS for taint in taints)
 
 
@@ -250,7 +252,7 @@ def check_shape(slice_: Slice) -> tpu.Shape:
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # The shape may become known: a new machine type may be listed, or a controller may change its number of pods.
+        # The shape may become known later: a new machine type is listed, or the controller has another number of pods.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -272,9 +274,9 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
-    """Return the taint of a pool whose nodes get the label that JobSet makes the pods of the slice select.
+    """Return the taint of a pool for one child Job; empty if the pods do not select the label of a child Job.
 
-    The label must name the child Job of the slice: pods that select another Job fit no pool.
+    JobSet adds this selector to pods with the annotation NODE_SELECTOR_STRATEGY.
     """
     if slice_.workload.kind is not WorkloadKind.JOBSET:
         return ()
@@ -290,7 +292,10 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 
 def _own_inputs(slice_: Slice) -> str:
-    """Return a fingerprint of the pods' own choices, which other workloads do not share; empty without such choices."""
+    """Return a hash of the pods' own node settings and placement policy; empty if they choose none.
+
+    The hash is part of the capacity, so a failure of these choices does not delay other workloads.
+    """
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
     own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
@@ -303,7 +308,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         key: value for key, value in requirements.node_selector.items() if key in passed_on or not is_system(key)
     }
     for key, _ in settings.node_labels:
-        # All nodes have the administrator's labels anyway, so these keys are not copied.
+        # All nodes have the administrator's value of these labels.
         selected.pop(key, None)
     pod_labels = requirements.labels
     asked = _asked_labels(slice_)
@@ -311,7 +316,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         asked = asked - _withheld_labels(slice_, settings, rules)
         named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-            # This label only identifies the owner of the pool.
+            # With the name of the workload, this label only identifies the owner of the pool.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
@@ -353,10 +358,10 @@ def _asked_labels(slice_: Slice) -> set[str]:
 
 
 def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
-    """Return requested labels that describe a node to other programs: a pod may set them only if a setting names them.
+    """Return the requested labels that are not copied, because other programs rely on them and no setting names them.
 
-    A pattern in a setting is not enough, because administrators write `*` for labels of teams. Labels of the owner
-    (`OWNER_LABELS`) are rejected, not left out.
+    The setting must have the whole name: `*` is meant for labels of teams. Labels of the owner (`OWNER_LABELS`) are
+    not returned, because a pod that requests them gets no pool.
     """
     asked = _asked_labels(slice_)
     if not asked:
@@ -371,9 +376,9 @@ _T = TypeVar("_T")
 
 
 class Candidates:
-    """Caches choices, blueprints and specifications in one round. Methods raise UnmeetableError if no pool is possible.
+    """Finds choices and specifications, and caches them for one round. Raises UnmeetableError if no pool is possible.
 
-    For 1,000 slices, choices save 140 ms of a decision, blueprints 90 ms, and specifications 20 ms of a gang.
+    For 1,000 slices, the caches save 140 ms (choices), 90 ms (blueprints) and 20 ms (specifications) of a decision.
     """
 
     def __init__(self, settings: Settings, rules: PoolRules) -> None:
@@ -385,7 +390,7 @@ class Candidates:
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice, only those in `zone` if its workload keeps to one zone."""
+        """Return the choices for a slice. If all pools of its workload must be in one zone, `zone` is this zone."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
@@ -405,7 +410,7 @@ class Candidates:
         return Choices(open=there, left_out=choices.left_out)
 
     def specification(self, slice_: Slice, choice: CapacityChoice) -> Specification:
-        """Return the specification of a pool of a choice. Raises UnmeetableError if the leader pod would not fit."""
+        """Return the specification of a slice's pool with a choice of capacity."""
         key = slice_.id, slice_.nodes, id(choice)
         return _once(self._specifications, key, lambda: self._specified(slice_, choice))
 
@@ -425,7 +430,7 @@ class Candidates:
 
 
 def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Call `find` once per key; return its result, or raise its error again."""
+    """Return the result of `find`, or raise its error. `find` is called only for the first call with a key."""
     found = known.get(key)
     if found is None:
         try:
