@@ -1,8 +1,9 @@
-"""Chooses the labels of the nodes of each pool, so that only the intended pods can be bound there.
+"""Chooses the labels of the nodes of each pool, so that only the intended pods can be bound there. Pure.
 
-A pool is assigned to one slice, free, or open. Only marked pods can be bound to an assigned pool, no pods with chips
-to a free one, and unmarked pods to an open one, whose nodes have no labels. The labels are read back from the nodes in
-each round, so a restart needs no memory of them. If labels contradict each other, running pods decide.
+A pool is assigned to one slice, free, or open. Only pods with the mark of the slice can be bound to an assigned pool.
+No pod with chips can be bound to a free pool. Unmarked pods can be bound to an open pool, whose nodes have none of the
+labels. The labels are read from the nodes in each round, so the memory does not contain them. If pods run on a pool,
+its labels are chosen for the slice of these pods.
 """
 
 from __future__ import annotations
@@ -23,11 +24,12 @@ OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 
 
 def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
-    """Return the nodes whose labels have to change; `partial` are workloads that wait until all their slices are ready.
+    """Return the label changes of nodes. `partial` are the workloads that wait until all their slices are ready.
 
-    A pool goes from one slice to another in three steps. First all its nodes become free, so that no further pod of the
-    first slice is bound there. Then one node is assigned, after the caller has verified live that no pod with chips is
-    on any node of the pool, because the cached pods may be old. Then each other node is assigned after the same check.
+    A pool is assigned to another slice in three steps. First all its nodes become free, so that no further pod of the
+    first slice is bound there. Then one node is assigned. Before this write, the caller reads the pods live, because
+    cached pods may be outdated, and verifies that no node of the pool has a pod with chips. Then each other node is
+    assigned after the same check.
     """
     found: list[Assignment] = []
     occupied = {pod.node_name for pod in round_.snapshot.pods if not pod.finished}
@@ -44,7 +46,7 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif round_.made_for.get(pool.name) == matching.claimed.get(pool.name):
-            # Every pod bound since the create of the pool is of this slice, so no check is needed.
+            # No check is needed, because only pods of this slice could be bound since the create of the pool.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -60,9 +62,9 @@ def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
 def _wanted(
     pool: Supply, round_: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
-    """Return the labels that the nodes of a pool should have; None if no label is to be changed."""
+    """Return the labels that the nodes of a pool should have; None if the present labels stay."""
     if pool.undecided:
-        # The caches may lack pods that use the pool, so its labels stay.
+        # The caches may lack pods that use the pool.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
@@ -72,18 +74,20 @@ def _wanted(
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # The other nodes are opened as well: the leader may have been bound to the first open node. Labels of its slice
-        # stay for its marked pods, which were created while the policy was installed, and may be missing now.
+        # An unmarked leader needs open nodes for its other pods. If the nodes have the labels of its own slice, some of
+        # its pods were created with the mark while the admission policy was installed: the labels stay for these pods.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
-        # A pool that no slice needs becomes free, so that no pod is bound to it; an open pool stays open.
+        # No slice needs the pool: it becomes free, so that no pod is bound to it before its delete. An open pool stays
+        # open.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
     slice_ = round_.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts of a workload, its pool keeps or gets back this slice's labels; other labels are removed.
+        # Between two attempts of its workload, the slice has no pods. The labels of the slice stay or are restored, and
+        # the labels of another slice are replaced by those of a free pool.
         created = _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
@@ -113,9 +117,9 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
 
 
 def label_job_nodes(round_: Round) -> Iterator[Assignment]:
-    """Yield the child Job's label for each node that lacks it, so that pods with JobSet's node selector fit the node.
+    """Yield the label of a child Job for each node of its pool that lacks the label, which the pods of the Job select.
 
-    Pools that were created for one child Job have the label from their create; nodes that GKE recreates lack it.
+    GKE rejects node pools with this label, so that the provisioner writes it on the nodes after their creation.
     """
     for supply in round_.supply.values():
         labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)

@@ -1,8 +1,9 @@
-"""Matches slices with pools: first by use, then by assignment, then in the order of the line.
+"""Matches slices with pools: first by use, then by assignment, then in the order of the line. Pure.
 
 A slice holds every pool that its pods are bound to, even if the labels of the nodes name another slice. A slice without
-bound pods returns to the pool that it had last, that is assigned to it, or that was created for it. Free pools go to
-the first slice in the line that they suit; `planning.assignment` then writes the labels that keep all other pods off.
+bound pods returns to the pool that it had last, to the pool that is assigned to it, or to the pool that was created for
+it. A free pool goes to the first slice in the line that the pool suits. `planning.assignment` then chooses labels with
+which no other pod can be bound there.
 """
 
 from __future__ import annotations
@@ -51,7 +52,7 @@ _REPLACED_AFTER = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """Slices that use or count on pools, and slices that have none."""
+    """The slices that use pools or count on pools, and the slices without a pool."""
 
     #: Slices with unfinished pods on each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]
@@ -61,19 +62,19 @@ class Matching:
     claimed: Mapping[PoolName, SliceId]
     #: Slices that share each pool and wait for one of its nodes; the pool's claimant may be among them.
     seats: Mapping[PoolName, Sequence[SliceId]]
-    #: Slices with bound pods, all of them on nodes that belong to no known node pool.
+    #: Slices whose bound pods are all on nodes that belong to no known node pool.
     elsewhere: frozenset[SliceId]
-    #: Slices that want a pool and have none, in the order of the line, except those of buffers.
+    #: Slices that want a pool and have none, in the order of the line, without the slices of buffers.
     unserved: tuple[Slice, ...]
-    #: Slices of buffers that want a pool and have none: they are served after all others.
+    #: Slices of buffers that want a pool and have none. They are served after all other slices.
     spare: tuple[Slice, ...]
-    #: Zone of the pools of each workload that must have all its pools in one zone.
+    #: Zone of each workload that has pools and must have all its pools in one zone.
     zones: Mapping[WorkloadUid, Zone]
-    #: Claims that the memory keeps until the next decision.
+    #: Claims to remember until the next decision.
     claims: Mapping[SliceId, Claim]
     #: Slices that took a free pool in this decision.
     taken: Collection[SliceId]
-    #: For each idle pool, the first slice of the same topology that waits, and why it does not count on the pool.
+    #: For an idle pool, the first waiting slice of the same accelerator and topology, and why it may not have the pool.
     unused: Mapping[PoolName, tuple[SliceId, Refusal]]
 
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
@@ -89,18 +90,19 @@ def match(
     sidelined: Collection[WorkloadUid],
     refuse: Callable[[Slice], None],
 ) -> Matching:
-    """Match slices with pools; each pool serves at most one slice.
+    """Match slices with pools. Only slices that share pools (`Slice.share`) count on the same pool.
 
-    Claims count within the limits; a borrowed pool must be allowed by them. `line` has the slices that want a pool.
-    Workloads in `sidelined` take no pool. `refuse` is called for each slice that finds none, in the order of the line.
+    The claims are counted in `budget`; a pool of another slice is claimed only if the limits allow it. `line` has the
+    slices that want a pool. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no pool,
+    in the order of the line.
     """
     return Matcher(ctx, budget, line, sidelined).run(refuse)
 
 
 class Matcher:
-    """Makes the claims of one decision in four passes: hold, return home, hand over, and take free pools.
+    """Makes the claims of one decision in four passes: `_hold`, `_return_home`, `_hand_over` and `_take_free`.
 
-    The passes and `why_not` call the same predicates, so that an explanation cannot differ from the decision.
+    The passes and `why_not`, which explains decisions, call the same predicates, so that they cannot differ.
     """
 
     def __init__(self, ctx: Round, budget: Budget, line: Sequence[Unit], sidelined: Collection[WorkloadUid]) -> None:
@@ -139,20 +141,20 @@ class Matcher:
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
         """Make the claims; `refuse` is called for each slice that finds no pool, in the order of the line."""
         waiting, claims = self._waiting, self._claims
-        # Pools of buffers are for any other slice that needs them, so slices of buffers come last.
+        # Any other slice may take pools of buffers, so slices of buffers come last.
         spare = [each for each in waiting if each.spare]
         eligible = [
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        # No pool is borrowed yet: otherwise the pods that a pool was created for might find no node left there.
+        # No other pool is borrowed yet. Otherwise the pods that a pool was created for might find no free node there.
         for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
         self._return_home(spare)
         self._take_free(spare, refuse)
-        # The scheduler may bind any pod to the nodes that a suspended workload keeps, so its slices claim last.
+        # Slices of suspended workloads come last, because other pods may need the pools that they keep.
         self._return_home([each for each in waiting if each.workload.suspended])
         kept = {each.id: _kept(each, claims.get(each.id), self._ctx) for each in waiting}
         unserved = tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims)
@@ -171,7 +173,7 @@ class Matcher:
         )
 
     def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not count on a pool now; None if it may, or already holds or counts on the pool."""
+        """Return why a slice may not count on a pool now; None if it may, also if it already has the pool."""
         own = self._claims.get(slice_.id)
         if own == pool.name or pool.name in self._held.get(slice_.id, ()):
             return None
@@ -203,14 +205,14 @@ class Matcher:
         return found
 
     def _hold(self) -> None:
-        """Find the pools that each slice holds, and the zones of workloads that must stay in one zone."""
+        """Find the pools that each slice holds, and the zones of workloads whose pools must be in one zone."""
         self._holders, self._occupants, self._held, self._elsewhere = _use(self._ctx)
         for slice_id, names in self._held.items() if self._one_zone else ():
             for name in sorted(names & self._ctx.supply.keys()):
                 self._settle(slice_id.workload_uid, self._ctx.supply[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
-        """Let each slice count on a pool that it had last, that is assigned to it, or that was created for it."""
+        """Let each slice count on a pool of its own: by `_last_pool`, `_assigned_pool`, and so on (`_ties`)."""
         for tie in self._ties:
             for slice_ in slices:
                 for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
@@ -255,7 +257,7 @@ class Matcher:
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
         """Give a free node to a pending slice that shares pools.
 
-        Without `borrow`, the node is of a pool that its namespace uses, or that the slice had in the last round.
+        Without `borrow`, the node must belong to a pool of the slice's namespace, or to its pool of the last round.
         """
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
@@ -284,7 +286,7 @@ class Matcher:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # A mark that remains in the requirements is of another namespace, so it is forged, and the slice gets no pool.
+        # Marks of the slice's own namespace are not in the requirements. So this mark is forged, for another namespace.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -294,18 +296,18 @@ class Matcher:
             return Refusal.UNUSABLE
         if name in self._claimed:
             return Refusal.CLAIMED
-        # Pods of the slice itself that are being deleted do not block the pods that replace them.
+        # Pods of the slice that are being deleted do not prevent the slice from counting on their pool.
         if self._occupants.get(name, frozenset()) - {slice_.id}:
             return Refusal.IN_USE
         if slice_.pending and not workload.kind.has_pods and _ends_soon(pool, ctx):
             return Refusal.NOT_LENDABLE
         made_for_it = ctx.made_for.get(name) == slice_.id
-        # A slice without pods for too long has ended, or requests a pool again when it gets pods: it keeps no pool.
+        # An expired slice may return only to a pool that was created for it, and only if the slice has pods.
         if not (made_for_it and slice_.pods) and _expired(slice_, ctx):
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
-        # Only the host counts for a suspended workload, because Kueue changes the pod template at suspend and resume.
+        # For a suspended workload only the selected host counts, because Kueue changes the template at each resume.
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
@@ -338,7 +340,10 @@ class Matcher:
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
     def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice whose workload is in `zone`; `own` are its node settings."""
+        """Return why a free pool does not suit a slice, None if it does.
+
+        The pool must be in `zone` unless it is None, and have the node settings `own`.
+        """
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -370,7 +375,7 @@ class Matcher:
         """Return an iterator over the free pools that suit a slice; equal slices share the iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
-        # The values that the predicates read from a slice. Equal slices have the same shape object.
+        # All values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
         asked = slice_.nodes, id(slice_.shape), slice_.host, self._free.kept_for(slice_)
         whose = slice_.workload.uid if self._budget.settings.max_pools_per_jobset is not None else ""
         key = fitting, zone, own, whose, limited, asked
@@ -415,13 +420,13 @@ class Matcher:
 
 
 def _ends_soon(pool: Supply, ctx: Round) -> bool:
-    """Whether a pool's reservation ends soon, or maintenance is announced for a node that is a day old or older."""
+    """Whether a pool's reservation ends soon, or maintenance is announced for a node that is at least a day old."""
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
 
 def _expired(slice_: Slice, round_: Round) -> bool:
-    """Whether a slice has ended, was refused by the scheduler, or counted too long on a pool without a bound pod."""
+    """Whether a slice has ended, was refused by the scheduler, or counted on pools for too long without a bound pod."""
     known = round_.memory.slice(slice_.id)
     if slice_.ended or known.is_refused(round_.now):
         return True
@@ -432,18 +437,21 @@ def _expired(slice_: Slice, round_: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
-    """Return the claim to remember; without a new pool, an expired claim is kept, so that the slice stays expired."""
+    """Return the claim of a slice on pool `name` to remember; None if there is nothing to remember.
+
+    Without a pool, an expired claim is kept, so that the slice stays expired.
+    """
     before, has_pods = round_.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, round_) else None
-    # No time is measured while no pod of the slice is expected to be bound.
+    # While no pod of the slice has to be bound, the time does not count.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same and before is not None and (before.looked or before.message != message)
     pool = round_.supply[name]
-    # If the slice shares the pool, one ready node is enough to measure the time.
+    # If the slice shares the pool, the time counts from its first ready node.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
@@ -456,9 +464,9 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
 def _use(
     round_: Round,
 ) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
-    """Return `Matching.holders`, the occupants, `Matching.held` and `Matching.elsewhere`.
+    """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`.
 
-    Occupants include pods that have been terminating past their grace period: their chips are not free yet.
+    Occupants are the holders, and slices of pods that still exist after their grace period: their chips are not free.
     """
     workloads, now = round_.workloads, round_.now
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
@@ -475,10 +483,10 @@ def _use(
                 elsewhere.add(slice_id)
             continue
         occupants[name].add(slice_id)
-        # A pod exists past its grace period only because its node does not respond, so it no longer holds the pool.
+        # A pod still exists after its grace period only if its node does not respond, so it no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             holders[name].add(slice_id)
-        # A pod that is being deleted prevents the delete of its pool, but its slice has to find a pool again.
+        # A pod that is being deleted prevents the delete of its pool, but its slice needs a pool for the next pod.
         if slice_id is not None and pod.deletion_deadline is None:
             held[slice_id].add(name)
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())

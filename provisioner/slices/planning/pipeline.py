@@ -1,16 +1,17 @@
 """Decides from one snapshot of the cluster, and returns a plan. Pure: no clock, no randomness, no I/O.
 
     snapshot, memory
-       1 begin     facts of the round: slices, pools, the slice that each pool was created for
-       2 contend   who is next: the line, the limits, the workloads that start together
-       3 match     which slice has which pool
-       4 learn     which pools have failed or hang, which workloads that start together are complete
-       5 request   a create for each slice without a pool, or why it waits; pools to delete to make room
+       1 begin     slices, pools, and the slice that each pool was created for
+       2 contend   the line, the limits, and the turns of workloads whose slices start together
+       3 match     the pool of each slice
+       4 learn     pools that have failed or hang; workloads whose slices are all ready
+       5 request   a create for each slice without a pool, or why the slice waits; pools to delete to make room
        6 retire    pools that no slice needs
        7 start     creates and deletes, as many as the supplier takes now
     plan: changes, reports, and the next memory (`remember.py`)
 
-Level-triggered: a decision may be repeated, skipped or interrupted at any point, and the next one is still right.
+Level-triggered: decisions may be repeated or skipped, and calls may fail, because the next decision starts again from
+the state of the cluster.
 """
 
 from __future__ import annotations
@@ -55,8 +56,8 @@ def decide(
 ) -> Plan:
     """Return the plan for one snapshot.
 
-    `last` is the round of the last plan (`Plan.round`): without it the plan is the same, but takes longer. If the
-    snapshot is not synced, the plan changes nothing and keeps the memory.
+    `last` is the round of the last plan (`Plan.round`). Without `last`, the plan is the same but takes longer to make.
+    If the snapshot is not synced, the plan changes nothing and keeps the memory.
     """
     if snapshot.not_synced:
         return Plan(memory=memory, poll_seconds=rules.idle_seconds, round=last)
@@ -69,7 +70,7 @@ def decide(
     progress, hanging = gangs.progress_of(ctx, turns, matching), failing.find_hanging(ctx)
     turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches(ctx, matching, turns, budget, line)
-    # Pools that are deleted although they are warm or in their delay, because slices refused by a limit need the room.
+    # Warm pools, and pools in their deletion delay, that are deleted because a limit refuses other slices.
     evicted = make_room(ctx, matching, budget, launches.refused_in_line())
     matching = matching.without_buffered(evicted, ctx.slices)
     stuck_slices = stuck.find_stuck(ctx, matching, progress.partial.keys(), hanging)

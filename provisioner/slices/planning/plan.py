@@ -1,4 +1,4 @@
-"""Result of one decision: the changes, the reports, and the memory."""
+"""Defines the result of one decision: the changes, the reports, and the memory. Pure."""
 
 from __future__ import annotations
 
@@ -36,27 +36,26 @@ class DeleteReason(Enum):
     WORKLOAD_FINISHED = "jobset_finished"
     WORKLOAD_SUSPENDED = "jobset_suspended"
     POOL_FAILED = "pool_failed"
-    #: GKE considers the pool created, but not all its nodes have been ready for too long.
+    #: GKE considers the pool created, but for too long not all its nodes have been ready.
     NO_READY_NODES = "no_ready_nodes"
     #: The reservation has ended, and Compute Engine deletes the machines.
     RESERVATION_ENDED = "reservation_ended"
-    #: Pods of the slice are unschedulable, and the pool was unready for too long, was ready but the scheduler bound no
-    #: pod to it, or may be replaced by the settings.
+    #: Pods of a slice are unschedulable although the slice has the pool (`delete.failing.to_replace`).
     SLICE_STUCK = "slice_stuck"
-    #: The slice's pods are bound to another pool.
+    #: The pods of the slice that the pool was created for are on other nodes.
     SLICE_ELSEWHERE = "slice_elsewhere"
     #: The slices of the workload start together, and not all of them became ready.
     GIVEN_BACK = "given_back"
-    #: The workload exists without such a slice (resized), or the slice has another shape now.
+    #: The workload exists, but no longer has a slice that needs the pool: it was resized or has another shape now.
     NOT_NEEDED = "not_needed"
 
 
 class DeleteWait(Enum):
-    """Cause for which a delete waits in addition to its delay."""
+    """Cause for which a delete waits longer than its deletion delay."""
 
     #: The supplier takes no more operations now.
     OPERATIONS = "operations"
-    #: The workloads of many pools vanished at once.
+    #: The workloads of many pools vanished at about the same time.
     BRAKE = "brake"
 
 
@@ -86,24 +85,26 @@ class Delete:
     workload: ObjectRef | None
     #: A node of the pool, for Events without a workload.
     node: ObjectRef | None
-    #: Number of nodes of the pool if all exist.
+    #: Number of nodes that the pool should have.
     hosts: int = 0
+    #: Node pools of all nodes, for the live verification.
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
     #: Group whose own pods do not prevent the delete, because its slice is stuck; empty if none.
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
     kind_absent: bool = False
-    #: Whether nodes stay cordoned for some time first: the scheduler may have chosen them for pods not bound yet.
+    #: Whether the nodes have to be cordoned for some time before the delete, because the scheduler may have chosen one
+    #: of them for a pod that is not bound yet.
     settle: bool = False
 
 
 class Assignment(NamedTuple):
-    """Labels to write on one node, which decide which pods can be bound there."""
+    """Labels to write on one node. The labels decide which pods can be bound to the node."""
 
     node: str
     #: Values by key, of `placement.MARKS` or of the label for one child Job; None removes a label.
     labels: Mapping[str, str | None]
-    #: Names of nodes; the labels are written only if no unfinished pod with chips is on any of these nodes.
+    #: Names of nodes to check live: the labels are written only if none of them has an unfinished pod with chips.
     verify: tuple[str, ...] = ()
 
 
@@ -118,12 +119,12 @@ class PodCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Information for the owner of a workload: becomes an Event on each object."""
+    """Information for the owner of a workload, from which an Event on each object is made."""
 
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Part of the message that stays the same while numbers and times change; empty if the whole message does.
+    #: Text that stays the same while numbers and times in the message change; empty if the message has none of them.
     key: str = ""
     warning: bool = True
 
@@ -132,21 +133,23 @@ class Notice:
 class Alert:
     """A problem for the administrator."""
 
-    #: Kind of the problem, one of a few, for a metric.
+    #: Kind of the problem: a label of a metric, with few values.
     kind: str
     message: str
-    #: Pool that has the problem; empty if the problem is not that of one pool.
+    #: Pool that has the problem; empty if the problem does not concern one pool.
     pool: PoolName = PoolName("")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of a pool's phase; phases that were passed between two rounds are reported one by one."""
+    """A change of a pool's phase. A phase that the pool passed between two rounds has transitions of its own."""
 
     pool: PoolName
+    #: None if the pool did not exist before.
     old: Phase | None
     new: Phase
     at: datetime
+    #: Time at which `old` was entered; None without `old`.
     since: datetime | None
 
 
@@ -169,11 +172,11 @@ class PoolState(NamedTuple):
     name: PoolName
     phase: Phase
     since: datetime
-    #: Slice that holds the pool (the first of several), counts on it, or that it was created for.
+    #: Slice that holds the pool (the first of several), counts on the pool, or that the pool was created for.
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
-    #: Workload and group of that slice; without a slice, those that the pool was created for.
+    #: Workload and group of the slice; if the slice does not exist, the workload and group in the pool's labels.
     named: WorkloadName
     group_name: str
     machine_type: str
@@ -185,23 +188,23 @@ class PoolState(NamedTuple):
     note: str = ""
     #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
     next_at: datetime | None = None
-    #: Reason of a planned delete, otherwise None.
+    #: None if no delete is planned.
     delete_reason: DeleteReason | None = None
-    #: Cause for which the delete waits in addition to its delay; None if there is no cause.
+    #: None if no delete is planned, or if it waits only for its deletion delay.
     delete_waits_for: DeleteWait | None = None
     #: Whether the pool may look idle although it is needed: workload not watched, or machine type unknown.
     undecided: bool = False
     #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()
-    #: Slice that counts on the pool without holding it.
+    #: Slice that counts on the pool without pods there.
     claimant: SliceId | None = None
     #: Slices that wait for a node of the pool, which they share.
     seated: frozenset[SliceId] = frozenset()
-    #: First slice of the same topology that waits, and why it does not count on this idle pool; None without one.
+    #: If the pool is idle, the first waiting slice of its topology, and why the slice may not have the pool; else None.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
-    #: Whether a slice of several hosts has pods on this and on other pools, or shares this pool.
+    #: Whether a slice of several hosts has pods on this pool and on others, or shares this pool with another slice.
     split: bool = False
     #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
     since_start: bool = False
@@ -233,7 +236,7 @@ class Plan:
     #: Slices of several hosts that do not have one pool to themselves.
     split_slices: frozenset[SliceId] = frozenset()
     limits: tuple[LimitUse, ...] = ()
-    #: The round that was decided; the previous round if the caches were not synced, None before the first round.
+    #: The round of this decision. If the caches were not synced, the round of the last decision; None before the first.
     round: Round | None = field(default=None, repr=False, compare=False)
     #: Maximum age in seconds of the list of pools before it is fetched again.
     poll_seconds: float = 60.0

@@ -1,7 +1,6 @@
-"""Determines the phase of each pool, and the steps between two rounds. Pure.
+"""Determines the phase of each pool, and the transitions since the last round. Pure.
 
-Phases follow from the observed state, so a round may find a pool several phases later: `_PASSED` has the phase that was
-passed in between.
+The phase follows from the observed state, so a pool may have passed a phase between two rounds (`_PASSED`).
 """
 
 from __future__ import annotations
@@ -21,8 +20,8 @@ from provisioner.slices.planning.round import Round, Supply
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: Phase that a pool passed between two phases. A pool that is wanted again had been deleted; a pool with pods was ready
-#: before.
+#: For an old and a new phase, the phase that the pool must have passed in between. A pool that is wanted again was gone;
+#: a pool with pods was ready before.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
@@ -34,6 +33,7 @@ class Phases:
     """The phases of all pools, existing and wanted, after one decision."""
 
     states: tuple[PoolState, ...]
+    #: The phases to remember.
     entries: Mapping[PoolName, PhaseEntry]
     transitions: tuple[Transition, ...]
 
@@ -75,7 +75,8 @@ def phase_of(supply: Supply, matching: Matching) -> Phase:
         return Phase.IDLE
     if supply.ready:
         return Phase.IN_USE if held else Phase.READY
-    # A pod on the first nodes of a pool does not end its creation; a node that is lost later does not end its use.
+    # While GKE creates a pool, pods on its first nodes do not make the pool IN_USE. Afterwards, a pool with pods stays
+    # IN_USE even if a node is lost.
     return Phase.IN_USE if held and status is not PoolStatus.PROVISIONING else Phase.PROVISIONING
 
 
@@ -91,13 +92,13 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 def state_of(
     supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, due: Due | None, *, split: bool
 ) -> PoolState:
-    """Return the entry of one pool in the read model."""
+    """Return the entry of one pool in the read model; `due` is its planned delete."""
     owner = owner_of(supply.name, matching, round_.made_for)
     slice_ = round_.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
     known = round_.memory.pool(supply.name)
     if phase.phase is Phase.IDLE and known.unneeded_since is not None:
-        # Unlike the start of the phase, `unneeded_since` survives restarts and attempts to delete the pool.
+        # `unneeded_since` is the better start, because restarts and attempts to delete the pool do not change it.
         since, since_start = min(since, known.unneeded_since), False
     elif phase.draining_since is not None and phase.draining_since > since:
         since, since_start = phase.draining_since, False
@@ -131,7 +132,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
-    """Return the entry of a pool, updated with whether all its pods are of ended or suspended workloads."""
+    """Return the phase entry with `draining_since` updated: whether all pods are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
@@ -147,7 +148,7 @@ def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
     """Return why a pool is in its phase, empty without an explanation; `call` is its delete."""
-    # The note of a failed pool is shown to its workload. The reason in `call` could name pods of other workloads there.
+    # The note of a failed pool is shown to its workload, and the reason in `call` could name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
     if pool.pool.failure is not None:
@@ -158,7 +159,7 @@ def _note(pool: Supply, call: DeleteCall | None) -> str:
 def changes(
     old: Mapping[PoolName, PhaseEntry], new: Mapping[PoolName, Phase], now: datetime
 ) -> tuple[dict[PoolName, PhaseEntry], tuple[Transition, ...]]:
-    """Return the phases to remember, and the steps from one phase to the next since the last round."""
+    """Return the phases to remember, and the transitions since the last round."""
     entries: dict[PoolName, PhaseEntry] = {}
     steps: list[Transition] = []
     for name, phase in new.items():
@@ -176,7 +177,7 @@ def changes(
 
 
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
-    """Yield the steps to a phase, including the phase that was passed in between."""
+    """Yield the transition to a phase, preceded by the transition to a phase that was passed in between."""
     old, since = (before.phase, before.since) if before is not None else (None, None)
     passed = _PASSED.get((old, phase)) if old is not None else None
     if passed is not None:

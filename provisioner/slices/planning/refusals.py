@@ -1,4 +1,4 @@
-"""Whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
+"""Decides whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ class Refusal(Enum):
 
     #: The slice has pods on a pool, or counts on another pool.
     HAS_POOL = "has_pool"
-    #: The workload waits for its turn to start all slices together, or can never start them.
+    #: The workload waits for its turn to start all slices together, or can never start all of them.
     TURN = "turn"
     #: The pods select a label that the provisioner writes for slices of another namespace.
     FORGED = "forged"
-    #: The slice does not wait for a pool, and this pool was never its own.
+    #: The slice does not wait for a pool, and has no tie to this pool (`Matcher.why_not`).
     NOT_WAITING = "not_waiting"
     #: The slice has ended, was refused by the scheduler, or counted on ready pools for too long without a bound pod.
     EXPIRED = "expired"
@@ -59,10 +59,10 @@ class Refusal(Enum):
 
 
 def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice by its specification, None if it does.
+    """Return why the specification of a pool does not suit a slice, None if it does.
 
-    The existing nodes do not count: if they got an unknown taint or offer less than expected, the slice of the pool
-    is stuck. Otherwise another such pool would be created immediately.
+    The existing nodes do not count. If another controller taints each new node, the slice has to keep its pool and be
+    reported as stuck; otherwise further pools would be created.
     """
     refusal = why_wrong_kind(slice_, pool)
     if refusal is None and misfit(slice_.requirements, pool.largest):
@@ -71,7 +71,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice, apart from the pods' selectors, tolerations and resources."""
+    """Return why a pool does not suit a slice, None if it does; selectors, tolerations and resources do not count."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):
@@ -80,7 +80,7 @@ def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def has_settings(pool: Supply, own: str) -> bool:
-    """Whether a pool has the node settings that pods chose, and no other choices. True for foreign pools."""
+    """Whether a pool has exactly the node settings `own`. True for foreign pools, whose settings are unknown."""
     return pool.pool.labels.get(constants.POOL_OWN_SETTINGS, "") == own or read_ownership(pool.pool.labels) is None
 
 
@@ -90,7 +90,7 @@ def settings_of(slice_: Slice) -> str:
 
 
 class FreePools:
-    """Index of free pools, best first, by the nodes that fit the pods of a slice."""
+    """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
 
     def __init__(self, free: Iterable[Supply]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
@@ -108,13 +108,13 @@ class FreePools:
         self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
 
     def kept_for(self, slice_: Slice) -> Hashable:
-        """Return the child Job and the marks by which pools are kept for a slice; equal slices share a search."""
+        """Return the properties of a slice for which special pools exist: its child Job and, for flex-start, its marks."""
         wanted = _marks_wanted(slice_) if self._growing else ()
         job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
         return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
-        """Return, as bits, which pool specifications and existing nodes fit the pods of a slice."""
+        """Return the specifications of pools and the existing nodes that fit the pods of a slice, as bits of `_fits`."""
         found = self._fitting.get(slice_.id)
         if found is None:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
@@ -134,15 +134,15 @@ class FreePools:
             left ^= lowest
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether a pool's specification and enough of its hosts fit; hosts without a node count as specified."""
+        """Whether a pool's specification and enough of its hosts fit. A host without a node fits if this is specified."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
 
 
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:
-    """Whether the pool has the topology and hosts that the slice needs, and is not for another child Job.
+    """Whether the pool has the topology and the number of hosts that the slice needs, and is not for another child Job.
 
-    Pods that tolerate every taint would also fit the nodes of another child Job, without selecting them.
+    The child Job is checked, because pods that tolerate every taint fit its nodes without selecting them.
     """
     shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:
@@ -155,10 +155,10 @@ def _is_right_size(pool: Supply, slice_: Slice) -> bool:
 
 
 def _grows_for(pool: Supply, slice_: Slice) -> bool:
-    """Whether a pool has nodes, or will get them for the pods of the slice.
+    """Whether a pool has nodes, or will get nodes for the pods of the slice.
 
-    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels of the pool itself, which
-    never change after its create.
+    The cluster autoscaler adds nodes to a flex-start pool only for pods that fit the labels with which the pool was
+    created.
     """
     if not _must_grow(pool) or not slice_.workload.kind.has_pods:
         return True

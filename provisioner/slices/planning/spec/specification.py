@@ -274,9 +274,9 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
-    """Return the taint of a pool for one child Job; empty if the pods do not select the label of a child Job.
+    """Return the taint of a pool for one child Job; empty if the pods do not select the label of their own child Job.
 
-    JobSet adds this selector to pods with the annotation NODE_SELECTOR_STRATEGY.
+    JobSet lets pods select this label if the annotation NODE_SELECTOR_STRATEGY is set.
     """
     if slice_.workload.kind is not WorkloadKind.JOBSET:
         return ()
