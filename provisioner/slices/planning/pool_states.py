@@ -20,8 +20,8 @@ from provisioner.slices.planning.round import Round, Supply
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: For an old and a new phase, the phase that the pool must have passed in between. A pool that is wanted again was gone;
-#: a pool with pods was ready before.
+#: Phase that a pool must have passed between an old and a new phase. A pool that is wanted again was gone; a pool with
+#: pods was ready before.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},

@@ -108,13 +108,13 @@ class FreePools:
         self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
 
     def kept_for(self, slice_: Slice) -> Hashable:
-        """Return the properties of a slice for which special pools exist: its child Job and, for flex-start, its marks."""
+        """Return the child Job and the marks of a slice, if there may be pools that only such slices can use."""
         wanted = _marks_wanted(slice_) if self._growing else ()
         job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
         return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
-        """Return the specifications of pools and the existing nodes that fit the pods of a slice, as bits of `_fits`."""
+        """Return the specifications and the existing nodes that fit the pods of a slice, as bits of `_fits`."""
         found = self._fitting.get(slice_.id)
         if found is None:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
@@ -134,7 +134,7 @@ class FreePools:
             left ^= lowest
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether a pool's specification and enough of its hosts fit. A host without a node fits if this is specified."""
+        """Whether the specification of a pool and enough of its hosts fit; a host without a node fits as specified."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
 

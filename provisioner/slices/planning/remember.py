@@ -1,4 +1,4 @@
-"""Builds the next memory, and drops the entries of pools and slices that no longer exist. Pure."""
+"""Makes the next memory from a decision, without the entries of pools and slices that no longer exist. Pure."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Decision:
     broken: frozenset[PoolName]
     hanging: frozenset[PoolName]
     launches: Launches
-    #: Pools to delete; its `deletes` are those that are started now.
+    #: Pools that no slice needs; its `deletes` are only the deletes that are started now.
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
@@ -68,7 +68,7 @@ class Decision:
 def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, str]) -> Memory:
     """Return the memory after one decision.
 
-    `refusals` has a message for each slice to whose ready pool the scheduler bound no pod.
+    `refusals` has the scheduler's message for each slice with a ready pool to which no pod was bound.
     """
     ctx, launches = decision.round, decision.launches
     memory, creates, deletes = ctx.memory, launches.creates, decision.unneeded.deletes
@@ -142,7 +142,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
     for name, phase in entries.items():
         if name not in pools:
             pools[name] = PoolMemory(create=started.get(name), phase=phase)
-    # A delete is remembered until a list that was requested later confirms it.
+    # A delete of a pool that is no longer listed is remembered until a list that was requested later confirms it.
     pools |= {
         name: replace(pools.get(name, PoolMemory()), delete=call)
         for name, call in memory.deletes.items()
@@ -152,16 +152,16 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
 
 
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the slice that used each pool last, unless the pool is the only one that was created for the slice."""
+    """Return the slice that used each pool last; pools whose labels name the slice are left out."""
     users = {
         name: known.last_user
         for name, known in ctx.memory.pools.items()
         if known.last_user is not None and known.last_user not in matching.held
     }
     users |= {name: user for user, names in matching.held.items() for name in names}
-    # Slices of kinds without pods are included, so that they return to their pools after a restart.
+    # Slices of kinds without pods hold no pool, and also return to their pools after a restart.
     users |= {name: user for name, user in matching.claimed.items() if not ctx.slices[user].workload.kind.has_pods}
-    # If a slice has only one own pool, the labels of the pool name the slice.
+    # If only one pool was created for a slice, its labels are enough to find the pool again.
     return {name: user for name, user in users.items() if [pool.name for pool in ctx.owned.get(user, ())] != [name]}
 
 
@@ -177,7 +177,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     slices |= {
         slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id, claim in matching.claims.items()
     }
-    # Without these claims, other slices could take the nodes of a new shared pool, and its own slices get another pool.
+    # Without these claims, other slices could take the nodes of a new shared pool, and a second pool would be created.
     for create in launches.creates:
         claim = Claim(pool=create.request.name, since=None, has_pods=True)
         joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
@@ -189,9 +189,10 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
 def _with_refusals(
     ctx: Round, matching: Matching, refusals: Mapping[SliceId, str], slices: dict[SliceId, SliceMemory]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices, updated with the refusals of this round.
+    """Return the entries of slices with the back-off of refused pods updated.
 
-    A bound pod ends the back-off of its slice, and the wait of its siblings. Changed pods end the back-off as well.
+    The back-off of a slice ends if one of its pods is bound, or if its pods have changed. If a pod is bound, the other
+    slices of the workload may try again immediately.
     """
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     before = {slice_id: each.unschedulable for slice_id, each in slices.items() if each.unschedulable is not None}
@@ -277,7 +278,7 @@ def _handed_on(
     for slice_id, last in siblings.items():
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
-    # New pods count as well, because the scheduler reports them as unschedulable only after some time.
+    # New pods that are not unschedulable yet are included, because the scheduler reports them only after some time.
     unbound = (each for each in own.values() if each.leader is not None and not each.leader.node_name)
     new = {each.id: _refused_key(each) for each in unbound if each.served and each.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
@@ -291,7 +292,10 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the two back-offs of equal pods that new pods take over: users can delete any number of workloads."""
+    """Return the earliest and the latest back-off of equal pods of a workload that does not exist.
+
+    Only these two are needed for new pods. The other back-offs would let the memory grow with each deleted workload.
+    """
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)
@@ -304,7 +308,7 @@ def _until(last: Backoff) -> datetime:
 
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
-    """Whether the pods of a refused slice have changed; no if that is unknown."""
+    """Whether the pods of a refused slice have changed; False if a change is unknown."""
     # While a source of volumes is unknown, the requirements differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
@@ -313,7 +317,10 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, extended to waiting slices that share pools with a refused slice of their workload."""
+    """Return the refusals, and the same message for waiting slices that could share the pool of a refused slice.
+
+    Only slices of the same workload count.
+    """
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
     waiting = (each for each in ctx.slices.values() if each.share is not None and each.pending)
     keys = {each.id: (each.workload.uid, each.share) for each in waiting} if refusals else {}
@@ -321,10 +328,10 @@ def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, st
 
 
 def _stamps(decision: Decision) -> Stamps:
-    """Return the grants to remember.
+    """Return the stamps of grants to remember.
 
-    Slices that start together are granted pools once all have one, or when the workload releases its pools: a stamp for
-    the first pool would put the other slices behind all workloads of their namespace.
+    Slices that start together get a stamp only when all of them have a pool, or when they release their pools. A stamp
+    for the first pool would put the other slices behind all workloads of their namespace.
     """
     ctx, progress, launches = decision.round, decision.progress, decision.launches
     units = launches.units

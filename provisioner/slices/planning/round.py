@@ -1,4 +1,4 @@
-"""Prepares the inputs of one decision: the state of the cluster, and the provisioner's pools with their nodes. Pure."""
+"""Prepares the inputs of one decision: the state of the cluster, the slices, and the provisioner's pools. Pure."""
 
 from __future__ import annotations
 
@@ -30,8 +30,8 @@ from provisioner.slices.supplier import PoolRules, informed, whole_machine
 #: Statuses of pools that GKE considers created.
 _UP = frozenset({PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR})
 _SUPPLY = _UP | {PoolStatus.PROVISIONING}
-#: Maximum time for which a pool may have each transitional status. GKE ends a create without capacity within 35 min; on
-#: Compute Engine, see `failing.find_hanging`. Flex-start pools wait for capacity with status RUNNING.
+#: Maximum time for which a pool may have each transitional status. GKE ends a create without capacity within 35 min. On
+#: Compute Engine a create may take longer (`failing.find_hanging`). Flex-start pools wait for capacity with RUNNING.
 MAX_DURATIONS: Mapping[PoolStatus, timedelta] = MappingProxyType(
     {
         PoolStatus.PROVISIONING: timedelta(minutes=60),
@@ -52,25 +52,26 @@ class Snapshot:
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
     #: Names of the optional sources that are unknown (`model.sources`): no decision may depend on them.
     unknown: frozenset[str] = frozenset()
-    #: Kinds that the API server does not show to this process: their workloads are unknown.
+    #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
     #: Kinds whose CRD has not been installed for so long that no workload of them exists.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Workloads of pools that no longer exist, and whose delete this process has seen.
+    #: Workloads that no longer exist, whose delete this process has seen; only workloads that pools were created for.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
-    #: All pools of the cluster, including foreign ones: their names are taken.
+    #: All pools of the cluster. Foreign pools are included, because no new pool can have their names.
     pools: tuple[NodePool, ...] = ()
     #: Time at which the request for `pools` was sent.
     pools_listed_at: datetime
-    #: Pools with a create or delete that is being sent, or whose response has not been read.
+    #: Pools with a create or delete that is being sent, or whose response has not been processed.
     live_calls: frozenset[PoolName] = frozenset()
-    #: Nodes, pods ("Pod NS/NAME") and objects with a status (`WorkloadName.text`) whose changes were rejected for long.
+    #: Objects to which writes have been rejected for a long time: names of nodes, "Pod NAMESPACE/NAME" for pods, and
+    #: `WorkloadName.text` for objects with a status.
     rejected: AbstractSet[str] = frozenset()
     #: Labels of namespaces; empty unless an opt-in label is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
-    #: Time since which the creation of pools has been paused; None if it is not.
+    #: Time since which the creation of pools has been paused; None if it is not paused.
     paused_since: datetime | None = None
     #: Why no decision may be based on this snapshot (a cache not synced or stale, cluster unproven); empty if it may.
     not_synced: tuple[str, ...] = ()
@@ -78,7 +79,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Round:
-    """Inputs of the steps of one round; a step that changes the memory passes on a changed copy."""
+    """Inputs of the stages of one decision. The stage that updates the memory returns a changed copy."""
 
     snapshot: Snapshot
     settings: Settings
@@ -87,12 +88,12 @@ class Round:
     memory: Memory
     workloads: Workloads
     policy: ServingPolicy
-    #: Slices by workload, before `awaiting_request` adds to them. The next round reuses unchanged entries.
+    #: Slices by workload, without the changes of `awaiting_request`. The next round reuses unchanged entries.
     found: Mapping[WorkloadUid, Found]
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and creates that no list shows yet.
     supply: Mapping[PoolName, Supply]
-    #: Pools that were created for each slice.
+    #: Pools that were created for each slice, and the same by pool.
     owned: Mapping[SliceId, Sequence[Supply]]
     made_for: Mapping[PoolName, SliceId]
     candidates: Candidates
@@ -140,7 +141,7 @@ def begin_round(
         policy,
         referred(supply.values(), workloads, memory),
         keep_suspended=settings.keep_suspended,
-        # The policies are compared once, not for each workload, because they have the labels of all namespaces.
+        # The policy is compared once, because it is large: it has the labels of all namespaces.
         last=last.found if last is not None and last.policy == policy else {},
     )
     slices = all_slices(found)
@@ -182,23 +183,24 @@ class Supply:
     ready_nodes: int
     #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
     unready_since: datetime | None
-    #: Seconds since `unready_since`.
+    #: Seconds since `unready_since`; 0 if it is None.
     unready_seconds: float
     #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None otherwise.
     late_since: datetime | None
     #: Transitional status (`MAX_DURATIONS`) and the time since which the pool has had it; None for other statuses.
     passing: tuple[PoolStatus, datetime] | None
-    #: Whether the pool was unready for too long, is given up, and will be replaced.
+    #: Whether the pool was given up, because it was unready for too long.
     lost: bool
-    #: Whether the reservation of the pool ends soon, and whether it has ended.
+    #: Whether the reservation of the pool ends soon or has ended.
     ends_soon: bool
+    #: Whether the reservation of the pool has ended.
     ended: bool
-    #: Whether the pool was created for a namespace or kind that is not watched: it looks idle even if in use.
+    #: Whether the pool was created for a namespace or kind that is not watched, so that it looks idle even if in use.
     unwatched: bool
 
     @cached_property
     def view(self) -> NodeView:
-        """Expected node of the pool, by its specification, with the CPU and memory of its existing nodes."""
+        """Expected node of the pool by its specification; CPU and memory are those of a ready node, if there is one."""
         expected = self.rules.expected_node(self.pool)
         node = next((node for node in self.nodes if node.ready and node.allocatable_memory_bytes), None)
         if node is None:
@@ -214,9 +216,9 @@ class Supply:
 
     @cached_property
     def offered(self) -> tuple[NodeView, ...]:
-        """Views of the existing nodes, without those that a user or another controller cordoned.
+        """Views of the existing nodes, without nodes that a user or another controller cordoned.
 
-        A node that has not reported its chips yet counts as specified, because GKE reports a pool as up earlier.
+        A node that is not ready or has not reported its chips yet is shown with the specified resources.
         """
         nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
         return tuple(_offer(node, self.view) for node in nodes)
@@ -227,7 +229,7 @@ class Supply:
 
     @cached_property
     def in_catalogue(self) -> bool:
-        """Whether the machine type is in the catalogue; after a restart, types that only the cluster lists are not."""
+        """Whether the catalogue has the machine type. After a restart, it lacks types that only the cluster lists."""
         return tpu.machine_type(self.pool.machine_type) is not None
 
     @property
@@ -237,7 +239,7 @@ class Supply:
 
     @cached_property
     def machine(self) -> tuple[str, int]:
-        """Accelerator and chips of each host; those of the nodes if the catalogue lacks the machine type."""
+        """Accelerator and chips of each host; if the catalogue lacks the machine type, as the nodes report them."""
         accelerator, chips = tpu.machine_of(self.pool.machine_type)
         if not self.in_catalogue:
             labels = (node.labels.get(constants.TPU_ACCELERATOR, "") for node in self.nodes)
@@ -254,7 +256,7 @@ class Supply:
     def assigned_to(self) -> tuple[str, str] | None:
         """Namespace and key of the slice in the labels of most assigned nodes; None if no node is assigned.
 
-        A node that was recreated has the labels from the creation of the pool, until it is labelled again.
+        Nodes may have different labels: until it is labelled again, a recreated node has the labels of the pool.
         """
         labelled = [node.labels for node in self.nodes] or [self.pool.labels]
         marks = [tuple(labels.get(key, "") for key in MARKS) for labels in labelled]
@@ -274,7 +276,7 @@ class Supply:
 
     @property
     def usable(self) -> bool:
-        """Whether pods can run there now or soon: GKE's status allows it, and it is not deleted, broken or ended."""
+        """Whether pods can run on the pool now or soon: it is up or being created, and not leaving, broken or ended."""
         return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
@@ -286,15 +288,15 @@ class Supply:
     def lendable(self) -> bool:
         """Whether a slice that the pool was not created for may take it."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
-            # Only the slice that the pool was created for waits until GKE has repaired the nodes.
+            # Only the slice that the pool was created for should wait until GKE has repaired the nodes.
             return False
         doomed = self.maintenance is not None or self.ends_soon
         return not doomed and (self.ready_nodes > 0 or self.unready_seconds <= _PATIENCE_SECONDS)
 
     @property
     def broken(self) -> bool:
-        """Whether the pool has failed: no pod will get a host there."""
-        # GKE also reports RUNNING_WITH_ERROR during repairs; without a failed delete, only `lost` pools are broken.
+        """Whether the pool has failed, so that no further pod can run there."""
+        # GKE also reports RUNNING_WITH_ERROR during repairs, so this status is a failure only after a failed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
@@ -334,7 +336,7 @@ def find_supply(
             before is not None
             and delete is None
             and not (before.leaving or before.half_deleted)
-            # The entry is reused only if none of its fields depends on the current time.
+            # An entry with a field that depends on the current time is not reused.
             and before.unready_since is None
             and before.late_since is None
             and before.passing == _passing(pool, known, now, listed=before.listed, leaving=False)
@@ -381,7 +383,7 @@ def find_supply(
 def _passing(
     pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return the pool's transitional status, with calls that no list shows yet, and its beginning; None without one."""
+    """Return the pool's transitional status and its beginning; None without one. Calls that no list shows count."""
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
         return None
@@ -400,9 +402,10 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 
 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
-    """Return the slice to which each pool is assigned by its nodes' labels, because a new process may have no hints.
+    """Return the slice to which each pool is assigned by the labels of its nodes.
 
-    Such a slice may have no pods, between two attempts, and its pool may have been created for another workload.
+    A new process without hints needs it for slices that have no pods between two attempts, and whose pool was created
+    for another workload.
     """
     # A prefix with the letter of the kind precedes the key of the group.
     keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}
@@ -412,7 +415,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Group pools by the slice that they were created for; pools of the Go provisioner name only the child Job."""
+    """Return the pools that were created for each slice. Labels of the Go provisioner name only the child Job."""
     by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for each in supply:
@@ -443,6 +446,6 @@ def _offer(node: Node, expected: NodeView) -> NodeView:
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     if not node.ready or node.allocatable_chips < expected.chips:
-        # The node counts as specified, but has its own labels and taints.
+        # The resources are those of the specification, the labels and taints those of the node.
         return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
     return replace(view, taints=taints)

@@ -1,7 +1,7 @@
 """Decides the deletion costs of pods, so that a Deployment that scales in empties one pool before the next. Pure.
 
-A ReplicaSet deletes ready pods in the order of their cost. The cost depends only on the pool, so each pod is written at
-most once. Frequent updates would load the API server (KEP-2255).
+A ReplicaSet first deletes the ready pods with the lowest cost. The cost depends only on the pool, so that each pod is
+written at most once, because frequent updates would load the API server (KEP-2255).
 """
 
 from __future__ import annotations
@@ -15,15 +15,16 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods to which one decision writes a cost; later decisions write to the others. Pods whose writes
-#: Kubernetes keeps rejecting are not counted.
+#: Maximum number of pods to which one decision writes a cost; later decisions write to the other pods. Pods whose last
+#: writes Kubernetes rejected are not counted.
 _MAX_WRITES = 32
-#: Number of different costs for pools with the same number of nodes. Costs are at most 2^31 - 1.
+#: Number of different costs for pools with the same number of nodes. With 1,000 numbers of nodes, the highest cost is
+#: below the maximum of 2^31 - 1.
 _COSTS = 1_000_000
 
 
 def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
-    """Return the costs to write to pods without a cost, for ReplicaSets with pods on several shared pools."""
+    """Return the costs to write to pods without a cost, for ReplicaSets with pods on several pools."""
     if not round_.settings.pod_deletion_cost:
         return ()
     found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
@@ -41,10 +42,10 @@ def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
     ]
     costs.sort()
     rejected = {each for each in costs if f"Pod {each.namespace}/{each.name}" in round_.snapshot.rejected}
-    # Rejected writes stay in the plan, so that they are repeated, at growing intervals.
+    # Rejected writes stay in the plan, so that the loop repeats them at growing intervals.
     return (*[each for each in costs if each not in rejected][:_MAX_WRITES], *sorted(rejected))
 
 
 def _cost_of(pool: NodePool) -> int:
-    """Return the cost of the pods on a pool: small pools become empty first, then by a hash of the name."""
+    """Return the cost of the pods on a pool. Small pools become empty first; a hash of the name orders equal pools."""
     return min(pool.hosts, 1000) * _COSTS + crc32(pool.name.encode()) % _COSTS

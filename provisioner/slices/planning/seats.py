@@ -1,7 +1,7 @@
 """Gives slices that share pools (`Slice.share`) a node each, and joins slices for which one new pool is enough. Pure.
 
 Such a slice is one pod, and the scheduler chooses its node. Nodes that exist or are being created are used before a new
-pool is created. A pod that is being deleted frees its node soon, so the next pod of a rolling update waits for it.
+pool is created. The node of a pod that is being deleted counts as free, so a rolling update creates no second pool.
 """
 
 from __future__ import annotations
@@ -24,17 +24,18 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.refusals import has_settings, settings_of, why_wrong_kind
 from provisioner.slices.planning.round import Round, Supply
 
-#: Time without a further unschedulable pod after which a shared pool with less than the maximum of nodes is created.
+#: Minimum time after the last unschedulable pod before a shared pool is created with fewer nodes than the maximum.
 _QUIET = timedelta(seconds=3)
-#: Maximum time for which a pod waits for others: an autoscaler may add pods one by one.
+#: Maximum time for which a pod waits for other pods, because an autoscaler may add pods one by one without an end.
 _BURST = timedelta(seconds=15)
-#: Maximum time in seconds for which missing or unready nodes count as available: a new node needs some minutes.
+#: Maximum time in seconds for which missing and unready nodes count as available. A new node needs some minutes.
 _EXPECTED_SECONDS = 600.0
-#: The node of a pod that is being deleted counts as free if the pod ends within this time. Users choose grace periods.
+#: Maximum remaining grace period of a pod that is being deleted and whose node counts as free. Users may choose longer
+#: grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after a grace period for which a pod counts as ending: its kubelet needs some seconds.
+#: Time after its grace period for which a pod still counts as being deleted: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
-#: Namespace and mark (`Slice.mark`) of slices that may share a pool; None for a slice that shares none.
+#: Namespace and mark (`Slice.mark`) of slices that may use the same pool; None for a slice that shares no pool.
 _Party = tuple[str, str] | None
 
 
@@ -135,7 +136,7 @@ class Seats:
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
         """Return the nodes of the right pools that fit a slice; equal slices share the result.
 
-        Pools that other parties use are skipped, so the work does not grow with the number of tenants.
+        Only pools that the party may use are compared, so the work does not grow with the number of tenants.
         """
         if (found := self._suiting.get(slice_.share)) is None:
             found = self._fits.fitting(slice_.requirements)
@@ -189,7 +190,7 @@ def is_shared_by(pool: Supply, slice_: Slice) -> bool:
 
 
 def _creator_of(pool: Supply) -> _Party:
-    """Return the party of unmarked pods in the namespace that a shared pool was created for; None for other pools."""
+    """Return the party that a shared pool was created for: unmarked pods of a namespace. None for other pools."""
     creator = pool.ownership.workload
     return (creator.namespace, "") if creator.kind is WorkloadKind.POD else None
 
@@ -201,7 +202,7 @@ def _party_of(slice_: Slice) -> tuple[str, str]:
 def join(
     slices: Iterable[Slice], refused: Container[SliceId] = (), *, by_workload: bool = False
 ) -> list[tuple[Slice, tuple[Slice, ...]]]:
-    """Return the slices to create pools for, each with the other slices that share its pool, in the given order.
+    """Return the slices to create pools for, in the given order, each with the other slices that share its pool.
 
     The returned slice has the `parallelism` of all slices that share its pool, so that the pool has a node for each.
     Slices in `refused`, whose pool the scheduler refused, share only with each other, as do slices of one priority: the
@@ -222,9 +223,9 @@ def join(
 
 
 def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
-    """Return the time until which the pool of some slices is delayed; None if it is not delayed.
+    """Return the time until which the create of a pool for some slices is delayed; None if it is not delayed.
 
-    The scheduler reports the pods of a burst one after the other, within seconds.
+    The scheduler reports pods that are created at the same time one after the other, within seconds.
     """
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
@@ -234,5 +235,5 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
 
 
 def _waits_since(pod: Pod, told: datetime, now: datetime) -> datetime:
-    """Return `told`, or the pod's creation if `told` is in the future: the scheduler's clock may be ahead."""
+    """Return `told`, or the time of the pod's creation if `told` is in the future, because a clock was ahead."""
     return told if told <= now else min(pod.created_at, now)

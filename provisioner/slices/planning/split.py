@@ -1,8 +1,8 @@
 """Finds slices that do not have one node pool to themselves, and reports them. Pure.
 
-A slice of several hosts is whole if all its pods are on one node pool that has no pods of another slice.
-Without exclusive placement and without the placement policy, the scheduler binds the pods of a group to any nodes that
-fit them. Slices of one host cannot be split.
+A slice of several hosts is split if its pods are on several node pools, or if its node pool has pods of another slice.
+The scheduler binds pods to any nodes that fit if the workload has no exclusive placement and the placement policy is
+not installed. Slices of one host cannot be split.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from provisioner.slices.planning.round import Round
 
 
 class Splits(NamedTuple):
-    """The slices of one round that do not have one node pool to themselves."""
+    """Slices of several hosts that do not have one node pool to themselves."""
 
-    #: Node pools by slice, for slices of several hosts with pods on more than one node pool.
+    #: Node pools of each slice of several hosts whose pods are on more than one node pool.
     slices: Mapping[SliceId, frozenset[PoolName]]
-    #: Slices by node pool, for pools with pods of several slices, one of which has several hosts.
+    #: Slices on each node pool with pods of several slices, at least one of which has several hosts.
     pools: Mapping[PoolName, frozenset[SliceId]]
     #: Slices of several hosts, and pools, in either of the two mappings.
     affected: frozenset[SliceId]
@@ -30,9 +30,9 @@ class Splits(NamedTuple):
 
 
 def find_splits(round_: Round, matching: Matching) -> Splits:
-    """Find the served slices of several hosts that span node pools, or share one with another slice.
+    """Find the served slices of several hosts that are on several node pools, or share a node pool with another slice.
 
-    Pods that are being deleted do not count: during a restart they are on a node pool next to their successors.
+    Pods that are being deleted do not count, because after a restart the next pods may be on another node pool.
     """
     users: dict[PoolName, set[SliceId]] = defaultdict(set)
     split: dict[SliceId, frozenset[PoolName]] = {}
@@ -41,7 +41,7 @@ def find_splits(round_: Round, matching: Matching) -> Splits:
         slice_ = round_.slices.get(slice_id)
         if slice_ is None:
             continue
-        # For a node that belongs to no node pool, the name of the pool is empty.
+        # The name of the pool is empty for a node that belongs to no node pool.
         names = held - {PoolName("")}
         for name in names:
             users[name].add(slice_id)

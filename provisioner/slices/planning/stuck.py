@@ -20,7 +20,7 @@ from provisioner.slices.planning.seats import is_shared_by
 
 #: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
 STUCK_SECONDS = 600.0
-#: Minimum time for which the scheduler must have refused ready and free nodes before their pool is deleted.
+#: Minimum time for which the scheduler must have bound no pod to a ready and free pool before the pool is deleted.
 REFUSED_AFTER = timedelta(seconds=60)
 #: Labels that the provisioner writes on nodes after their creation.
 _WRITTEN_LATER = (*MARKS, constants.NAMESPACED_JOB)
@@ -50,16 +50,19 @@ class Stuck:
     slice_id: SliceId
     pool: PoolName
     kind: StuckKind
-    #: Pods that are unschedulable; empty if the text does not name them.
+    #: Unschedulable pods; empty if the message about the slice does not name pods.
     pods: tuple[Pod, ...] = ()
-    #: Whether all nodes of the pool are ready but the slice cannot run there, and another pool may help.
+    #: Whether another pool may help: the slice cannot run on this pool although all its nodes are ready.
     replaceable: bool = False
 
 
 def find_stuck(
     round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Collection[PoolName]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool hangs, or whose pods stay unschedulable on it, except pods of the workloads in `held`."""
+    """Find slices whose pool is in `hanging`, or whose pods stay unschedulable although the slice has a pool.
+
+    Unschedulable pods of the workloads in `held` are expected, because these wait until all their slices are ready.
+    """
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
@@ -78,7 +81,7 @@ def find_stuck(
 
 def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
     name, limit = pool.name, round_.now - timedelta(seconds=STUCK_SECONDS)
-    # The entry is of the last round: a phase that begins only in this round has not lasted long.
+    # The phase of the last round is enough, because a phase that begins in this round has not lasted long.
     entry = round_.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
@@ -87,7 +90,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # The time of the phase excludes pools that became ready, or were chosen for the slice, only recently.
+    # The time since which the pool has its phase excludes pools that became ready only recently.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
@@ -95,8 +98,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.OUTGROWN)
     if long_ready:
         lacking = lacking_labels(slice_, pool)
-        # If the nodes lack a label that nothing sets, each new pool would lack it as well. Bound pods of single-host
-        # slices run without the unschedulable pods, so their pool is kept.
+        # No other pool helps if the nodes lack a label that nothing sets. The pool of a single-host slice is kept if it
+        # has bound pods, because these run without the unschedulable pods.
         may_help = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.UNSCHEDULABLE, pods=pods, replaceable=may_help)
     if pool.unready_since is not None and pool.unready_since <= limit:
@@ -105,7 +108,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, m
 
 
 def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """Return the selected labels that were only assumed for the nodes; empty if a node fits the selectors."""
+    """Return the selected labels that nodes were only assumed to get; empty if a node fits the selectors."""
     asked = slice_.requirements
     selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(asked, pool.view)
@@ -114,8 +117,9 @@ def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
 def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> bool:
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
-    A minute is enough if the scheduler has looked at the nodes, as a changed message or a younger pod shows, and the
-    nodes are prepared; otherwise 10 minutes, because the scheduler retries every unschedulable pod within 5.5 minutes.
+    One minute without a bound pod is enough if all nodes are prepared and the scheduler has looked at them: its message
+    has changed, or the pod became unschedulable after the claim. Otherwise 10 minutes are needed, because the scheduler
+    retries every unschedulable pod within 5.5 minutes.
     """
     leader, claim = slice_.leader, round_.memory.slice(slice_.id).claim
     own = round_.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
@@ -127,7 +131,8 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
     looked = claim.looked or leader.unschedulable_since > claim.since
-    # A minute is too short with volumes: the scheduler waits up to 10 minutes for them, and keeps its last message.
+    # One minute is too short for pods with volumes: the scheduler waits up to 10 minutes for a volume, and does not
+    # change its message in this time.
     soon = looked and leader.requirements.volumes is None
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)
@@ -135,7 +140,7 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
 
 
 def _is_prepared(node: Node, asked: Requirements) -> bool:
-    """Whether a node has the labels that the provisioner writes, and no taint that the pods do not tolerate."""
+    """Whether a node has the selected labels that the provisioner writes, and only taints that the pods tolerate."""
     taints = (taint for taint in node.taints if taint.effect != "PreferNoSchedule")
     selected = ((key, asked.node_selector[key]) for key in _WRITTEN_LATER if key in asked.node_selector)
     tolerates = all(tolerated(taint, asked.tolerations) for taint in taints)
@@ -143,7 +148,7 @@ def _is_prepared(node: Node, asked: Requirements) -> bool:
 
 
 def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
-    """Return the unschedulable pods of a slice; none for kinds without pods, whose leader pods are virtual."""
+    """Return the unschedulable pods of a slice; none for kinds without pods, whose leader pod is virtual."""
     if not slice_.workload.kind.has_pods:
         return ()
     return tuple(pod for pod in slice_.pods if pod.unschedulable_since is not None and pod.deletion_deadline is None)

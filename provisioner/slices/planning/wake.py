@@ -1,4 +1,4 @@
-"""Computes when the next decision is due, and how old the list of pools may be. Pure."""
+"""Computes the time of the next decision, and the maximum age of the list of pools. Pure."""
 
 from __future__ import annotations
 
@@ -12,13 +12,18 @@ from provisioner.slices.planning.plan import Delete
 from provisioner.slices.planning.round import Round
 from provisioner.slices.planning.stuck import REFUSED_AFTER
 
-#: Intervals in seconds between lists of the pools: while calls wait for operations to end, and while operations run.
-_BACKLOG_SECONDS, _BUSY_SECONDS = 1.0, 2.0
+#: Interval in seconds between lists of the pools while creates or deletes wait for operations to end.
+_BACKLOG_SECONDS = 1.0
+#: Interval in seconds between lists of the pools while operations run.
+_BUSY_SECONDS = 2.0
 _CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.RECONCILING})
 
 
 def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
-    """Return the maximum age in seconds of the list of pools; `waits` means that calls wait for operations to end."""
+    """Return the maximum age in seconds of the list of pools.
+
+    `creates` means that this decision creates pools, `waits` that creates or deletes wait for operations to end.
+    """
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
@@ -30,20 +35,23 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the earliest of `moments` and the times at which pools will have been unready or refused for too long."""
+    """Return the earliest of `moments` and of the times at which a pool will count as refused or unready for too long.
+
+    None if there is no such time.
+    """
     claims = (known.claim.since for known in ctx.memory.slices.values() if known.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)
 
 
 def _unready_moments(ctx: Round) -> Iterator[datetime]:
-    """Yield the times at which pools will have been unready for too long: no event wakes the loop at these times."""
+    """Yield the times at which pools will have been unready for too long, because no event will report it."""
     for pool in ctx.supply.values():
         if pool.unready_since is None or pool.lost:
             continue
         due = pool.unready_since + timedelta(seconds=ctx.settings.ready_timeout_seconds)
         if ctx.memory.pool(pool.name).given_up:
-            # The pool was given up in this round; the next round replaces it.
+            # The pool was given up in this round, and the next round replaces it.
             yield ctx.now
         elif due > ctx.now:
             yield due
