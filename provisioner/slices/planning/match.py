@@ -461,9 +461,7 @@ def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
     return Claim(pool=name, since=since or round_.now, has_pods=has_pods, message=message, looked=looked)
 
 
-def _use(
-    round_: Round,
-) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
+def _use(round_: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`.
 
     Occupants are the holders, and slices of pods that still exist after their grace period: their chips are not free.

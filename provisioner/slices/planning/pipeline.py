@@ -47,12 +47,7 @@ from provisioner.slices.supplier import PoolRules
 
 
 def decide(
-    snapshot: Snapshot,
-    memory: Memory,
-    settings: Settings,
-    rules: PoolRules,
-    now: datetime,
-    last: Round | None = None,
+    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Round | None = None
 ) -> Plan:
     """Return the plan for one snapshot.
 
@@ -133,10 +128,7 @@ def _plan(decision: Decision, look_ups: tuple[LookUp, ...], limits: tuple[LimitU
         look_ups=look_ups,
         uncordons=unneeded.uncordons,
         releases=progress.releases,
-        assignments=(
-            *assignment.assignments(ctx, matching, progress.partial.keys()),
-            *assignment.label_job_nodes(ctx),
-        ),
+        assignments=(*assignment.assignments(ctx, matching, progress.partial.keys()), *assignment.label_job_nodes(ctx)),
         costs=scale_in.deletion_costs(ctx),
         waits=launches.waits,
         notices=tuple(_notices(decision, splits)),

@@ -109,12 +109,7 @@ def policy_of(snapshot: Snapshot, settings: Settings) -> ServingPolicy:
 
 
 def begin_round(
-    snapshot: Snapshot,
-    memory: Memory,
-    settings: Settings,
-    rules: PoolRules,
-    now: datetime,
-    last: Round | None = None,
+    snapshot: Snapshot, memory: Memory, settings: Settings, rules: PoolRules, now: datetime, last: Round | None = None
 ) -> Round:
     """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
 

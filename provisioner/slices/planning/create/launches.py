@@ -24,12 +24,7 @@ from provisioner.slices.planning.contention.line import CREATES, Unit, granted, 
 from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.contention.waits import ChoiceBlocker, WaitKind, WaitsFor
 from provisioner.slices.planning.create.gangs import GangTurns
-from provisioner.slices.planning.create.options import (
-    LaunchOptions,
-    has_fresh_offer,
-    options_of,
-    problem_of_all,
-)
+from provisioner.slices.planning.create.options import LaunchOptions, has_fresh_offer, options_of, problem_of_all
 from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.memory import backoff
 from provisioner.slices.planning.memory.state import BackoffKey, Phase, TurnResource

@@ -122,12 +122,7 @@ def pool_failed(
 
 
 def _with(
-    backoffs: Backoffs,
-    key: BackoffKey,
-    delay: Delay,
-    failure: Failure,
-    now: datetime,
-    owner: SliceId | None = None,
+    backoffs: Backoffs, key: BackoffKey, delay: Delay, failure: Failure, now: datetime, owner: SliceId | None = None
 ) -> Backoffs:
     before = backoffs.get(key)
     # Rejections of a request, which have an owner, are counted separately from failures of its pools.
