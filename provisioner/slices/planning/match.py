@@ -340,10 +340,7 @@ class Matcher:
         return None if pool.lendable else Refusal.NOT_LENDABLE
 
     def _why_not_suited(self, slice_: Slice, pool: Supply, zone: Zone | None, own: str) -> Refusal | None:
-        """Return why a free pool does not suit a slice, None if it does.
-
-        The pool must be in `zone` unless it is None, and have the node settings `own`.
-        """
+        """Return why a free pool does not suit a slice with node settings `own` (and a `zone`); None if it does."""
         if (refusal := why_wrong_kind(slice_, pool)) is not None:
             return refusal
         if not self._free.has_hosts(pool, slice_):
@@ -437,10 +434,7 @@ def _expired(slice_: Slice, round_: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
-    """Return the claim of a slice on pool `name` to remember; None if there is nothing to remember.
-
-    Without a pool, an expired claim is kept, so that the slice stays expired.
-    """
+    """Return the claim to remember. If a slice has no pool, its expired claim is kept, so that it stays expired."""
     before, has_pods = round_.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, round_) else None

@@ -66,10 +66,7 @@ class Decision:
 
 
 def next_memory(decision: Decision, phases: Phases, refusals: Mapping[SliceId, str]) -> Memory:
-    """Return the memory after one decision.
-
-    `refusals` has the scheduler's message for each slice with a ready pool to which no pod was bound.
-    """
+    """Return the next memory; `refusals` has a message for each slice to whose ready pool no pod was bound."""
     ctx, launches = decision.round, decision.launches
     memory, creates, deletes = ctx.memory, launches.creates, decision.unneeded.deletes
     operations = decision.slots.learned
@@ -125,9 +122,8 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             delete = delete or DeleteCall(state=CallState.UNDER_WAY, since=now)
             delete = replace(delete, state=CallState.UNDER_WAY, since=now)
         zones = pool.pool.zones
-        pools[name] = PoolMemory(
-            create=known.create,
-            coming_up=known.coming_up,
+        pools[name] = replace(
+            known,
             delete=delete,
             phase=entries[name],
             unneeded_since=unneeded_since,
@@ -137,7 +133,6 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
             late_since=pool.late_since,
             passing=pool.passing,
             failed=name in decision.broken or (known.failed and pool.going),
-            given_up=known.given_up,
         )
     for name, phase in entries.items():
         if name not in pools:
@@ -292,10 +287,7 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the earliest and the latest back-off of equal pods of a workload that does not exist.
-
-    Only these two are needed for new pods. The other back-offs would let the memory grow with each deleted workload.
-    """
+    """Return the earliest and the latest back-off of equal pods: new pods of a deleted workload need only these two."""
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)
@@ -317,10 +309,7 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, and the same message for waiting slices that could share the pool of a refused slice.
-
-    Only slices of the same workload count.
-    """
+    """Return the refusals, extended to waiting slices of the workload that could share the pool of a refused slice."""
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
     waiting = (each for each in ctx.slices.values() if each.share is not None and each.pending)
     keys = {each.id: (each.workload.uid, each.share) for each in waiting} if refusals else {}

@@ -178,7 +178,7 @@ class Supply:
     ready_nodes: int
     #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
     unready_since: datetime | None
-    #: Seconds since `unready_since`; 0 if it is None.
+    #: Seconds since `unready_since`, 0 without such a time.
     unready_seconds: float
     #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None otherwise.
     late_since: datetime | None
@@ -399,8 +399,7 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
     """Return the slice to which each pool is assigned by the labels of its nodes.
 
-    A new process without hints needs it for slices that have no pods between two attempts, and whose pool was created
-    for another workload.
+    After a restart without hints, nothing else ties a slice without pods to a pool of another workload.
     """
     # A prefix with the letter of the kind precedes the key of the group.
     keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}

@@ -59,10 +59,7 @@ class Stuck:
 def find_stuck(
     round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Collection[PoolName]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool is in `hanging`, or whose pods stay unschedulable although the slice has a pool.
-
-    Unschedulable pods of the workloads in `held` are expected, because these wait until all their slices are ready.
-    """
+    """Find slices whose pool is in `hanging`, or whose pods stay unschedulable and are not of a workload in `held`."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
@@ -131,8 +128,7 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
     looked = claim.looked or leader.unschedulable_since > claim.since
-    # One minute is too short for pods with volumes: the scheduler waits up to 10 minutes for a volume, and does not
-    # change its message in this time.
+    # One minute is too short for pods with volumes, for which the scheduler waits up to 10 minutes without a message.
     soon = looked and leader.requirements.volumes is None
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)

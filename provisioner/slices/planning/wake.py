@@ -20,10 +20,7 @@ _CHANGING = frozenset({PoolStatus.PROVISIONING, PoolStatus.STOPPING, PoolStatus.
 
 
 def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, waits: bool) -> float:
-    """Return the maximum age in seconds of the list of pools.
-
-    `creates` means that this decision creates pools, `waits` that creates or deletes wait for operations to end.
-    """
+    """Return the maximum age in seconds of the list of pools; `waits` means that calls wait for operations to end."""
     if waits:
         return _BACKLOG_SECONDS
     memory, pools = ctx.memory, ctx.snapshot.pools
@@ -35,10 +32,7 @@ def poll_seconds(ctx: Round, deletes: Collection[Delete], *, creates: bool, wait
 
 
 def next_decision(ctx: Round, moments: Iterable[datetime]) -> datetime | None:
-    """Return the earliest of `moments` and of the times at which a pool will count as refused or unready for too long.
-
-    None if there is no such time.
-    """
+    """Return the earliest of `moments` and of the times at which pools are refused or unready for too long, or None."""
     claims = (known.claim.since for known in ctx.memory.slices.values() if known.claim is not None)
     refused = (since + REFUSED_AFTER for since in claims if since is not None and since + REFUSED_AFTER > ctx.now)
     return min((*moments, *refused, *_unready_moments(ctx)), default=None)

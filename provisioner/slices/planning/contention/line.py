@@ -33,7 +33,6 @@ class Unit(NamedTuple):
     priority: int
     #: Time since which the leader pod is unschedulable; year 1 if unknown or in the future.
     since: datetime
-    #: Time at which the workload was created.
     created_at: datetime
     #: Name of the group, by which the slices of one workload are ordered.
     group_name: str

@@ -83,7 +83,6 @@ class Limit(NamedTuple):
     most: int
     #: Number of chips, pools or creates that the slices request.
     asked: int
-    #: Number of the slices.
     slices: int = 1
     used: int = 0
     #: Part of `used` that is about to become free.
@@ -105,8 +104,7 @@ class WaitsFor(NamedTuple):
     #: Choices of capacity that failed, or that other slices try first.
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
-    #: Hold or pause of the accelerator that the workload needs; None if the accelerator is kept for a workload that is
-    #: ahead in the line.
+    #: Hold or pause of the accelerator that the workload needs; None if another workload is ahead in its line.
     hold: Hold | None = None
     accelerator: str = ""
     #: Back-off of the slice itself; None if its own creates have not failed.

@@ -1,7 +1,7 @@
-"""Lets all slices of a workload start together, or none of them (all-or-nothing). Pure.
+"""Decides about workloads whose slices start together or not at all (all-or-nothing). Pure.
 
 The pools of such a workload are kept free (`planning.assignment`) until every slice has a ready pool. Then all pools
-are assigned in one round. No pod is bound before, so the pools can be released, that is deleted without stopping a pod.
+are assigned in one round. No pod is bound before, so the pools can be released: they are deleted, and no pod is stopped.
 A workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
 
 After a release the workload waits in line. Of the workloads in line for an accelerator, one at a time may hold pools.
@@ -110,8 +110,7 @@ def take_turns(round_: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(place[blocking, uid], ids[blocking])
         if worst[uid] == 1:
-            # No other workload gets accelerators of a workload that is first in all its lines. Otherwise that workload
-            # might never find all its accelerators free at the same time.
+            # Otherwise a workload that is first in all its lines might never find all its accelerators free together.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -202,11 +201,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin, by accelerator.
-
-    An accelerator gets a pause if the workload that releases its pools held it. If no workload held the accelerator, it
-    gets a pause unless another workload waits in line for it.
-    """
+    """Return the pauses that begin, for accelerators that a workload held, or that none held and no other waits for."""
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
@@ -244,16 +239,13 @@ def _is_ready(
     return pool is not None and pool.ready and free
 
 
-def _is_coming(pool: Supply, now: datetime, since: datetime, limit: timedelta) -> bool:
-    """Whether nodes of a pool are still expected: the pool is being created, new, or waits for flex-start capacity.
-
-    `since` is the time since which no further slice became ready, `limit` is PARTIAL_HOLD.
-    """
+def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
+    """Whether nodes of a pool are still expected: the pool is being created, new, or waits for flex-start capacity."""
     if pool.pool.status is PoolStatus.PROVISIONING:
         # Limited, because creates with one choice of capacity after the other may fail without an end.
-        return now - since < _SLOWEST
+        return now - stalled_since < _SLOWEST
     if pool.late_since is not None:
-        return now - pool.late_since < limit
+        return now - pool.late_since < partial_hold
     young = all(now - node.created_at < _BOOT for node in pool.nodes)
     return pool.unready_since is not None and now - pool.unready_since < _BOOT and young
 

@@ -100,10 +100,7 @@ class Launches:
             self._candidates += [candidate] if candidate is not None else []
 
     def refused_in_line(self) -> list[Sequence[Slice]]:
-        """Return the slices that could have pools if no limit refused them, in the order of the line.
-
-        Each entry is a single slice, or all slices that start together.
-        """
+        """Return the slices to make room for, in the order of the line: one slice, or all slices that start together."""
         places = {slice_id: place for place, slice_id in enumerate(self.units)}
         return sorted(self._refused, key=lambda slices: places[slices[0].id])
 
@@ -364,10 +361,7 @@ def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
 
 
 def _in_flight(round_: Round) -> Counter[CapacityKey]:
-    """Count the pools that are being created, by capacity; empty if no capacity has failed, because nothing is counted.
-
-    Counted are creates that no list shows, and pools with status PROVISIONING.
-    """
+    """Count the pools that are being created, by capacity; empty while no capacity has failed."""
     memory = round_.memory
     if not memory.backoffs:
         return Counter()

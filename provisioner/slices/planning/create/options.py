@@ -80,10 +80,7 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
 
 
 def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool whose capacity has not failed recently; False for slices of buffers.
-
-    Other pools are deleted to make room only for such slices.
-    """
+    """Whether a slice could have a pool whose capacity has not failed recently; False for slices of buffers."""
     backoffs, known = round_.memory.backoffs, round_.memory.slice(slice_.id)
     own = known.backoff
     if slice_.spare or known.unschedulable is not None:

@@ -126,7 +126,7 @@ def find_unneeded(
 def _reason(
     pool: Supply, workload: Workload | None, stuck: SliceId | None, round_: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
-    """Return the reason of a delete; `workload`, for which the pool was created, is None if it does not exist."""
+    """Return the reason of a delete; `workload` is the one that the pool was created for, None if it is gone."""
     owner, keep_suspended = round_.made_for.get(pool.name), round_.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (
@@ -232,7 +232,7 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + BRAKE_PAUSE if let_go else next_at
-    # Number of further deletes after which so few pools remain that their deletes are no longer slowed down.
+    # Number of further deletes after which the deletes of the remaining pools are no longer slowed down.
     steps = len(vanished) - len(let_go) - few
     at = {
         each.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now

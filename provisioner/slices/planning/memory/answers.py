@@ -195,7 +195,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after the operation of a create has ended. Nothing changes if `failure` is None."""
+    """Return the memory after the operation of a create has ended; the memory is unchanged without a `failure`."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -220,10 +220,7 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Give up calls in progress that no thread makes after LOST_SECONDS: creates get UNKNOWN, deletes POSTPONED.
-
-    `live_calls` has the pools of calls that threads make.
-    """
+    """Give up calls that no thread makes (`live_calls`) after LOST_SECONDS: creates get UNKNOWN, deletes POSTPONED."""
     limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:

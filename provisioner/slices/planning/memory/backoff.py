@@ -19,8 +19,8 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates of a workload without a wait; one more is allowed for each slice. Beyond this number, the
-#: workload may send one create in `_WORKLOAD_SECONDS`. A namespace has the second pair of values.
+#: Number of failed creates that a workload may have without a wait, plus one for each of its slices. Above this number,
+#: a workload may send one create in `_WORKLOAD_SECONDS`. The second pair of values is for a namespace.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
@@ -177,7 +177,7 @@ def refused(
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return the back-off that forbids a create now: of the capacity or of the slice (`own`), whichever ends later."""
+    """Return the back-off that forbids a create now, of the capacity or of the slice (`own`); the later one of two."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
     active = [each for each in (backoffs.get(capacity), own) if each is not None and each.until > now]
@@ -208,10 +208,7 @@ def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoff
 
 
 def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime) -> Backoffs:
-    """Return the back-offs after pools vanished: waits for capacity of the same zone and machine type end now.
-
-    `places` has the zone and the machine type of each pool, whose capacity may be free.
-    """
+    """Return the back-offs after pools of some places (zone, machine type) vanished: creates there are tried now."""
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()

@@ -184,10 +184,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Exclusive right of one workload to hold pools of an accelerator, followed by a pause after it released them.
-
-    Only workloads whose slices start together, and that wait in line, need such a right.
-    """
+    """Right of one workload in line to hold pools of an accelerator, followed by a pause after their release."""
 
     workload: WorkloadUid
     #: Time at which the workload got the right or, if `released`, released its pools.

@@ -126,10 +126,7 @@ def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
 
 
 def _jobset_of(labels: Mapping[str, str]) -> str:
-    """Return the name of the JobSet in a pool's labels, empty if there is none.
-
-    Releases of the Go provisioner before 2024-04 wrote the name into LEGACY_POOL_ID.
-    """
+    """Return the JobSet's name in a pool's labels; the Go provisioner before 2024-04 wrote it into LEGACY_POOL_ID."""
     if labels.get(constants.POOL_JOBSET_NAME):
         return labels[constants.POOL_JOBSET_NAME]
     # A name without a namespace is ignored, because nothing shows whether the JobSet exists.
@@ -292,10 +289,7 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 
 def _own_inputs(slice_: Slice) -> str:
-    """Return a hash of the pods' own node settings and placement policy; empty if they choose none.
-
-    The hash is part of the capacity, so a failure of these choices does not delay other workloads.
-    """
+    """Return a hash of the pods' own choices, whose failures must not delay other workloads; empty without any."""
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
     own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
