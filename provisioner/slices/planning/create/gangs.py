@@ -1,8 +1,8 @@
 """Decides about workloads whose slices start together or not at all (all-or-nothing). Pure.
 
 The pools of such a workload are kept free (`planning.assignment`) until every slice has a ready pool. Then all pools
-are assigned in one round. No pod is bound before, so the pools can be released: they are deleted, and no pod is stopped.
-A workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
+are assigned in one round. No pod is bound before, so that the workload can release its pools: they are deleted. A
+workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
 
 After a release the workload waits in line. Of the workloads in line for an accelerator, one at a time may hold pools.
 If this workload also releases its pools, a pause follows after they have been deleted. A workload that needs several

@@ -100,7 +100,7 @@ class Launches:
             self._candidates += [candidate] if candidate is not None else []
 
     def refused_in_line(self) -> list[Sequence[Slice]]:
-        """Return the slices to make room for, in the order of the line: one slice, or all slices that start together."""
+        """Return the slices to make room for, in the order of the line. Slices that start together are one entry."""
         places = {slice_id: place for place, slice_id in enumerate(self.units)}
         return sorted(self._refused, key=lambda slices: places[slices[0].id])
 
