@@ -48,7 +48,7 @@ _OF_VOLUMES = frozenset({CLAIMS, VOLUMES, STORAGE_CLASSES})
 class Decision:
     """Results of the stages of one decision."""
 
-    #: The round, with the memory that stage 4 has updated.
+    #: The round, with the memory that `learn_from_pools` has updated.
     round: Round
     #: The matching without the claims of buffers on pools that are deleted to make room.
     matching: Matching

@@ -22,7 +22,7 @@ from datetime import datetime, timedelta
 from provisioner.model.capacity import PoolName, PoolStatus
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import Slice, SliceId
-from provisioner.slices.planning.contention.line import Unit, granted, in_line, unit_of
+from provisioner.slices.planning.contention.line import Unit, granted, in_line, place_of, unit_of
 from provisioner.slices.planning.contention.waits import WaitKind, WaitsFor
 from provisioner.slices.planning.create.options import problem_of_all
 from provisioner.slices.planning.match import Matching
@@ -88,27 +88,26 @@ def take_turns(round_: Round) -> GangTurns:
     nodes = {node.name for pool in round_.supply.values() for node in pool.nodes} if contended else set[str]()
     others = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
     new = {uid for uid in others if _is_new(round_, members[uid], nodes)}
-    units: dict[str, list[Unit]] = defaultdict(list)
-    for uid in (queued | new) - unsatisfiable - {hold.workload for hold in holds.values() if not hold.released}:
-        unit = min(unit_of(each, now) for each in members[uid])
-        for accelerator in accelerators[uid]:
-            units[accelerator].append(unit)
-    lines = {each: in_line(each, units[each], memory.stamps) for each in sorted(units)}
-    place = {(each, unit.id.workload_uid): at for each, line in lines.items() for at, unit in enumerate(line, start=1)}
-    every = {unit.id.workload_uid: unit for line in lines.values() for unit in line}
+    rivals = (queued | new) - {hold.workload for hold in holds.values() if not hold.released}
+    units = {uid: min(unit_of(each, now) for each in members[uid]) for uid in rivals if accelerators[uid]}
+    lines: dict[str, list[Unit]] = {}
+    for accelerator in set[str]().union(*(accelerators[uid] for uid in units)):
+        rival_units = (unit for uid, unit in units.items() if accelerator in accelerators[uid])
+        lines[accelerator] = in_line(accelerator, rival_units, memory.stamps)
     ids = {accelerator: [unit.id for unit in line] for accelerator, line in lines.items()}
-    worst = {uid: max(place[each, uid] for each in accelerators[uid] if each in lines) for uid in every}
+    places = {accelerator: place_of(line) for accelerator, line in lines.items()}
+    worst = {uid: max(places[each][unit.id] for each in accelerators[uid]) for uid, unit in units.items()}
     stamps, taken = memory.stamps, set(holds)
     waiting: dict[WorkloadUid, WaitsFor] = {}
-    for uid in sorted(every, key=lambda uid: (worst[uid], every[uid])):
+    for uid in sorted(units, key=lambda uid: (worst[uid], units[uid])):
         if taken.isdisjoint(accelerators[uid]):
             for accelerator in accelerators[uid] & contended:
                 holds[accelerator] = Hold(workload=uid, since=now)
-                stamps = granted(stamps, accelerator, [every[uid]], now)
+                stamps = granted(stamps, accelerator, [units[uid]], now)
         else:
             blocking = min(accelerators[uid] & taken)
             held = _held(blocking, holds.get(blocking))
-            waiting[uid] = held.in_line(place[blocking, uid], ids[blocking])
+            waiting[uid] = held.in_line(places[blocking][units[uid].id], ids[blocking])
         if worst[uid] == 1:
             # Otherwise a workload that is first in all its lines might never find all its accelerators free together.
             taken |= accelerators[uid]

@@ -48,7 +48,7 @@ class _Candidate(NamedTuple):
 
     slice_: Slice
     unit: Unit
-    #: Zone that all pools of the workload had to be in when `options` were found; None if any zone was allowed.
+    #: Zone of the other pools of the workload when `options` were found; None if there were no other pools.
     zone: Zone | None
     options: LaunchOptions
 
@@ -68,7 +68,7 @@ class Launches:
         self._names |= {node.pool_name for node in round_.snapshot.nodes} | {*memory.creates, *memory.deletes}
         #: Number of pools that were being created before this decision, by capacity.
         self._in_flight = _in_flight(round_)
-        #: Zone of each workload whose pools must all be in one zone.
+        #: Zone of the pools of each workload, for workloads whose pools must all be in one zone.
         self._zones = dict(matching.zones)
         self.tallies, self.stamps = memory.tallies, turns.stamps
         #: Usable pool with a node that has the labels of a slice, by namespace and mark.

@@ -72,8 +72,8 @@ def find_unneeded(
 ) -> Unneeded:
     """Find the pools that no slice needs, and plan their deletes.
 
-    The deletion delay does not apply to pools in `stuck_slices`, where only pods of the stuck slice are, to pools of
-    the workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices.
+    The deletion delay does not apply to pools in `stuck_slices` that have no pods of another slice, to pools of the
+    workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices.
     """
     memory, now = round_.memory, round_.now
     deletes: list[Delete] = []

@@ -211,7 +211,7 @@ _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """Return those of `pools` with an operation, of any client, and pools with an accepted call of this provisioner."""
+    """Return the pools with a known operation of any client: by status, or by an open create or an accepted delete."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
