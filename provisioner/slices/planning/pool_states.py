@@ -132,7 +132,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
-    """Return the phase entry with `draining_since` updated: whether all pods are of ended or suspended workloads."""
+    """Return the entry with `draining_since`, which is set while all pods are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [each for each in matching.holders.get(supply.name, ()) if each is not None]

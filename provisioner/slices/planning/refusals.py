@@ -46,7 +46,7 @@ class Refusal(Enum):
     HOST = "host"
     #: The pool has another topology or number of hosts, or is for another child Job.
     SIZE = "size"
-    #: The pool's specification, or too many of its nodes, do not fit the pods.
+    #: The specification of the pool, or too many of its nodes, do not fit the pods.
     MISFIT = "misfit"
     #: The flex-start pool has no nodes, and gets them only for pods of the slice that it was created for.
     NO_NODES = "no_nodes"
@@ -94,7 +94,7 @@ class FreePools:
 
     def __init__(self, free: Iterable[Supply]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
-        #: Each pool by its specification, followed by the existing nodes of all pools.
+        #: Index of the specified node of each pool, followed by the existing nodes of all pools.
         self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
         ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
         self._pools = pools

@@ -73,7 +73,7 @@ class Snapshot:
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Time since which the creation of pools has been paused; None if it is not paused.
     paused_since: datetime | None = None
-    #: Why no decision may be based on this snapshot (a cache not synced or stale, cluster unproven); empty if it may.
+    #: Why no decision may be based on this snapshot (a cache not synced or stale, cluster unproven); otherwise empty.
     not_synced: tuple[str, ...] = ()
 
 
@@ -173,7 +173,7 @@ class Supply:
     listed: bool
     #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
-    #: Whether a delete of the pool failed: nodes that it removed do not come back.
+    #: Whether a delete of the pool failed: nodes that the delete removed do not come back.
     half_deleted: bool
     ready_nodes: int
     #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
@@ -401,7 +401,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
     After a restart without hints, nothing else ties a slice without pods to a pool of another workload.
     """
-    # A prefix with the letter of the kind precedes the key of the group.
+    # A mark is a prefix of two characters, with the letter of the kind, and the key of the group.
     keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}
     namespaces = {namespace for namespace, _ in keys.values()}
     slices = slices_by_key(each for each in workloads.by_uid.values() if each.namespace in namespaces)
@@ -421,7 +421,7 @@ def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[
 
 
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
-    """Return the slices that pools or the memory refer to, each with the name of its group, empty if no pool has it."""
+    """Return the slices that pools or the memory refer to, each with the name of its group; empty if unknown."""
     refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
     tried = (slice_id for slice_id, known in memory.slices.items() if known.attempt)
     users = (known.last_user for known in memory.pools.values() if known.last_user is not None)

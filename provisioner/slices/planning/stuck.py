@@ -128,7 +128,8 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     if any(node.cordoned and not node.cordoned_by_us for node in pool.nodes):
         return False
     looked = claim.looked or leader.unschedulable_since > claim.since
-    # One minute is too short for pods with volumes, for which the scheduler waits up to 10 minutes without a message.
+    # One minute is too short for pods with volumes: the scheduler waits up to 10 minutes for volumes, and its message
+    # does not change in this time.
     soon = looked and leader.requirements.volumes is None
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)

@@ -1,6 +1,6 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-Counted are listed pools in any status, and creates that no list shows yet. If unfinished pods are bound to a pool, the
+Listed pools in any status are counted, and creates that no list shows yet. If unfinished pods are bound to a pool, the
 chips of the pool count for the namespaces of these pods; otherwise for the namespace of the slice that counts on the
 pool; otherwise for the workload that the pool was created for.
 
@@ -55,7 +55,7 @@ class Budget:
     charges: dict[PoolName, Charge] = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created: list[datetime] = field(default_factory=list)
-    #: Amounts that refused units keep from units of lower priority, by scope and by priority of the refused units.
+    #: Amounts withheld from units of lower priority, by scope and by priority of the refused units.
     kept: dict[LimitScope, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
@@ -103,7 +103,7 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Forbid units of lower priority the chips that a refused unit requests, for at most `KEPT_AT_MOST`."""
+        """Withhold the chips of a refused unit from units of lower priority, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in limits_of(slices, self.settings):
                 self.kept[limit.scope][unit.priority] += limit.asked

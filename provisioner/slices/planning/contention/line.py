@@ -1,10 +1,10 @@
 """Orders the units that wait for a scarce resource: the line. Pure.
 
-Scarce are free node pools, limits, operations of the supplier, capacity that was out of stock, and the accelerators of
-workloads whose slices start together. Units with a higher priority of the leader pod come first. Among equal
-priorities, the first unit of every namespace comes before the second unit of any namespace. The namespace whose last
-grant is longest ago comes first; without a grant, the arrival of its first unit counts. The units of a namespace are
-ordered by the last grant of their workload; without a grant, by the creation of the workload.
+Scarce resources are free node pools, limits, operations of the supplier, capacity that was out of stock, and the
+accelerators of workloads whose slices start together. Units with a higher priority of the leader pod come first. Among
+equal priorities, the first unit of every namespace comes before the second unit of any namespace. The namespace whose
+last grant is longest ago comes first; without a grant, the arrival of its first unit counts. The units of a namespace
+are ordered by the last grant of their workload; without a grant, by the creation of the workload.
 
 A grant of one resource does not change the line of another resource. Grants are remembered only while units wait for
 the resource, so that the memory stays small even if pods are edited often. Fairness beyond this order is the job of

@@ -116,7 +116,7 @@ class WaitsFor(NamedTuple):
     #: Place of the slice, from 1, among the units that wait for the same cause, and their number; 0 without a line.
     position: int = 0
     of: int = 0
-    #: First units that are ahead in the line.
+    #: The first few units that are ahead in the line.
     ahead: tuple[SliceId, ...] = ()
     #: Workloads with the largest use of a limit, each with its chips or pools, and the number of further workloads.
     users: tuple[tuple[str, int], ...] = ()

@@ -4,9 +4,9 @@ The pools of such a workload are kept free (`planning.assignment`) until every s
 are assigned in one round. No pod is bound before, so that the workload can release its pools: they are deleted. A
 workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
 
-After a release the workload waits in line. Of the workloads in line for an accelerator, one at a time may hold pools.
-If this workload also releases its pools, a pause follows after they have been deleted. A workload that needs several
-accelerators waits until it can hold all of them.
+After a release the workload waits in line. Only one of the workloads in line for an accelerator may hold pools at a
+time. If this workload also releases its pools, a pause follows after they have been deleted. A workload that needs
+several accelerators waits until it can hold all of them.
 
 Only workloads whose pods admission has marked, and workloads of kinds without pods, start together.
 """
@@ -178,7 +178,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        # In the decision that starts the time, pools are created even if PARTIAL_HOLD is 0.
+        # In the decision in which PARTIAL_HOLD begins, pools are created even if PARTIAL_HOLD is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)

@@ -113,7 +113,7 @@ class Launches:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(each.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # Capacity whose back-off has not ended is included, because slices wait for its next attempt.
+        # Capacity whose back-off has not ended is included, because slices wait for the next attempt.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for each in self._candidates:
             scopes = (

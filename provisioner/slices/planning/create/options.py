@@ -119,7 +119,7 @@ def problem_of_all(
 def keep_from_lower(
     round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
-    """Forbid lower priorities the chips of a slice if a limit refuses the slice and its capacity has not failed.
+    """Withhold the chips of a slice that a limit refuses from units of lower priority, unless its capacity has failed.
 
     `lowest` is the lowest priority of all units.
     """

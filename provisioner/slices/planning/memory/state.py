@@ -128,7 +128,7 @@ class Backoff:
     failure: Failure
     #: Number of consecutive failures.
     failures: int
-    #: Time of the first of these failures.
+    #: Time of the first of the consecutive failures.
     since: datetime
     until: datetime
     #: Capacities that the back-off of a slice blocks: reservations that it may not use; empty if all are blocked.
@@ -176,7 +176,7 @@ class Gang:
 
     #: Number of slices with a ready pool.
     ready: int = 0
-    #: Time since which this number has not grown; None while PARTIAL_HOLD does not run.
+    #: Time since which `ready` has not grown; None while PARTIAL_HOLD does not run.
     since: datetime | None = None
     #: Whether the workload has released its pools, and has waited in line since then.
     queues: bool = False
@@ -184,7 +184,7 @@ class Gang:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Right of one workload in line to hold pools of an accelerator, followed by a pause after their release."""
+    """Right of one workload to hold pools of an accelerator; after it released them, the pause that follows."""
 
     workload: WorkloadUid
     #: Time at which the workload got the right or, if `released`, released its pools.
