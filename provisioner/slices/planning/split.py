@@ -1,4 +1,4 @@
-"""Finds slices that do not have one node pool to themselves, and reports them. Pure.
+"""Finds slices that do not have one node pool to themselves. Pure.
 
 A slice of several hosts is split if its pods are on several node pools, or if its node pool has pods of another slice.
 The scheduler binds pods to any nodes that fit if the workload has no exclusive placement and the placement policy is

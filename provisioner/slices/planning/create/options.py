@@ -38,7 +38,7 @@ class LaunchOptions:
 
 
 def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
-    """Return the possible pools of a slice. Raises UnmeetableError if no pool is possible or the pod selects a host."""
+    """Return the possible pools of a slice. Raises UnmeetableError if no pool is possible or the pod selects a node."""
     if slice_.host:
         raise UnmeetableError(
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"

@@ -218,7 +218,7 @@ class PhaseEntry:
 
     phase: Phase
     since: datetime
-    #: Whether the phase was entered at an unknown time before this process first looked.
+    #: Whether the phase was entered at an unknown time before this process first saw the pool.
     entered_before: bool = False
     #: Time since which all pods on the pool belong to ended or suspended workloads; None if a pod does not.
     draining_since: datetime | None = None
