@@ -116,7 +116,7 @@ def view_problem(document: Document) -> str:
 
 def attention(document: Document, *, dated: bool = False) -> Iterator[str]:
     """Yield the problems that prevent decisions, and the time of the last decision if it may be old or if `dated`."""
-    yield from (plain(f"ATTENTION: {each}") for each in document.problems)
+    yield from (plain(f"ATTENTION: {problem}") for problem in document.problems)
     view = document.view
     if view is not None and (dated or document.problems or document.stalled):
         ago = f", {for_how_long(view.at, document.served_at)} ago" if document.stalled else ""

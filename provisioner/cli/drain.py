@@ -244,7 +244,7 @@ class Look:
         """Return the served pods that request chips and have no node, because they may be about to get a pool."""
         pods = filter(None, list_all(self.api, collection_path("pods"), _WITHOUT_NODE, parse_pod))
         served = self.settings.namespaces
-        return [f"{each.namespace}/{each.name}" for each in pods if not served or each.namespace in served]
+        return [f"{pod.namespace}/{pod.name}" for pod in pods if not served or pod.namespace in served]
 
     def _why_nobody_leads(self) -> str:
         """Return the reason why no controller seems to run; empty if a controller leads, or if that is unknown."""

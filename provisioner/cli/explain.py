@@ -44,7 +44,7 @@ def command(name: str, *, namespace: str, form: str | None, remote: Remote) -> i
     if asked.slices is not None:
         problems += attention(asked.slices)
         found = explanations(asked.slices, name, namespace)
-        explained += [line for each in found for line in lines(each)]
+        explained += [line for explanation in found for line in lines(explanation)]
         missing += nothing_found(asked.slices, name, namespace)
     elif not asked.problem:
         missing.append(f"tpu-provisioner: the controller of IPU partitions knows no pod or partition {name!r}")

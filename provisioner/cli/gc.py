@@ -42,8 +42,8 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
     yield from attention(document)
     for alert in view.alerts:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
-    going = [each for each in view.pools if _goes(each)]
-    staying = [each for each in view.pools if not _goes(each)]
+    going = [pool for pool in view.pools if _goes(pool)]
+    staying = [pool for pool in view.pools if not _goes(pool)]
     yield f"{len(going)} of {len(view.pools)} node pools will be deleted, {sum(each.chips for each in going)} chips"
     if going:
         rows = [("NODE POOL", "STATE", "CHIPS", "DELETED AT", "WHY")]

@@ -38,9 +38,9 @@ def page(document: Document, namespace: str = "", *, width: int | None = None) -
     yield from wrapped(_summary(document), width)
     if document.supply:
         yield from aligned([*_supply(document)], right=(2, 3, 4, 5), width=width)
-    waiting = [each for each in document.waiting if namespace in ("", each.namespace)]
-    held = [each for each in document.partitions if namespace in ("", each.pod.partition("/")[0])]
-    rejected = [each for each in document.rejected if namespace in ("", each.namespace)]
+    waiting = [line for line in document.waiting if namespace in ("", line.namespace)]
+    held = [partition for partition in document.partitions if namespace in ("", partition.pod.partition("/")[0])]
+    rejected = [line for line in document.rejected if namespace in ("", line.namespace)]
     if waiting or rejected or held:
         yield ""
         yield from aligned_with_words([*_rows(document, waiting, rejected, held)], width=width)
@@ -81,27 +81,27 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
             f"pod {line.namespace}/{line.pod} has waited for {line.ipus} IPUs for {waited}, "
             f"at place {line.place} of {_waiting(document)}: {line.why}"
         )
-    for each in held[:_MOST_EXPLAINED]:
-        since = for_how_long(each.since, document.served_at)
-        whose = f"of pod {each.pod}" if each.pod else "of no pod"
-        meaning = _MEANINGS.get(each.phase, each.phase)
-        why = f": {each.why}" if each.why else ""
-        yield plain(f"partition {each.id} {whose}, {each.ipus} IPUs, {meaning} ({since}){why}")
-        where = [("  server", each.server), ("  allocation", each.allocation or "unknown")]
-        yield from aligned([*where, ("  since", moment(each.since))])
+    for partition_line in held[:_MOST_EXPLAINED]:
+        since = for_how_long(partition_line.since, document.served_at)
+        whose = f"of pod {partition_line.pod}" if partition_line.pod else "of no pod"
+        meaning = _MEANINGS.get(partition_line.phase, partition_line.phase)
+        why = f": {partition_line.why}" if partition_line.why else ""
+        yield plain(f"partition {partition_line.id} {whose}, {partition_line.ipus} IPUs, {meaning} ({since}){why}")
+        where = [("  server", partition_line.server), ("  allocation", partition_line.allocation or "unknown")]
+        yield from aligned([*where, ("  since", moment(partition_line.since))])
 
 
 def _attention(document: Document) -> Iterator[str]:
-    yield from (plain(f"ATTENTION: IPU partitions: {each}") for each in document.problems)
+    yield from (plain(f"ATTENTION: IPU partitions: {problem}") for problem in document.problems)
     for server in document.servers:
         if server.problem:
             yield plain(f"ATTENTION: V-IPU server {server.address} cannot be read: {server.problem}")
 
 
 def _summary(document: Document) -> str:
-    ours = sum(each.ours for each in document.supply)
-    others = sum(each.others for each in document.supply)
-    totals = [each.ipus for each in document.supply]
+    ours = sum(supply.ours for supply in document.supply)
+    others = sum(supply.others for supply in document.supply)
+    totals = [supply.ipus for supply in document.supply]
     total = _UNKNOWN if None in totals else str(sum(each for each in totals if each is not None))
     return (
         f"IPUs: {ours} of {total} in partitions of this cluster, {others} in others; pods that wait: "
@@ -115,9 +115,9 @@ def _waiting(document: Document) -> int:
 
 def _supply(document: Document) -> Iterator[Sequence[str]]:
     yield ("V-IPU SERVER", "ALLOCATION", "IPUS", "OURS", "OTHERS", "FREE")
-    for each in document.supply:
-        total, free = (_UNKNOWN if count is None else str(count) for count in (each.ipus, each.free))
-        yield (each.server, each.allocation or "-", total, str(each.ours), str(each.others), free)
+    for supply in document.supply:
+        total, free = (_UNKNOWN if count is None else str(count) for count in (supply.ipus, supply.free))
+        yield (supply.server, supply.allocation or "-", total, str(supply.ours), str(supply.others), free)
 
 
 def _rows(

@@ -107,8 +107,8 @@ def command(
 
 
 def _close(clients: Iterable[VipuCommand]) -> None:
-    for each in clients:
-        each.close()
+    for vipu_command in clients:
+        vipu_command.close()
 
 
 def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:

@@ -112,7 +112,7 @@ def _of_lines(name: str, text: str) -> dict[str, str]:
 
 def _of_config_map(name: str, text: str) -> dict[str, str]:
     documents, problems = read_documents(name, text)
-    maps = [each for each in documents if each.raw.get("kind") == "ConfigMap"]
+    maps = [document for document in documents if document.raw.get("kind") == "ConfigMap"]
     data = maps[0].raw.get("data") if len(maps) == 1 else None
     if problems or not isinstance(data, dict):
         raise settings.SettingsError([*map(str, problems)] or [f"{name} is not one ConfigMap with data"])
@@ -216,8 +216,8 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
         yield from _table(groups, result.effective.settings.prices, wide=wide)
         yield ""
     mistakes = list(map(str, result.manifests.problems))
-    mistakes += [str(each) for each in found.remarks if each.severity.refused]
-    notes = [str(each) for each in found.remarks if not each.severity.refused]
+    mistakes += [str(finding) for finding in found.remarks if finding.severity.refused]
+    notes = [str(finding) for finding in found.remarks if not finding.severity.refused]
     for head, lines, colour in (("Not served:", mistakes, "red"), ("Notes:", notes, "yellow")):
         if lines:
             yield click.style(head, fg=colour, bold=True)
@@ -234,7 +234,7 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
         return
     for remark in result.effective.remarks:
         yield from textwrap.wrap(output.plain(remark), _COLUMNS, break_on_hyphens=False)
-    if any(not each.named for each in found.pools):
+    if any(not pool.named for pool in found.pools):
         yield "* stands for a random suffix."
     yield _summary(found, result.effective.settings.prices)
 
@@ -242,8 +242,8 @@ def _lines(result: _Result, *, wide: bool) -> Iterator[str]:
 def _summary(found: Forecast, prices: Prices) -> str:
     if not found.pools:
         return "No node pools would be created."
-    pools, hosts = len(found.pools), sum(each.request.hosts for each in found.pools)
-    chips = sum(each.chips for each in found.pools)
+    pools, hosts = len(found.pools), sum(pool.request.hosts for pool in found.pools)
+    chips = sum(pool.chips for pool in found.pools)
     cost = _cost(found.pools, prices)
     priced = f", {cost_in_words(cost, prices.currency)}" if cost is not None else ""
     return f"{_count(pools, 'node pool')} would be created: {_count(hosts, 'host')}, {_count(chips, 'chip')}{priced}."
@@ -375,23 +375,23 @@ def _data(result: _Result) -> dict[str, Any]:
         "problems": [
             *({"file": each.source, "line": each.line, "message": each.message} for each in result.manifests.problems),
             *(
-                {"file": each.document.source, "line": each.line, "message": each.message}
-                for each in found.remarks
-                if not each.subject
+                {"file": finding.document.source, "line": finding.line, "message": finding.message}
+                for finding in found.remarks
+                if not finding.subject
             ),
         ],
         "remarks": [
             {
-                "file": each.document.source,
-                "line": each.line,
-                "object": each.subject,
-                "reason": each.reason,
-                "message": each.message,
-                "served": not each.severity.refused,
-                "slices": each.slices,
+                "file": finding.document.source,
+                "line": finding.line,
+                "object": finding.subject,
+                "reason": finding.reason,
+                "message": finding.message,
+                "served": not finding.severity.refused,
+                "slices": finding.slices,
             }
-            for each in found.remarks
-            if each.subject
+            for finding in found.remarks
+            if finding.subject
         ],
         "ignored": [
             {"kind": kind, "count": count, "file": first.source, "line": first.line}

@@ -32,7 +32,7 @@ class _GoCommand(Command):
     """Accepts flags with one dash as well as with two."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        return super().parse_args(ctx, [re.sub(r"^-(?=[^-].)", "--", each) for each in args])
+        return super().parse_args(ctx, [re.sub(r"^-(?=[^-].)", "--", arg) for arg in args])
 
 
 def _level(text: str) -> str:

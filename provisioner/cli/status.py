@@ -101,19 +101,19 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     yield _chips(view)
     yield from causes_in_words(view.slices)
-    yield from (f"limit {each.name} ({each.scope}): {each.used} of {each.most}" for each in view.capacity.limits)
+    yield from (f"limit {limit.name} ({limit.scope}): {limit.used} of {limit.most}" for limit in view.capacity.limits)
     yield ""
     slices = [
         each for each in view.slices if namespace in ("", each.id.split("/")[1]) and state in ("", each.state.value)
     ]
-    slices.sort(key=lambda each: (_ORDER.index(each.state), each.id))
-    by_name = {each.name: each for each in view.pools}
+    slices.sort(key=lambda slice_: (_ORDER.index(slice_.state), slice_.id))
+    by_name = {pool.name: pool for pool in view.pools}
     if slices:
         yield from aligned_with_words([*_table(slices, by_name, now, wide=wide)], width=width)
     else:
         yield "no slices" + (" that match" if namespace or state else ": no workload requests TPUs")
-    shown = {each.pool for each in view.slices}
-    left = [each for each in view.pools if each.name not in shown and namespace in ("", each.namespace) and not state]
+    shown = {slice_.pool for slice_ in view.slices}
+    left = [pool for pool in view.pools if pool.name not in shown and namespace in ("", pool.namespace) and not state]
     if left:
         yield ""
         yield "other node pools:"
@@ -122,7 +122,7 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
 
 def _chips(view: View) -> str:
     told = [f"{count} {state}" for state, count in view.capacity.chips.items() if count]
-    priced = [each.cost_per_hour for each in view.pools if each.cost_per_hour is not None]
+    priced = [pool.cost_per_hour for pool in view.pools if pool.cost_per_hour is not None]
     cost = f"; {cost_in_words(sum(priced), view.capacity.currency)}" if priced else ""
     operations = view.capacity.operations
     most = f" of {view.capacity.operations_limit}" if view.capacity.operations_limit is not None else ""
@@ -133,8 +133,8 @@ def _chips(view: View) -> str:
 def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
     """Yield a line with the number of rejected slices, and a line with the causes for which other slices wait."""
     for state, words in ((State.REJECTED, "rejected, change them"), (State.WAITING, "waiting")):
-        found = [each for each in slices if each.state is state]
-        causes = Counter(each.cause for each in found if each.cause).most_common(_MAX_CAUSES)
+        found = [slice_ for slice_ in slices if slice_.state is state]
+        causes = Counter(view.cause for view in found if view.cause).most_common(_MAX_CAUSES)
         why = f": {', '.join(f'{count} {cause}' for cause, count in causes)}" if state is State.WAITING else ""
         if found:
             yield f"{words}: {_counted(found)}{why}"
@@ -142,7 +142,7 @@ def causes_in_words(slices: Sequence[SliceView]) -> Iterator[str]:
 
 def _counted(slices: Sequence[SliceView]) -> str:
     number = f"{len(slices)} slice{'s' if len(slices) > 1 else ''}"
-    return f"{number} ({sum(each.chips for each in slices)} chips)"
+    return f"{number} ({sum(slice_.chips for slice_ in slices)} chips)"
 
 
 def _table(
@@ -150,27 +150,27 @@ def _table(
 ) -> Iterator[tuple[str, ...]]:
     head = ("NAMESPACE", "WORKLOAD", "SLICE", "STATE", "FOR", "HOSTS", "NODE POOL")
     yield (*head, *(("MACHINE TYPE", "TOPOLOGY", "ZONE", "CAPACITY") if wide else ()), "WHY")
-    for each in slices:
-        pool = pools.get(each.pool)
-        _, namespace, name = each.workload.split("/")
-        ready = f"{sum(pool.hosts.count(letter) for letter in 'rR')}/{len(pool.hosts)}" if pool else f"0/{each.hosts}"
+    for slice_ in slices:
+        pool = pools.get(slice_.pool)
+        _, namespace, name = slice_.workload.split("/")
+        ready = f"{sum(pool.hosts.count(letter) for letter in 'rR')}/{len(pool.hosts)}" if pool else f"0/{slice_.hosts}"
         row = (
             namespace,
             name,
-            each.group,
-            each.state.value,
-            _lasting(each, now),
+            slice_.group,
+            slice_.state.value,
+            _lasting(slice_, now),
             ready,
-            each.pool or "-",
+            slice_.pool or "-",
         )
         more = (
-            each.machine_type or "-",
-            each.topology or "-",
+            slice_.machine_type or "-",
+            slice_.topology or "-",
             pool.zone if pool else "-",
             f"{pool.capacity} {pool.reservation}".strip() if pool else "-",
         )
-        why = "" if each.reason == RUNS else f"{each.reason} {each.next_step}".rstrip()
-        due = clock(each.next_try_at, now) if each.next_try_at is not None else ""
+        why = "" if slice_.reason == RUNS else f"{slice_.reason} {slice_.next_step}".rstrip()
+        due = clock(slice_.next_try_at, now) if slice_.next_try_at is not None else ""
         # The time is not added if `why` contains it, as the reason of a back-off does.
         if due not in why:
             why = f"(next try {due}) {why}"
@@ -183,8 +183,8 @@ def _lasting(each: SliceView | PoolView, now: datetime) -> str:
 
 def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
     yield ("NODE POOL", "STATE", "FOR", "CHIPS", "DELETED AT", "WHY")
-    for each in pools:
+    for pool in pools:
         due = "-"
-        if each.delete_at is not None:
-            due = clock(each.delete_at, now) if each.delete_at > now else "due"
-        yield (each.name, each.state.value, _lasting(each, now), str(each.chips), due, each.reason)
+        if pool.delete_at is not None:
+            due = clock(pool.delete_at, now) if pool.delete_at > now else "due"
+        yield (pool.name, pool.state.value, _lasting(pool, now), str(pool.chips), due, pool.reason)

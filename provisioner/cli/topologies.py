@@ -57,7 +57,7 @@ def _page(rows: Sequence[dict[str, Any]], notes: list[str], width: int | None) -
 
 
 def _notes(offer: Accelerator, *, everything: bool) -> Iterator[str]:
-    hidden = 0 if everything else sum(not offer.documents(each) for each in offer.topologies())
+    hidden = 0 if everything else sum(not offer.documents(topology) for topology in offer.topologies())
     if hidden:
         yield (
             f"{offer.label}: {hidden} more topologies are not on Google's lists but follow its rule: whole 4x4x4 "
@@ -65,7 +65,7 @@ def _notes(offer: Accelerator, *, everything: bool) -> Iterator[str]:
         )
     for machine in offer.machine_types:
         if machine.only_on_request:
-            twin = next(each for each in offer.machine_types if each.chips == machine.chips and each is not machine)
+            twin = next(type_ for type_ in offer.machine_types if type_.chips == machine.chips and type_ is not machine)
             yield (
                 f"{machine.name} has the same slices as {twin.name}; it is used only if the pod selects "
                 f"{constants.INSTANCE_TYPE}={machine.name}."

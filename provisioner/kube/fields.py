@@ -185,7 +185,7 @@ def mappings(raw: object) -> Sequence[dict[str, Any]]:
 
 def conditions(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
     """Return the conditions of a status by type. If a type occurs twice, which the API forbids, the first counts."""
-    return {text(each.get("type")): each for each in reversed(mappings(status.get("conditions")))}
+    return {text(condition.get("type")): condition for condition in reversed(mappings(status.get("conditions")))}
 
 
 def sequence(raw: object) -> list[Any]:

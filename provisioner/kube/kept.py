@@ -141,4 +141,4 @@ def size_of(record: object) -> int:
 
 @lru_cache(maxsize=256)
 def _fields_of(type_: Any) -> tuple[str, ...]:
-    return tuple(each.name for each in fields(type_)) if is_dataclass(type_) else ()
+    return tuple(field_.name for field_ in fields(type_)) if is_dataclass(type_) else ()

@@ -35,7 +35,7 @@ def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
         family = raw["spec"].get("machineFamily") or {}
         if (family.get("usagePolicy") or {}).get("mode") in _INACTIVE_MODES:
             return None
-        tpus = [each for each in _entries(family, "accelerators") if each.get("providerType") == "tpu"]
+        tpus = [entry for entry in _entries(family, "accelerators") if entry.get("providerType") == "tpu"]
         return tuple(_accelerator(each, family) for each in tpus) or None
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         name = fields.name(fields.at(raw, "metadata").get("name"))
@@ -53,7 +53,7 @@ def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accel
         for entry in _entries(family, "machineTypes")
         if (entry["resources"].get("accelerator") or {}).get("name") == label
     )
-    alone = (each.single_host_topology for each in machines if each.single_host_topology)
+    alone = (machine.single_host_topology for machine in machines if machine.single_host_topology)
     return tpu.Accelerator(
         label=label,
         generation=label,
@@ -73,7 +73,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
     matches = not alone or tpu.Topology.parse(alone).chips == chips
     if not (1 <= chips <= _MOST_CHIPS and matches and min(cpus, memory_gib) > 0):
         raise ValueError(f"{name} has {chips} chips, topology {alone!r}, {cpus} CPUs and {memory_gib} GiB")
-    named = dict.fromkeys(str(each) for each in (disks.get("defaultType"), *_entries(disks, "types")) if each)
+    named = dict.fromkeys(str(entry) for entry in (disks.get("defaultType"), *_entries(disks, "types")) if entry)
     # If no disk type is listed, assume the only one that the newest generations support.
     boot, on_request = tuple(named) or ("hyperdisk-balanced",), properties.get("napDisabled") is True
     arch = str(properties.get("systemArchitecture")).lower()

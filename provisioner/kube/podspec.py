@@ -135,7 +135,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
     """
     asked = fields.mapping(spec)
     containers = (*_with_resources(asked.get("containers")), *_with_resources(asked.get("initContainers")))
-    resources = (fields.mapping(each["resources"]) for each in containers)
+    resources = (fields.mapping(container["resources"]) for container in containers)
     names = (name for each in resources for part in ("requests", "limits") for name in fields.mapping(each.get(part)))
     return (
         has_claims(spec)
@@ -220,7 +220,7 @@ def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]
 
 def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
     volumes = reader.entries("volumes", spec.get("volumes"), bounds.VOLUMES)
-    names = (fields.name(fields.mapping(each.get("persistentVolumeClaim")).get("claimName")) for each in volumes)
+    names = (fields.name(fields.mapping(volume.get("persistentVolumeClaim")).get("claimName")) for volume in volumes)
     claims = tuple(filter(None, names))
     return Volumes(claims=claims) if claims else None
 
@@ -254,8 +254,8 @@ def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, .
     terms = []
     expressions = values = 0
     for entry in fields.mappings(required.get("nodeSelectorTerms")):
-        found = [(each, False) for each in fields.mappings(entry.get("matchExpressions"))]
-        found += [(each, True) for each in fields.mappings(entry.get("matchFields"))]
+        found = [(expression, False) for expression in fields.mappings(entry.get("matchExpressions"))]
+        found += [(field_, True) for field_ in fields.mappings(entry.get("matchFields"))]
         expressions += len(found)
         values += sum(len(fields.sequence(each.get("values"))) for each, _ in found)
         if expressions > bounds.EXPRESSIONS or values > bounds.EXPRESSION_VALUES:

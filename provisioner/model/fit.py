@@ -184,9 +184,9 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
     """Return the selectors and affinity keys of a fitting pod that match only by labels that are not predicted."""
     found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
-    if not any(all(_holds(each, view, sure=True) for each in term) for term in requirements.affinity_terms):
-        terms = (term for term in requirements.affinity_terms if all(_holds(each, view) for each in term))
-        found += [each.key for each in next(terms, ()) if not _holds(each, view, sure=True)]
+    if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
+        terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))
+        found += [expression.key for expression in next(terms, ()) if not _holds(expression, view, sure=True)]
     return tuple(dict.fromkeys(found))
 
 

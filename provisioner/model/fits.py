@@ -126,8 +126,8 @@ class Fits:
     @cached_property
     def _room(self) -> dict[str, _Ordered]:
         offers = [offered(view) for view in self._views]
-        resources = {resource for each in offers for resource in each}
-        return {key: _Ordered(_masks([each.get(key, _ENOUGH) for each in offers])) for key in resources}
+        resources = {resource for offer in offers for resource in offer}
+        return {key: _Ordered(_masks([offer.get(key, _ENOUGH) for offer in offers])) for key in resources}
 
     @cached_property
     def _tainted(self) -> dict[Taint, int]:

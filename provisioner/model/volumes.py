@@ -63,12 +63,12 @@ def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
             yield pod
             continue
         found = [_restriction(pod.namespace, name, storage) for name in asked.volumes.claims]
-        zones = [each.zones for each in found if each.zones is not None]
+        zones = [restriction.zones for restriction in found if restriction.zones is not None]
         volumes = replace(
             asked.volumes,
             zones=tuple(sorted(frozenset.intersection(*zones))) if zones else None,
-            disks=tuple(each.disk for each in found if each.disk),
-            problem=next((each.problem for each in found if each.problem), ""),
+            disks=tuple(restriction.disk for restriction in found if restriction.disk),
+            problem=next((restriction.problem for restriction in found if restriction.problem), ""),
         )
         yield replace(pod, requirements=replace(asked, volumes=volumes))
 
@@ -101,5 +101,5 @@ def _problem_of_class(claim: Claim, classes: Mapping[str, StorageClass] | None) 
 
 def _class_of(claim: Claim, classes: Mapping[str, StorageClass]) -> StorageClass | None:
     if claim.storage_class is None:
-        return next((each for each in classes.values() if each.default), None)
+        return next((class_ for class_ in classes.values() if class_.default), None)
     return classes.get(claim.storage_class)

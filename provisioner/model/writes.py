@@ -150,8 +150,8 @@ def without_lost(
     memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
     """Return the memory without completed and lost writes, after `fold` has recorded each lost call as unknown."""
-    for each in lost_calls(memory.calls, live, now).values():
-        answer = AnsweredCall(call=each.call, asked_at=each.since, at=now, failure=LOST)
+    for call in lost_calls(memory.calls, live, now).values():
+        answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
         try:
             memory = fold(memory, answer)
         except Exception:  # noqa: BLE001 - one call must not affect the others
@@ -182,7 +182,7 @@ def with_open(
     return replace(
         memory,
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
-        writes={**memory.writes, **{each.write.key: _opened(memory.writes, each, now) for each in writes}},
+        writes={**memory.writes, **{write.write.key: _opened(memory.writes, write, now) for write in writes}},
     )
 
 

@@ -60,17 +60,17 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
         if spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS:
             changed["dnsPolicy"] = HOST_DNS
     if isinstance(containers := spec.get("containers"), list):
-        changed["containers"] = [_given(each, settings) for each in containers]
+        changed["containers"] = [_given(container, settings) for container in containers]
     init, place, others = _init_container(size, settings), 0, []
-    for each in fields.sequence(spec.get("initContainers")):
-        if fields.mapping(each).get("name") != names.INIT_CONTAINER:
-            others.append(_given(each, settings))
-            if settings.ipu_injection != _COMPATIBLE and fields.mapping(each).get("restartPolicy") == "Always":
+    for container in fields.sequence(spec.get("initContainers")):
+        if fields.mapping(container).get("name") != names.INIT_CONTAINER:
+            others.append(_given(container, settings))
+            if settings.ipu_injection != _COMPATIBLE and fields.mapping(container).get("restartPolicy") == "Always":
                 # Place the init container after native sidecars: its requests may need the proxy of a service mesh.
                 # Sidecars can use the partition before, because the scheduling gate has waited for it.
                 place = len(others)
-        elif _without_api_token(each) == init:
-            init = each
+        elif _without_api_token(container) == init:
+            init = container
     after = {
         "metadata": {
             "annotations": {**kept, names.STATUS: names.INJECTED},
@@ -231,7 +231,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
             f"spec.nodeName is {bounds.quoted(node)}, so the pod cannot wait for its partition; "
             "select the node by nodeSelector or node affinity instead."
         )
-    if any(each.get("kind") == "DaemonSet" for each in fields.mappings(metadata.get("ownerReferences"))):
+    if any(reference.get("kind") == "DaemonSet" for reference in fields.mappings(metadata.get("ownerReferences"))):
         yield (
             "it belongs to a DaemonSet, whose pods have nodes before they have partitions; use a Job, a "
             "StatefulSet or a Deployment."
@@ -410,7 +410,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
 
 def _gated(pod: Mapping[str, Any]) -> bool:
     gates = fields.mappings(fields.mapping(pod.get("spec")).get("schedulingGates"))
-    return any(each.get("name") == names.SCHEDULING_GATE for each in gates)
+    return any(gate.get("name") == names.SCHEDULING_GATE for gate in gates)
 
 
 def _fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:

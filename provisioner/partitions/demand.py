@@ -152,9 +152,9 @@ def _told_server_of(annotations: dict[str, Any]) -> str:
 def _has_begun(status: dict[str, Any]) -> bool:
     if status.get("phase") not in (None, "Pending"):
         return True
-    for each in fields.mappings(status.get("initContainerStatuses")):
-        if each.get("name") == names.INIT_CONTAINER:
-            ended = fields.at(each, "state", "terminated")
+    for statuse in fields.mappings(status.get("initContainerStatuses")):
+        if statuse.get("name") == names.INIT_CONTAINER:
+            ended = fields.at(statuse, "state", "terminated")
             return ended.get("exitCode") == 0
     return False
 

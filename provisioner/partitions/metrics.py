@@ -60,21 +60,21 @@ class Metrics(ActionMetrics):
 def values_of(view: View, servers: Iterable[ServerView], now: datetime) -> Iterator[Shown]:
     """Yield the gauges that each round sets."""
     partitions, ipus = Counter(dict.fromkeys(PHASES, 0)), Counter(dict.fromkeys(PHASES, 0))
-    for each in view.partitions:
-        partitions[each.phase] += 1
-        ipus[each.phase] += each.ipus
+    for partition in view.partitions:
+        partitions[partition.phase] += 1
+        ipus[partition.phase] += partition.ipus
     yield Shown("partitions", "Partitions of this cluster, by phase.", partitions, ("phase",))
     yield Shown("ipus_held", "IPUs of these partitions, by phase.", ipus, ("phase",))
-    waits = [((now - each.since).total_seconds(), each.ipus) for each in view.waiting]
+    waits = [((now - waiting.since).total_seconds(), waiting.ipus) for waiting in view.waiting]
     oldest_seconds, oldest_ipus = max(waits, default=(0.0, 0))
     yield Shown("pods_waiting", "Pods that wait for their partition.", len(waits))
     text = "How long the pod that waits longest has waited; 0: none waits."
     yield Shown("oldest_wait_seconds", text, max(0.0, oldest_seconds))
     yield Shown("oldest_wait_ipus", "IPUs that this pod asks for.", oldest_ipus)
-    sites, labels = {(each.server, each.allocation): each for each in view.supply}, ("server", "allocation")
+    sites, labels = {(supply.server, supply.allocation): supply for supply in view.supply}, ("server", "allocation")
     all_ipus = {site: each.ipus for site, each in sites.items() if each.ipus is not None}
     free = {site: each.free for site, each in sites.items() if each.free is not None}
     yield Shown("ipus", "IPUs of an allocation; absent if the server does not say.", all_ipus, labels)
     yield Shown("ipus_free", "IPUs of an allocation in no partition.", free, labels)
-    readable = {each.server.address: each.reading is not None and each.failure is None for each in servers}
+    readable = {server.server.address: server.reading is not None and server.failure is None for server in servers}
     yield Shown("server_readable", "1 when the last read of a V-IPU server succeeded.", readable, ("server",))

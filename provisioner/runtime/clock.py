@@ -51,7 +51,7 @@ def shifted(remembered: _T, by: timedelta) -> _T:
     elif isinstance(remembered, Mapping):
         moved = {key: shifted(value, by) for key, value in remembered.items()}
     elif is_dataclass(remembered) and not isinstance(remembered, type):
-        values = {each.name: getattr(remembered, each.name) for each in fields(remembered)}
+        values = {field_.name: getattr(remembered, field_.name) for field_ in fields(remembered)}
         changes = {name: new for name, value in values.items() if (new := shifted(value, by)) is not value}
         moved = replace(remembered, **changes) if changes else remembered
     result: _T = moved

@@ -129,7 +129,7 @@ class _Connection(H11Protocol):
 
     def _make_room(self) -> None:
         connections = cast("set[_Connection]", self.connections)
-        by_client = Counter(each.client and each.client[0] for each in connections)
+        by_client = Counter(connection.client and connection.client[0] for connection in connections)
         oldest = max(connections, key=lambda each: (by_client[each.client and each.client[0]], -each.opened_at))
         connections.discard(oldest)
         oldest.transport.abort()
@@ -264,7 +264,7 @@ class HttpServer:
     def start(self) -> None:
         """Listen and serve in the background; raise ServerError, and serve nothing, if an address is not free."""
         with contextlib.ExitStack() as opened:
-            self._sockets = [opened.enter_context(self._listen(each)) for each in self._handshakes]
+            self._sockets = [opened.enter_context(self._listen(address)) for address in self._handshakes]
             opened.pop_all()
         self.ports = tuple(each.getsockname()[1] for each in self._sockets)
         if self.ports:

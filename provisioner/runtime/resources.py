@@ -51,7 +51,7 @@ def file_pages(package: str) -> tuple[Page, ...]:
 
 def make_app(routes: Sequence[Route]) -> ASGIApp:
     """Return an app with these routes. An endpoint may raise Busy, which is answered 503."""
-    not_found = f"not found; available: {' '.join(sorted({each.path for each in routes}))}\n"
+    not_found = f"not found; available: {' '.join(sorted({route.path for route in routes}))}\n"
 
     async def answer_not_found(_request: Request, _error: Exception) -> Response:
         return PlainTextResponse(not_found, 404)

@@ -218,7 +218,7 @@ class NodeFields:
 
 
 #: Rows by the name of their field.
-ROWS: Mapping[str, Row] = {each.name: each.metadata["row"] for each in fields(NodeFields)}
+ROWS: Mapping[str, Row] = {field_.name: field_.metadata["row"] for field_ in fields(NodeFields)}
 
 
 #: Keys of the annotations, and of the nodeSelectors, by which pods choose node settings.

@@ -138,12 +138,12 @@ def read(
 def readable(effective: Any) -> dict[str, object]:
     """Return the effective settings by variable for the log, without empty values."""
     found: dict[str, object] = {}
-    for each in options_of(type(effective)):
-        value = getattr(effective, each.field)
+    for option in options_of(type(effective)):
+        value = getattr(effective, option.field)
         # An empty list is kept if it is not the default, because then the administrator set "none".
-        if value in ("", None) or (value == () and each.default == ""):
+        if value in ("", None) or (value == () and option.default == ""):
             continue
         if isinstance(value, tuple):
             value = ["=".join(map(str, item)) if type(item) is tuple else str(item) for item in value]
-        found[each.variable] = f"{value:g}s" if each.field.endswith("_seconds") else value
+        found[option.variable] = f"{value:g}s" if option.field.endswith("_seconds") else value
     return found

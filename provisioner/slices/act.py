@@ -83,8 +83,8 @@ class Actor(CallingActor[Answer]):
             # The next round decides on a look-up again if it was not submitted.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes: list[tuple[str, Callable[[], object]]] = [
-            *((each.node, functools.partial(self._assign, each)) for each in plan.assignments),
-            *((f"Pod {each.namespace}/{each.name}", functools.partial(self._set_cost, each)) for each in plan.costs),
+            *((assignment.node, functools.partial(self._assign, assignment)) for assignment in plan.assignments),
+            *((f"Pod {cost.namespace}/{cost.name}", functools.partial(self._set_cost, cost)) for cost in plan.costs),
             *((node, functools.partial(live.uncordon, self.api, node)) for node in plan.uncordons),
             *((node, functools.partial(live.release, self.api, node)) for node in plan.releases),
         ]

@@ -179,8 +179,8 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     """
     reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MOST_SLICES)
     read_document(reading, Document(raw), 1)
-    every = (each._replace(slices=1) for each in forecast_of(reading, rules).remarks)
-    return tuple(sorted(every, key=lambda each: _ORDER[each.severity]))
+    every = (finding._replace(slices=1) for finding in forecast_of(reading, rules).remarks)
+    return tuple(sorted(every, key=lambda finding: _ORDER[finding.severity]))
 
 
 class Mode(Enum):
@@ -227,12 +227,12 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     if found and request.operation == "UPDATE":
         # Problems from before the update must not prevent suspending or labelling the object.
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by, scaled=scaled)}
-        found = [each for each in found if (each.reason, each.message) not in before]
+        found = [finding for finding in found if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
         # Kueue changes selectors when it suspends or resumes, and would repeat a rejected update and keep its quota.
-        return Answer(warnings=tuple(str(each) for each in found if each.impossible))
+        return Answer(warnings=tuple(str(finding) for finding in found if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
-    denied = [str(each) for each in found if denies and each.impossible]
+    denied = [str(finding) for finding in found if denies and finding.impossible]
     return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
 
 
@@ -245,9 +245,9 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
     settings = by.settings_of(document)
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
     # The opt-in label may have any key, so a finding that its key is unknown is dropped.
-    found = [each for each in found if each.path[-1:] != (settings.opt_in_label or ())[:1] or not each.path]
+    found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
     # `doubts` are about environment variables, which depend on the request but not on the placement of the pods.
-    mistakes = any(not each.message.startswith(NOT_PLACED) for each in found)
+    mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
     return [*found, *(Finding(document, (), words, Severity.WARNING) for words in by.doubts(document.raw, namespace))]
@@ -265,21 +265,21 @@ def _of_slices(
     if of_pods and kind != POD:
         # The object controls the pods, even if another controller, such as KServe's, created the object.
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
-    said = [each for each in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(each)]
-    if of_pods and any(each.reason == constants.INVALID_REQUEST for each in said):
+    said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
+    if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
         # Only the shape check finds that a Job has more pods than hosts; no other nodes can serve such a Job.
-        if any(each.impossible for each in shapes):
-            said = [each._replace(impossible=each.reason == constants.INVALID_REQUEST) for each in said]
+        if any(shape.impossible for shape in shapes):
+            said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []
     # Drop the Event's reason if the request is invalid only for this provisioner.
     said = [
         each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
         for each in said
     ]
-    if any(each.impossible or each.reason == constants.UNDERUSED for each in said):
+    if any(finding.impossible or finding.reason == constants.UNDERUSED for finding in said):
         return said
-    words = [each.message for each in said]
-    return [*said, *(each for each in shapes if not any(each.message in one for one in words))]
+    words = [finding.message for finding in said]
+    return [*said, *(shape for shape in shapes if not any(shape.message in one for one in words))]
 
 
 def _is_said(finding: Finding) -> bool:
@@ -297,9 +297,9 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     """Whether a workload lacks selectors that Kueue adds when it admits the workload or its pods."""
     if not _is_suspended(raw) and _QUEUE not in fields.at(raw, "metadata", "labels"):
         return False
-    for each in _pods_of(raw, kind):
+    for pod in _pods_of(raw, kind):
         try:
-            accelerator, topology, chips, _ = _asked_at(raw, each.template.path)
+            accelerator, topology, chips, _ = _asked_at(raw, pod.template.path)
         except fields.MalformedObject:
             continue
         if chips and not (accelerator and topology):

@@ -54,7 +54,7 @@ class Journal:
             if len(self._entries) > self._max_entries:
                 # If several namespaces have the most entries, this is the namespace of the oldest entry.
                 ((largest, _),) = Counter(map(_namespace_of, self._entries)).most_common(1)
-                self._entries.remove(next(each for each in self._entries if _namespace_of(each) == largest))
+                self._entries.remove(next(entry for entry in self._entries if _namespace_of(entry) == largest))
 
     def entries(self) -> list[Entry]:
         """Return the entries, oldest first."""
@@ -193,7 +193,7 @@ class Board:
             problems=self.problems(),
             stalled=published is not None and self.monotonic() - published.at_monotonic >= _STALLED_SECONDS,
             view=published.view if published is not None else None,
-            tracks=tuple(sorted(self.timeline.tracks(), key=lambda each: each.segments[0].since)),
+            tracks=tuple(sorted(self.timeline.tracks(), key=lambda track: track.segments[0].since)),
             activity=tuple(self.journal.entries()),
         )
 

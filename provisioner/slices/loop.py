@@ -113,9 +113,9 @@ class Loop(RoundLoop[answers.Answer]):
         policy = policy_of(snapshot, self.settings)
         found = find_by_workload(Workloads.of(snapshot.workloads), snapshot.pods, policy)
         notices = tuple(
-            notice(each, constants.NOT_READY, message, key="not ready")
-            for each in all_slices(found).values()
-            if each.pending
+            notice(slice_, constants.NOT_READY, message, key="not ready")
+            for slice_ in all_slices(found).values()
+            if slice_.pending
         )
         self.report(lambda: self.reporter.tell_notices(notices))
 

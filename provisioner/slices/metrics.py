@@ -99,7 +99,7 @@ class Stage(Enum):
 
 
 def _values(values: Iterable[Enum]) -> str:
-    return ", ".join(f"`{each.value}`" for each in values)
+    return ", ".join(f"`{enum.value}`" for enum in values)
 
 
 #: Meaning of labels, for docs/metrics.md.
@@ -368,13 +368,13 @@ def values_of(
     text = "The longest time that creates of one capacity or slice have failed without a success."
     oldest = _largest((each.failure.kind.value, (now - each.since).total_seconds()) for each in backoffs)
     yield Shown("backoff_oldest_seconds", text, oldest, ("kind",))
-    limits, scopes = {(each.name, each.scope): each for each in plan.limits}, ("limit", "scope")
+    limits, scopes = {(limit.name, limit.scope): limit for limit in plan.limits}, ("limit", "scope")
     yield Shown("limit", "The limits that are set.", {key: each.most for key, each in limits.items()}, scopes)
     text = "How much of each limit is used; scope `*`: the largest use of every other namespace or accelerator."
     yield Shown("limit_used", text, {key: each.used for key, each in limits.items()}, scopes)
     refused = (wait for wait in plan.waits.values() if wait.kind in (WaitKind.PAUSE, WaitKind.LIMIT))
     limited = Counter(cause for wait in refused for cause in wait.causes)
-    waiting = {each.name: 0 for each in plan.limits} | limited
+    waiting = {limit.name: 0 for limit in plan.limits} | limited
     yield Shown("limit_waiting_slices", "Slices that wait because of a limit.", waiting, ("limit",))
     text = "Node pool operations in progress in the cluster, as far as known."
     yield Shown("gke_operations_in_flight", text, len(operations_under_way(pools, memory)))

@@ -310,7 +310,7 @@ def take_snapshot(
     pauses = watches.pause.records() if watches.pause is not None else {}
     watched = [watch for kind, watch in watches.workloads.items() if kind not in hidden]
     absent = {kind: watch for kind, watch in watches.workloads.items() if watch.missing_seconds() > _GONE_AFTER_SECONDS}
-    listed = {each.uid: each for watch in watched for each in watch.records().values()}
+    listed = {record.uid: record for watch in watched for record in watch.records().values()}
     offered = dict(watches.devices.records().values()) if watches.devices is not None else {}
     templates = watches.templates.records() if watches.templates is not None else {}
     pods = tuple(watches.pods.records().values())

@@ -253,7 +253,7 @@ ACCELERATORS = {accelerator.label: accelerator for accelerator in _ALL}
 @lru_cache(maxsize=1024)
 def machine_type(name: str) -> tuple[Accelerator, MachineType] | None:
     """Return a machine type with its accelerator; None if it is not in the catalogue."""
-    found = ((offer, each) for offer in tuple(ACCELERATORS.values()) for each in offer.machine_types)
+    found = ((offer, type_) for offer in tuple(ACCELERATORS.values()) for type_ in offer.machine_types)
     return next((pair for pair in found if pair[1].name == name), None)
 
 

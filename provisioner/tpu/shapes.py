@@ -118,7 +118,7 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
     """Return the chips of a host of the slice, of the largest possible machine type; 1 if the slice is invalid."""
     offer = ACCELERATORS.get(accelerator)
-    for chips in sorted({each.chips for each in offer.machine_types}, reverse=True) if offer else ():
+    for chips in sorted({type_.chips for type_ in offer.machine_types}, reverse=True) if offer else ():
         with contextlib.suppress(ShapeError):
             return resolve(accelerator, topology, chips, machine_type).machine_type.chips
     return 1
@@ -185,7 +185,7 @@ def _resolved(accelerator: str, topology: str, chips_per_pod: int, machine_type:
 
 
 def _multi_host(offer: Accelerator, machine: MachineType, grid: Topology, chips_per_pod: int) -> bool:
-    counts = [each.chips for each in offer.machine_types]
+    counts = [type_.chips for type_ in offer.machine_types]
     # One pod per host: the chips of a pod distinguish 2x4 on one VM of 8 chips from 2x4 on two VMs of 4 chips.
     return (
         machine.chips == (_MULTI_HOST_VM_CHIPS if _MULTI_HOST_VM_CHIPS in counts else max(counts)) == chips_per_pod

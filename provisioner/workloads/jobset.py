@@ -101,10 +101,10 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
     also starts after all jobs that ended before that other one.
     """
     ended: dict[str, frozenset[str]] = {}
-    for each in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:
-        needs = {fields.name(need.get("name")): need.get("status") for need in fields.mappings(each.get("dependsOn"))}
+    for job in fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]:
+        needs = {fields.name(need.get("name")): need.get("status") for need in fields.mappings(job.get("dependsOn"))}
         complete = {name for name, status in needs.items() if status == "Complete"}
-        ended[fields.name(each.get("name"))] = frozenset(complete).union(*(ended.get(name, ()) for name in needs))
+        ended[fields.name(job.get("name"))] = frozenset(complete).union(*(ended.get(name, ()) for name in needs))
     return ended
 
 
@@ -137,7 +137,7 @@ def parse_jobset(raw: object) -> Workload:
         group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"))
         needs = {fields.name(each.get("name")) for each in fields.mappings(entry.get("dependsOn"))}
-        first = (each.name for each in groups if (in_order or each.name in needs) and not each.template.chips)
+        first = (group.name for group in groups if (in_order or group.name in needs) and not group.template.chips)
         template = template_of(what, job_spec.get("template"), of_pod)
         exclusive = constants.EXCLUSIVE_TOPOLOGY in {*annotations, *of_job}
         hosts, parallelism = hosts_of(template), fields.count(job_spec.get("parallelism"))
@@ -166,7 +166,7 @@ def jobs_in_slice(jobset: object, name: str) -> int:
         groups = parse_jobset(jobset).groups
     except fields.MalformedObject:
         return 1
-    return next((each.jobs for each in groups if each.name == name), 1)
+    return next((group.jobs for group in groups if group.name == name), 1)
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

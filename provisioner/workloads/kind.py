@@ -103,7 +103,7 @@ class Kind:
             max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
             reduce=lambda each, problem: reduced(each, problem, labels),
             # Finished objects need no resources, and many users never delete them.
-            is_finished=lambda each: each.finished,
+            is_finished=lambda workload: workload.finished,
         )
 
     def without_templates(self, raw: dict[str, Any]) -> dict[str, Any]:
@@ -187,7 +187,7 @@ def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Worklo
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(
         workload,
-        groups=tuple(PodGroup(name="", replicas=0, parallelism=0, template=each) for each in kept),
+        groups=tuple(PodGroup(name="", replicas=0, parallelism=0, template=requirements) for requirements in kept),
         labels=podspec.only(workload.labels, (*_KEPT_LABELS, *labels)),
         annotations=podspec.only(workload.annotations, _KEPT_LABELS),
         problem=workload.problem or problem,

@@ -55,26 +55,26 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     guard = Guard()
     picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
     steps = tuple(_steps(picture, round_, guard))
-    calls = _choose((each for each in steps if isinstance(each, actions.Wanted)), round_.memory, settings)
+    calls = _choose((step for step in steps if isinstance(step, actions.Wanted)), round_.memory, settings)
     entries = entries_of(picture, round_)
     unrecorded = unrecorded_of(entries, picture, round_)
     writes, later = _writes(
-        entries, (each for each in steps if isinstance(each, actions.OpenGate | actions.TakeBack)), round_
+        entries, (step for step in steps if isinstance(step, actions.OpenGate | actions.TakeBack)), round_
     )
     told, known, more = events.choose(
-        (*(each for each in steps if isinstance(each, Event)), *_notices(picture, unrecorded, round_)),
+        (*(step for step in steps if isinstance(step, Event)), *_notices(picture, unrecorded, round_)),
         memory.told,
         round_.pods,
-        frozenset(each.entry.pod_uid for each in picture.standings.values() if each.phase is Phase.ACTIVE),
+        frozenset(standing.entry.pod_uid for standing in picture.standings.values() if standing.phase is Phase.ACTIVE),
     )
-    moments = [*(each for each in steps if isinstance(each, datetime)), *later]
+    moments = [*(step for step in steps if isinstance(step, datetime)), *later]
     if more:
         moments.append(now + timedelta(seconds=_MORE_SECONDS))
-    moments += [each.until for each in picture.queue if each.until is not None]
+    moments += [candidate.until for candidate in picture.queue if candidate.until is not None]
     return Plan(
         memory=replace(_remembered(picture, round_, calls, writes), told=known),
         calls=calls,
-        writes=tuple(each.write for each in writes),
+        writes=tuple(write.write for write in writes),
         events=tuple(told),
         view=guard.run("view", partial(view_of, picture, unrecorded, round_), View()),
         faults=tuple(guard.faults),
@@ -91,7 +91,7 @@ def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterator[Step]:
     for stray in picture.strays:
         yield from _guarded(f"partition {stray.partition.id}", partial(making.clear, stray, round_), guard)
     yield from _guarded("pods without a node", partial(_take_back, picture, round_), guard)
-    waits = any(each.wait is not Wait.IMPOSSIBLE for each in picture.queue)
+    waits = any(candidate.wait is not Wait.IMPOSSIBLE for candidate in picture.queue)
     for address in round_.servers:
         strays = [each for each in picture.strays if each.server == address]
         read = partial(_read, address, on.get(address, ()), strays, round_, waits=waits)
@@ -118,7 +118,7 @@ def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
         return
     served = schedule.limited.union(pod.uid for pod, _ in schedule.placed)
     waiting = [each for each in picture.queue if each.wait is Wait.QUEUE and each.pod.uid not in served]
-    wanted = {site for each in waiting for site in each.sites}
+    wanted = {site for candidate in waiting for site in candidate.sites}
     for standing in picture.standings.values():
         since, pod = _unscheduled_since(standing, round_.now), standing.pod
         if pod is None or since is None or pod.deletion_deadline is not None:
@@ -143,9 +143,9 @@ def _read(
     elif view.reading is None or view.failure is not None:
         due_at = round_.now
     else:
-        if any(each.reads for each in standings) or any(each.known.changed_at is not None for each in strays):
+        if any(standing.reads for standing in standings) or any(stray.known.changed_at is not None for stray in strays):
             seconds = _SHORTEST_SECONDS
-        elif waits or strays or any(each.phase not in _SETTLED for each in standings):
+        elif waits or strays or any(standing.phase not in _SETTLED for standing in standings):
             seconds = settings.busy_read_seconds
         else:
             seconds = settings.idle_read_seconds
@@ -241,9 +241,9 @@ def _remembered(
     memory, now = round_.memory, round_.now
     return replace(
         with_open(memory, now, calls=calls, writes=writes),
-        partitions={each.entry.id: _known(each, now) for each in picture.standings.values()},
+        partitions={standing.entry.id: _known(standing, now) for standing in picture.standings.values()},
         servers={address: each for address, each in memory.servers.items() if address in round_.servers},
-        strays={(each.server, each.partition.id): each.known for each in picture.strays},
+        strays={(stray.server, stray.partition.id): stray.known for stray in picture.strays},
     )
 
 

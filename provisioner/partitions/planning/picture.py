@@ -208,18 +208,18 @@ class View:
 
 def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> View:
     """Return the view. `unrecorded` has the reasons, by UID, why the ledger cannot record placed pods."""
-    partitions = [_line(each) for each in picture.standings.values()]
+    partitions = [_line(standing) for standing in picture.standings.values()]
     partitions += [
         PartitionLine(
-            id=each.partition.id,
-            server=each.server,
-            allocation=each.partition.allocation,
-            ipus=each.partition.size,
-            pod=f"{each.pod.namespace}/{each.pod.name}" if each.pod is not None else "",
+            id=stray.partition.id,
+            server=stray.server,
+            allocation=stray.partition.allocation,
+            ipus=stray.partition.size,
+            pod=f"{stray.pod.namespace}/{stray.pod.name}" if stray.pod is not None else "",
             phase=ORPHAN,
-            since=each.known.since,
+            since=stray.known.since,
         )
-        for each in picture.strays
+        for stray in picture.strays
     ]
     youngest = sorted(
         (round_.pods[uid] for uid in picture.rejected), key=lambda pod: (pod.created_at, pod.uid), reverse=True

@@ -50,7 +50,7 @@ def schedule(
     grounds = {site: _Ground(each) for site, each in supply.items()}
     places = _Places(grounds=grounds, used=dict(used), settings=settings)
     for candidate in queue:
-        if places.shadows and not any(each.has_room for each in places.grounds.values()):
+        if places.shadows and not any(ground.has_room for ground in places.grounds.values()):
             break
         guard.run(f"pod {candidate.pod.uid}", partial(places.serve, candidate), None)
     limited, full = frozenset(places.limited), frozenset(places.full)

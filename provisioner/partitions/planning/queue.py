@@ -67,9 +67,9 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
         if view.reading is None:
             continue
         foreign = [
-            each
-            for each in view.reading.partitions
-            if (known := standings.get(each.id)) is None or known.entry.server != address
+            partition
+            for partition in view.reading.partitions
+            if (known := standings.get(partition.id)) is None or known.entry.server != address
         ]
         named = {allocation.name for allocation in view.reading.allocations}
         adrift = [
@@ -79,16 +79,16 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
             site = (address, allocation.name)
             own = at.get(site, [])
             # A recorded partition counts as a foreign one if its allocation is unknown, as after it was recorded again.
-            theirs = [each for each in (*foreign, *adrift) if _may_be_in(each, allocation)]
+            theirs = [partition for partition in (*foreign, *adrift) if _may_be_in(partition, allocation)]
             listed = [each.partition.id for each in own if each.partition is not None]
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
                 ours=tuple((each.ipus, _ends_in(each, round_)) for each in own),
-                others=sum(each.size for each in theirs),
+                others=sum(partition.size for partition in theirs),
                 within_reach=_within_reach(address, allocation, own, theirs, round_),
                 usable=view.failure is None,
-                listed=frozenset((*listed, *(each.id for each in theirs))),
+                listed=frozenset((*listed, *(partition.id for partition in theirs))),
                 trying=frozenset(each.entry.pod_uid for each in own if _is_tried(each)),
             )
     return found
@@ -107,12 +107,12 @@ def _within_reach(
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
-    stays = sum(each.ipus for each in own if each.stays)
-    for each in theirs:
-        stray = round_.memory.strays.get((address, each.id))
+    stays = sum(standing.ipus for standing in own if standing.stays)
+    for partition in theirs:
+        stray = round_.memory.strays.get((address, partition.id))
         kept = stray is not None and stray.removing is not None and stray.removing.failures >= MOST_REMOVES
-        if kept or each.id in unreadable or not each.id.startswith(prefix):
-            stays += each.size
+        if kept or partition.id in unreadable or not partition.id.startswith(prefix):
+            stays += partition.size
     return max(0, allocation.ipus - stays)
 
 
@@ -243,7 +243,7 @@ def queue_of(
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, round_))
     # These pods cannot use the same server again, because their new partition would have the id of the old one.
-    stay = {each.entry.pod_uid: each for each in standings.values() if each.phase is Phase.RELEASING}
+    stay = {standing.entry.pod_uid: standing for standing in standings.values() if standing.phase is Phase.RELEASING}
     found = []
     for pod in ordered:
         part = partial(_candidate, pod, stay.get(pod.uid), choose, round_)
@@ -264,7 +264,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
         for site in possible
         if (site not in waits or waits[site].listed is not None) and (stays is None or site[0] != stays.entry.server)
     )
-    first = min(waits.values(), key=lambda each: each.backoff.until, default=None)
+    first = min(waits.values(), key=lambda refusal: refusal.backoff.until, default=None)
     until = first.backoff.until if first is not None else None
     if sites:
         return Candidate(pod=pod, wait=Wait.QUEUE, why=words, sites=sites, until=until)
@@ -280,9 +280,9 @@ def _choose(
 ) -> _Choice:
     """Return where pods may have their partitions. A pod with a server in its annotation (`told`) uses only that."""
     servers = {
-        each
-        for each in round_.servers
-        if (each == told if told in round_.servers else allowed is None or each in allowed)
+        server
+        for server in round_.servers
+        if (server == told if told in round_.servers else allowed is None or server in allowed)
     }
     if not servers:
         return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()

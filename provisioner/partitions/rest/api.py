@@ -78,7 +78,7 @@ class Shared:
         if task is None or not self._counts(task):
             self._asked.pop(key, None)
             self._forget()
-            if sum(not each.done() for each in self._asked.values()) >= self._most:
+            if sum(not future.done() for future in self._asked.values()) >= self._most:
                 raise Busy
             task = self._asked[key] = asyncio.ensure_future(ask())
             task.add_done_callback(partial(self._end, key))
@@ -400,13 +400,13 @@ class Rest:
         """Start to serve. Raises ServerError if an address is not free."""
         if self.certificate is not None:
             self.certificate.start()
-        for each in self.servers:
-            each.start()
+        for server in self.servers:
+            server.start()
 
     def stop(self) -> None:
         """Stop serving."""
-        for each in self.servers:
-            each.stop()
+        for server in self.servers:
+            server.stop()
         if self.certificate is not None:
             self.certificate.stop()
 

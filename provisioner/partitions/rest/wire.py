@@ -146,7 +146,7 @@ def read_token_review(raw: Mapping[str, Any]) -> Caller | str:
     return Caller(
         username=username,
         uid=fields.text(user.get("uid")),
-        groups=tuple(each for each in fields.sequence(user.get("groups")) if isinstance(each, str)),
+        groups=tuple(group for group in fields.sequence(user.get("groups")) if isinstance(group, str)),
         extra=extra,
         pod=_pod(username, extra),
     )

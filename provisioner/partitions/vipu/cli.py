@@ -135,11 +135,11 @@ class Runner:
                 cause = self._watch(process, deadline)
             finally:
                 self._end(process)
-            if any(os.fstat(each.fileno()).st_size > most_bytes for each in (stdout, stderr)):
+            if any(os.fstat(io.fileno()).st_size > most_bytes for io in (stdout, stderr)):
                 cause = "it wrote too much"
             elif not cause and process.returncode < 0:
                 cause = f"it was killed by {signal.Signals(-process.returncode).name}"
-            texts = [_text(each, most_bytes) for each in (stdout, stderr)]
+            texts = [_text(io, most_bytes) for io in (stdout, stderr)]
         return Ended(code=None if cause else process.returncode, stdout=texts[0], stderr=texts[1], cause=cause)
 
     def close(self) -> None:

@@ -115,7 +115,7 @@ def service_account_problem(account: str, settings: Settings) -> str:
 
 def network_problem(networks: Iterable[Network], settings: Settings) -> str:
     """Return why a pod may not name additional networks; empty if it may."""
-    named = ((each.network, f"{each.network}:{each.subnetwork}") for each in networks)
+    named = ((network.network, f"{network.network}:{network.subnetwork}") for network in networks)
     allowed = settings.allowed_networks
     found = (_problem(f"network {each[1]}", "ALLOWED_NETWORKS", allowed, *each, remedy="remove it") for each in named)
     return next(filter(None, found), "")

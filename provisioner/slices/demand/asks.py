@@ -41,23 +41,23 @@ def with_slices(
     named in `rejected` get no slices: Kubernetes keeps rejecting their status, so no controller would see their pools.
     """
     asking = [
-        each
-        for each in workloads.values()
-        if each.ask is not None
-        and (each.kind is not WorkloadKind.PROVISIONING_REQUEST or each.full_name.text not in rejected)
+        workload
+        for workload in workloads.values()
+        if workload.ask is not None
+        and (workload.kind is not WorkloadKind.PROVISIONING_REQUEST or workload.full_name.text not in rejected)
     ]
     if not asking:
         return workloads, []
     named = Workloads.of(workloads)
     read: list[Workload] = []
     slices: Counter[str] = Counter()
-    for each in sorted(asking, key=lambda each: (each.created_at, each.uid)):
-        if each.ask is not None:
-            room = bounds.CHILD_JOBS - slices[each.namespace]
-            read.append(_with_slices(each, each.ask, templates, named, room, unlisted=unlisted))
-            slices[each.namespace] += sum(group.replicas for group in read[-1].groups)
-    pods = [pod for each in read for pod in _leaders(each)]
-    return {**workloads, **{each.uid: each for each in read}}, pods
+    for workload in sorted(asking, key=lambda workload: (workload.created_at, workload.uid)):
+        if workload.ask is not None:
+            room = bounds.CHILD_JOBS - slices[workload.namespace]
+            read.append(_with_slices(workload, workload.ask, templates, named, room, unlisted=unlisted))
+            slices[workload.namespace] += sum(group.replicas for group in read[-1].groups)
+    pods = [pod for workload in read for pod in _leaders(workload)]
+    return {**workloads, **{workload.uid: workload for workload in read}}, pods
 
 
 def _with_slices(
@@ -84,13 +84,13 @@ def _with_slices(
             PodGroup(name="", replicas=0, parallelism=0, template=each) for each in found if each is not None
         )
         return replace(workload, groups=groups, problem=str(error))
-    slices, problem = sum(each.replicas for each in groups), ""
+    slices, problem = sum(group.replicas for group in groups), ""
     if slices > bounds.ASKED_SLICES:
         problem = f"it asks for {slices:,} slices, and at most {bounds.ASKED_SLICES:,} are served"
     elif slices > room:
         problem = f"it and what its namespace has asked for before have more than {bounds.CHILD_JOBS:,} slices"
     if problem:
-        groups = tuple(replace(each, replicas=0) for each in groups)
+        groups = tuple(replace(group, replicas=0) for group in groups)
     return replace(workload, groups=groups, problem=problem)
 
 
@@ -119,10 +119,10 @@ def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: 
     like, template = 0, Requirements()
     if ask.scalable[2]:
         of = _scalable(workload, ask.scalable, named)
-        groups = [each for each in of.groups if each.template.chips > 0]
+        groups = [group for group in of.groups if group.template.chips > 0]
         if not groups:
             raise ValueError(f"{of} requests no {constants.TPU_RESOURCE}")
-        like, template = sum(each.replicas for each in groups), with_host_chips(groups[0].template)
+        like, template = sum(group.replicas for group in groups), with_host_chips(groups[0].template)
     elif name:
         template = _template(workload, name, templates)
     shape = shape_of(template)
@@ -193,15 +193,15 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload]) -> dict[SliceId, Slice]:
     """Return the slices whose pods consume a ProvisioningRequest that lives, with its name in `request`."""
     live = {
-        (each.namespace, each.name)
-        for each in by_uid.values()
-        if each.kind is WorkloadKind.PROVISIONING_REQUEST and each.lives
+        (workload.namespace, workload.name)
+        for workload in by_uid.values()
+        if workload.kind is WorkloadKind.PROVISIONING_REQUEST and workload.lives
     }
     if not live:
         return {}
     named = (
-        (each, each.requirements.annotations.get(constants.CONSUMES_REQUEST, ""))
-        for each in slices
-        if each.leader is not None
+        (slice_, slice_.requirements.annotations.get(constants.CONSUMES_REQUEST, ""))
+        for slice_ in slices
+        if slice_.leader is not None
     )
     return {each.id: replace(each, request=name) for each, name in named if (each.workload.namespace, name) in live}

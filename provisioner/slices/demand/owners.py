@@ -31,7 +31,7 @@ def with_owners(
     if joins:
         of_pod = ((pod, WorkloadName(pod.kind, pod.namespace, pod.workload_name)) for pod in found)
         found = tuple(_joined(pod, joins.get(name)) for pod, name in of_pod)
-    return {**{each.uid: each for each in workloads_of(found)}, **workloads}, found
+    return {**{workload.uid: workload for workload in workloads_of(found)}, **workloads}, found
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:

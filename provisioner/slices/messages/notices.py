@@ -42,9 +42,9 @@ def underused(slice_: Slice) -> tuple[Notice, ...]:
         )
     else:
         smaller = [
-            f"; {each.name} (topology {each.single_host_topology}) has {each.chips}"
-            for each in sorted(shape.accelerator.machine_types, key=lambda each: each.chips)
-            if shape.chips_per_pod <= each.chips < machine.chips and each.single_host_topology
+            f"; {type_.name} (topology {type_.single_host_topology}) has {type_.chips}"
+            for type_ in sorted(shape.accelerator.machine_types, key=lambda type_: type_.chips)
+            if shape.chips_per_pod <= type_.chips < machine.chips and type_.single_host_topology
         ]
         message = (
             f"{slice_.title} requests {used} of the {used + unused} chips of its {machine.name}: {unused} of them are "
@@ -66,17 +66,17 @@ def notices_of_workloads(round_: Round) -> Iterator[Notice]:
         # Suspended workloads are reported as well: their owners can act before the workloads are resumed.
         if each.problem and any(policy.serves(each, group.template) for group in each.groups if group.template.chips):
             yield _of_workload(each, constants.INVALID_REQUEST, not_created(each))
-    for each in served:
-        if each.lives and policy.leaves_to_slices(each):
-            marks = (*each.labels.items(), *each.annotations.items())
+    for workload in served:
+        if workload.lives and policy.leaves_to_slices(workload):
+            marks = (*workload.labels.items(), *workload.annotations.items())
             value = next(value for key, value in marks if key == constants.SLICE_AUTOPROVISIONING)
             message = (
-                f"No TPU node pools are created for this {each.kind.value}: "
+                f"No TPU node pools are created for this {workload.kind.value}: "
                 f"{constants.SLICE_AUTOPROVISIONING}={bounds.cut(value)} requests Slice resources, which this "
                 "provisioner does not create yet; remove it to get node pools, or let the Go provisioner (1.0 or "
-                f"later, with ENABLE_SLICE_CONTROLLER) serve this {each.kind.value}"
+                f"later, with ENABLE_SLICE_CONTROLLER) serve this {workload.kind.value}"
             )
-            yield _of_workload(each, constants.SLICES_NOT_SERVED, message)
+            yield _of_workload(workload, constants.SLICES_NOT_SERVED, message)
     waiting = (
         pod for pod in round_.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid
     )
@@ -88,7 +88,7 @@ def notices_of_workloads(round_: Round) -> Iterator[Notice]:
         )
         yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
     for found in round_.found.values():
-        if any(_waits_for_its_followers(each) for each in found.slices.values()):
+        if any(_waits_for_its_followers(slice_) for slice_ in found.slices.values()):
             message = (
                 f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "
                 "holds followers back until their leader is scheduled, and the scheduler holds the leader back until "

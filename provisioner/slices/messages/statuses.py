@@ -63,7 +63,7 @@ class _Facts:
         Its pods may have run elsewhere, or only between two rounds. A suspended workload may not have started yet.
         """
         over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
-        templates = [(each.namespace, group.template) for each in over for group in each.groups]
+        templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
 
     @cached_property
@@ -82,11 +82,11 @@ class _Facts:
 
     def ready(self, slices: Iterable[Slice]) -> int:
         """Return the number of ready slices."""
-        return sum(each.id in self.place and self.place[each.id].ready for each in slices)
+        return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
         """Return why the first slice without a pool waits, leaving out amounts that other workloads change."""
-        wait = next((self.blocked[each.id] for each in slices if each.id in self.blocked), None)
+        wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.round_, lasting=True)
 
 
@@ -94,7 +94,7 @@ def statuses(
     round_: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
     """Return the statuses to write, and the times at which bookings end."""
-    asking = [each for each in round_.workloads.by_uid.values() if each.ask is not None and each.lives]
+    asking = [workload for workload in round_.workloads.by_uid.values() if workload.ask is not None and workload.lives]
     if not asking:
         return (), ()
     slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
@@ -128,9 +128,9 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
         yield from _of_booking(facts, workload, ask)
         return
     round_, place, blocked = facts.round_, facts.place, facts.blocked
-    failing = (blocked[each.id] for each in slices if each.id in blocked and blocked[each.id].failed)
+    failing = (blocked[slice_.id] for slice_ in slices if slice_.id in blocked and blocked[slice_.id].failed)
     failed = (waits.message(wait, round_) for wait in failing)
-    reasons = ((each, round_.policy.why_not(workload, each.requirements)) for each in slices)
+    reasons = ((slice_, round_.policy.why_not(workload, slice_.requirements)) for slice_ in slices)
     unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
     problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, round_.settings)
     if problem:
@@ -143,7 +143,7 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
             missing += ", or the cluster has machine types that the provisioner cannot list"
         yield constants.PROVISIONED, Condition(False, "Waiting", missing)
     else:
-        done = all(each.id in place and _is_free(place[each.id]) for each in slices)
+        done = all(slice_.id in place and _is_free(place[slice_.id]) for slice_ in slices)
         reason = constants.PROVISIONED if done else "InProgress"
         yield constants.ACCEPTED, Condition(True, constants.ACCEPTED, "tpu-provisioner serves the request")
         yield constants.PROVISIONED, Condition(done, reason, _progress(facts, slices))
@@ -158,9 +158,9 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
     round_, named = facts.round_, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
     # A pool with nodes exists, even if it is missing from a list.
-    known = {each: round_.supply[each].usable for each in pools if each in round_.supply}
-    lost = [each for each in pools if not known.get(each, each in facts.with_nodes)]
-    used = sum(bool(facts.matching.holders.get(each)) for each in pools)
+    known = {pool: round_.supply[pool].usable for pool in pools if pool in round_.supply}
+    lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
+    used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
     end = _booked_until(ask, round_)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
@@ -188,16 +188,16 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):
         return f"{words}. {wait}"
-    coming = (place[each.id].name for each in slices if each.id in place and not place[each.id].ready)
+    coming = (place[slice_.id].name for slice_ in slices if slice_.id in place and not place[slice_.id].ready)
     phases = filter(None, (round_.memory.pool(name).phase for name in coming))
     usual = round_.memory.usual_creation or _USUAL
-    eta = max((each.since + usual for each in phases if each.phase is Phase.PROVISIONING), default=None)
+    eta = max((phase.since + usual for phase in phases if phase.phase is Phase.PROVISIONING), default=None)
     return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
     """Return the names of a request's pools, and the labels that all these pools share, for selectors of pods."""
-    pools = [facts.place[each.id].name for each in slices]
+    pools = [facts.place[slice_.id].name for slice_ in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:
         details["node-pool"] = pools[0]

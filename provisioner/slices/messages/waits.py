@@ -70,7 +70,7 @@ def next_step(wait: WaitsFor) -> str:
         return f"The administrator can {raises}; pods with a higher PriorityClass come first."
     if wait.kind in (WaitKind.HOLD, WaitKind.TOGETHER):
         return _MORE_CHOICES
-    kinds = (each.last.failure.kind for each in wait.blockers if not each.rejected)
+    kinds = (blocker.last.failure.kind for blocker in wait.blockers if not blocker.rejected)
     return " ".join(dict.fromkeys(filter(None, map(_NEXT_STEPS.get, kinds))))
 
 
@@ -205,7 +205,7 @@ def _of_limit(limit: Limit, *, lasting: bool) -> str:
 def _of_choices(wait: WaitsFor, ctx: Round, *, lasting: bool) -> str:
     now, supplier_name = ctx.now, ctx.rules.supplier_name
     found = distinct(wait.blockers)
-    found = [each._replace(position=0) for each in found] if lasting else found
+    found = [blocker._replace(position=0) for blocker in found] if lasting else found
     if len(found) > 1:
         words = "; ".join(
             f"{each.choice} ({_when(each, now)}): {each.last.failure.message[:_MAX_FAILURE_CHARACTERS].rstrip(' .')}"

@@ -228,7 +228,7 @@ def leaders_of(
 
 def jobs_together(raw: Json, template: Template, hosts: int) -> int:
     """Return the number of child Jobs of a JobSet that form one slice of `hosts`."""
-    exclusive = any(constants.EXCLUSIVE_TOPOLOGY in each for each in _annotations_of(raw, template))
+    exclusive = any(constants.EXCLUSIVE_TOPOLOGY in annotation for annotation in _annotations_of(raw, template))
     return jobs_of_slice(template.replicas, template.pods, hosts, exclusive=exclusive)
 
 

@@ -91,7 +91,7 @@ class Forecast(NamedTuple):
     @property
     def all_served(self) -> bool:
         """Whether every object that requests chips gets node pools."""
-        return not any(each.severity.refused for each in self.remarks)
+        return not any(finding.severity.refused for finding in self.remarks)
 
 
 def forecast(
@@ -136,7 +136,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
 
 
 def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules) -> Plan:
-    pods = (_admitted(pod, each.workload, reading.settings) for each in subjects.values() for pod in each.pods)
+    pods = (_admitted(pod, subject.workload, reading.settings) for subject in subjects.values() for pod in subject.pods)
     snapshot = Snapshot(
         workloads={uid: each.workload for uid, each in subjects.items()},
         pods=tuple(with_volumes(pods, reading.storage)),
@@ -201,9 +201,9 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 def _template_in(subject: Subject, message: str) -> Template | None:
     """Return the template that a message about a workload names; None if the message names none of several."""
     # The templates of subgroups have the number of groups in the same field, so any of them will do.
-    if len({each.replicas_path for each in subject.templates}) == 1:
+    if len({template.replicas_path for template in subject.templates}) == 1:
         return subject.templates[0]
-    return next((each for each in subject.templates if f"replicated job {each.name}" in message), None)
+    return next((template for template in subject.templates if f"replicated job {template.name}" in message), None)
 
 
 @dataclass(slots=True)

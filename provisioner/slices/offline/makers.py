@@ -32,7 +32,7 @@ def jobset_of_train_job(raw: Json, runtime: Mapping[str, Any]) -> Json:
     trainer, template = fields.mapping(spec.get("trainer")), fields.mapping(of_runtime.get("template"))
     nodes = trainer.get("numNodes") or fields.mapping(of_runtime.get("mlPolicy")).get("numNodes") or 1
     jobset = fields.mapping(template.get("spec"))
-    jobs = [_job_of(each, spec, nodes) for each in fields.mappings(jobset.get("replicatedJobs"))]
+    jobs = [_job_of(job, spec, nodes) for job in fields.mappings(jobset.get("replicatedJobs"))]
     marks = {
         part: {**fields.at(template, "metadata", part), **fields.mapping(spec.get(part))}
         for part in ("labels", "annotations")
@@ -49,8 +49,8 @@ def _job_of(job: Json, spec: Json, nodes: object) -> Json:
         job_spec = {**job_spec, "parallelism": nodes, "completions": nodes}
         if resources := trainer.get("resourcesPerNode"):
             containers = [
-                {**each, "resources": resources} if each.get("name") == _CONTAINER else each
-                for each in fields.mappings(pod.get("containers"))
+                {**container, "resources": resources} if container.get("name") == _CONTAINER else container
+                for container in fields.mappings(pod.get("containers"))
             ]
             pod = {**pod, "containers": containers}
     for change in fields.mappings(spec.get("podTemplateOverrides")):

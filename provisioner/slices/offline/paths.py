@@ -65,7 +65,7 @@ def _candidates(
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, (key,) if key in _FIELDS else ())
             named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
-            yield from ((each, (*path, key), value) for each in (*words, *named))
+            yield from ((word, (*path, key), value) for word in (*words, *named))
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:

@@ -411,8 +411,8 @@ def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
         sets = fields.sequence(fields.mapping(raw.get("spec")).get("podSets"))
         yield from (("spec", "podSets", place, "count") for place in range(len(sets)))
         yield from (("spec", "replicas"), ("spec", "percentage"))
-    for each in templates_of(kind, raw):
-        yield from (each.replicas_path, each.pods_path, (*each.pods_path[:-1], "completions"))
+    for template in templates_of(kind, raw):
+        yield from (template.replicas_path, template.pods_path, (*template.pods_path[:-1], "completions"))
 
 
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:

@@ -47,7 +47,7 @@ def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document
             pods = list(controllers.pods_of(part.raw, template, most=1, serve_pods="all"))
         except fields.MalformedObject:
             return []
-        asked = next((each.requirements for each in pods), None)
+        asked = next((pod.requirements for pod in pods), None)
         if asked is None or constants.TPU_ACCELERATOR not in asked.node_selector or hosts_of(asked) > 1:
             return []
     return list(found.values())

@@ -70,7 +70,7 @@ def _wanted(
     if holders:
         slice_, *others = (round_.slices.get(holder) if holder is not None else None for holder in holders)
         # The labels stay if pods of an unknown workload, or of several slices that share no pools, are on the pool.
-        if slice_ is None or any(each is None or not _share_labels(slice_, each) for each in others):
+        if slice_ is None or any(other is None or not _share_labels(slice_, other) for other in others):
             return None
         if slice_.mark:
             return _labels_of(slice_)

@@ -120,9 +120,9 @@ def _plan(decision: Decision, look_ups: tuple[LookUp, ...], limits: tuple[LimitU
     splits = split.find_splits(ctx, matching)
     phases = pool_states.find_phases(ctx, matching, launches.wanted, unneeded.due, splits.affected_pools)
     writes, expiries = statuses.statuses(ctx, matching, launches.waits)
-    refused = (each for each in decision.stuck if each.kind is StuckKind.REFUSED)
+    refused = (found for found in decision.stuck if found.kind is StuckKind.REFUSED)
     return Plan(
-        memory=next_memory(decision, phases, {each.slice_id: notices.refusal(each, ctx) for each in refused}),
+        memory=next_memory(decision, phases, {found.slice_id: notices.refusal(found, ctx) for found in refused}),
         creates=tuple(launches.creates),
         deletes=unneeded.deletes,
         look_ups=look_ups,

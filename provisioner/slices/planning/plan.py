@@ -279,7 +279,7 @@ def wanted_pool(
         phase=phase,
         since=now,
         slice_id=slice_.id,
-        seated=frozenset(each.id for each in others),
+        seated=frozenset(other.id for other in others),
         leader=slice_.leader,
         workload=slice_.workload,
         named=slice_.workload.full_name,

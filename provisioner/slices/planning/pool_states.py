@@ -82,7 +82,7 @@ def phase_of(supply: Supply, matching: Matching) -> Phase:
 
 def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, SliceId]) -> SliceId | None:
     """Return the slice of a pool: its holder, otherwise its claimant, otherwise the slice that it was created for."""
-    holder = min((each for each in matching.holders.get(name, ()) if each is not None), default=None)
+    holder = min((slice_id for slice_id in matching.holders.get(name, ()) if slice_id is not None), default=None)
     if holder is not None:
         return holder
     claimant = matching.claimed.get(name)
@@ -135,12 +135,12 @@ def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching
     """Return the entry with `draining_since`, which is set while all pods are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
-        users = [each for each in matching.holders.get(supply.name, ()) if each is not None]
+        users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
         if not users:
             owner = owner_of(supply.name, matching, round_.made_for)
             users = [owner] if owner is not None else []
-        slices = (round_.slices.get(each) for each in users)
-        draining = bool(users) and all(each is None or each.workload.suspended for each in slices)
+        slices = (round_.slices.get(user) for user in users)
+        draining = bool(users) and all(slice_ is None or slice_.workload.suspended for slice_ in slices)
     if draining is (phase.draining_since is not None):
         return phase
     return replace(phase, draining_since=round_.now if draining else None)

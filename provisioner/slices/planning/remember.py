@@ -176,7 +176,7 @@ def _slices(ctx: Round, matching: Matching, launches: Launches) -> dict[SliceId,
     for create in launches.creates:
         claim = Claim(pool=create.request.name, since=None, has_pods=True)
         joined = (ctx.slices[create.slice_id], *launches.joined[create.slice_id][: create.request.hosts - 1])
-        ids = (each.id for each in joined if each.share is not None)
+        ids = (slice_.id for slice_ in joined if slice_.share is not None)
         slices |= {slice_id: replace(ctx.memory.slice(slice_id), claim=claim) for slice_id in ids}
     return slices
 
@@ -237,7 +237,7 @@ def handed_on(ctx: Round) -> Round:
                 families[each.refused[0]][slice_id] = each.unschedulable
     if not known:
         return ctx
-    new = {each.workload.uid: _family(each) for each in ctx.slices.values() if each.workload.uid not in known}
+    new = {slice_.workload.uid: _family(slice_) for slice_ in ctx.slices.values() if slice_.workload.uid not in known}
     heirs = {uid: families[family] for uid, family in new.items() if family in families}
     for uid in {slice_id.workload_uid for each in heirs.values() for slice_id in each} - ctx.workloads.by_uid.keys():
         del known[uid]
@@ -274,8 +274,8 @@ def _handed_on(
         alike[slices[slice_id].refused].append(last)
     keys = {slice_id: slices[slice_id].refused for slice_id in siblings if slice_id in own}
     # New pods that are not unschedulable yet are included, because the scheduler reports them only after some time.
-    unbound = (each for each in own.values() if each.leader is not None and not each.leader.node_name)
-    new = {each.id: _refused_key(each) for each in unbound if each.served and each.id not in keys}
+    unbound = (slice_ for slice_ in own.values() if slice_.leader is not None and not slice_.leader.node_name)
+    new = {slice_.id: _refused_key(slice_) for slice_ in unbound if slice_.served and slice_.id not in keys}
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
     found = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
     firsts: dict[Hashable, SliceId] = {}
@@ -291,7 +291,7 @@ def _earliest_and_latest(
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)
-    kept = {choose(ids, key=lambda each: siblings[each].until) for ids in alike.values() for choose in (min, max)}
+    kept = {choose(ids, key=lambda id_: siblings[id_].until) for ids in alike.values() for choose in (min, max)}
     return {slice_id: siblings[slice_id] for slice_id in sorted(kept)}
 
 
@@ -311,8 +311,8 @@ def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
     """Return the refusals, extended to waiting slices of the workload that could share the pool of a refused slice."""
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
-    waiting = (each for each in ctx.slices.values() if each.share is not None and each.pending)
-    keys = {each.id: (each.workload.uid, each.share) for each in waiting} if refusals else {}
+    waiting = (slice_ for slice_ in ctx.slices.values() if slice_.share is not None and slice_.pending)
+    keys = {slice_.id: (slice_.workload.uid, slice_.share) for slice_ in waiting} if refusals else {}
     return {slice_id: alike[key] for slice_id, key in keys.items() if key in alike} | dict(refusals)
 
 

@@ -154,7 +154,7 @@ def begin_round(
         slices=slices,
         supply=supply,
         owned=owned,
-        made_for={each.name: slice_id for slice_id, many in owned.items() for each in many},
+        made_for={pool.name: slice_id for slice_id, many in owned.items() for pool in many},
         candidates=Candidates(settings, rules),
     )
 
@@ -402,32 +402,32 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
     After a restart without hints, nothing else ties a slice without pods to a pool of another workload.
     """
     # A mark is a prefix of two characters, with the letter of the kind, and the key of the group.
-    keys = {each.name: (mark[0], GroupKey(mark[1][2:])) for each in supply if (mark := each.assigned_to) is not None}
+    keys = {pool.name: (mark[0], GroupKey(mark[1][2:])) for pool in supply if (mark := pool.assigned_to) is not None}
     namespaces = {namespace for namespace, _ in keys.values()}
-    slices = slices_by_key(each for each in workloads.by_uid.values() if each.namespace in namespaces)
+    slices = slices_by_key(workload for workload in workloads.by_uid.values() if workload.namespace in namespaces)
     return {name: slices[key] for name, key in keys.items() if key in slices}
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
     """Return the pools that were created for each slice. Labels of the Go provisioner name only the child Job."""
-    by_job = {(*each.workload.full_name, each.group_name): each.id for each in slices.values()}
+    by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
-    for each in supply:
-        workload, uid, key, group_name = each.ownership
+    for pool in supply:
+        workload, uid, key, group_name = pool.ownership
         owner = SliceId(uid, key) if uid else by_job.get((*workload, group_name))
         if owner is not None:
-            owned[owner].append(each)
+            owned[owner].append(pool)
     return owned
 
 
 def referred(supply: Iterable[Supply], workloads: Workloads, memory: Memory) -> dict[SliceId, str]:
     """Return the slices that pools or the memory refer to, each with the name of its group; empty if unknown."""
-    refused = (each.slice_id for each in memory.backoffs.values() if each.slice_id is not None)
+    refused = (backoff.slice_id for backoff in memory.backoffs.values() if backoff.slice_id is not None)
     tried = (slice_id for slice_id, known in memory.slices.items() if known.attempt)
     users = (known.last_user for known in memory.pools.values() if known.last_user is not None)
     found = dict.fromkeys((*tried, *users, *refused), "")
-    for each in supply:
-        workload, uid, key, group_name = each.ownership
+    for pool in supply:
+        workload, uid, key, group_name = pool.ownership
         if uid:
             found[SliceId(uid, key)] = group_name
         elif uid_now := workloads.uid_of_name.get(workload):

@@ -41,9 +41,9 @@ def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
         if constants.POD_DELETION_COST not in pod.requirements.annotations
     ]
     costs.sort()
-    rejected = {each for each in costs if f"Pod {each.namespace}/{each.name}" in round_.snapshot.rejected}
+    rejected = {cost for cost in costs if f"Pod {cost.namespace}/{cost.name}" in round_.snapshot.rejected}
     # Rejected writes stay in the plan, so that the loop repeats them at growing intervals.
-    return (*[each for each in costs if each not in rejected][:_MAX_WRITES], *sorted(rejected))
+    return (*[cost for cost in costs if cost not in rejected][:_MAX_WRITES], *sorted(rejected))
 
 
 def _cost_of(pool: NodePool) -> int:

@@ -51,8 +51,8 @@ class Seats:
         self._round, self._claimed = round_, claimed
         #: Pools with pods come first, so that the other pools become empty and are deleted.
         pools = sorted(
-            (each for each in round_.supply.values() if each.usable and not each.undecided),
-            key=lambda each: (not occupants.get(each.name), not each.ready, each.name),
+            (supply for supply in round_.supply.values() if supply.usable and not supply.undecided),
+            key=lambda supply: (not occupants.get(supply.name), not supply.ready, supply.name),
         )
         #: Pool of each bit: a bit for each node that counts, in the order of the pools, followed in each pool by a bit
         #: for its nodes that do not exist yet.
@@ -66,7 +66,7 @@ class Seats:
         #: regardless of other users. Pools without users by the namespace that they were created for.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
-        self._parties = {name: {self._party(each) for each in users} for name, users in occupants.items()}
+        self._parties = {name: {self._party(user) for user in users} for name, users in occupants.items()}
         for pool in pools:
             if users := self._parties.get(pool.name):
                 for party in {*(users if len(users) == 1 else ()), _creator_of(pool)}:
@@ -229,7 +229,7 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
     """
     if slices[0].share is None or len(slices) == bounds.SHARED_POOL_NODES:
         return None
-    leaders = [each.leader for each in slices if each.leader is not None]
+    leaders = [slice_.leader for slice_ in slices if slice_.leader is not None]
     times = [_waits_since(pod, pod.unschedulable_since, now) for pod in leaders if pod.unschedulable_since is not None]
     return min(max(times) + _QUIET, min(times) + _BURST) if times else None
 

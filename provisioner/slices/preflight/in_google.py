@@ -186,6 +186,6 @@ def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[s
     where = ", ".join(
         f"{each.status or 'of an unknown status'} in {zone}{ends.get(zone, '')}" for zone, each in found.items()
     )
-    if all(each.status != "READY" for each in found.values()):
+    if all(reservation.status != "READY" for reservation in found.values()):
         return warning(f"{where}, not READY", "Until it is READY, node pools on it fail.")
     return ok(where)

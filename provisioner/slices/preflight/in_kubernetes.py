@@ -133,7 +133,7 @@ def check_kind(api: Api, kind: Kind) -> Finding:
         resources = fields.mappings(api.get(kind.root).get("resources"))
     except NotFound:
         resources = []
-    if any(each.get("name") == kind.resource for each in resources):
+    if any(resource.get("name") == kind.resource for resource in resources):
         return ok(f"{served} is served")
     if kind.optional:
         return ok(f"{served} is not served by the API server; {kind.plural} get node pools once it is")

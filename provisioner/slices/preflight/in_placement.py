@@ -96,7 +96,7 @@ def _installed(api: Api) -> tuple[str, bool]:
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
         conditions = [fields.text(each.get("expression")) for each in variables if each.get("name") == "assigned"]
-        return f"the policy {PLACEMENT_POLICY}", any(each.endswith(_ALL_NAMESPACES) for each in conditions)
+        return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(each.get("name")).startswith("placement.") for each in webhooks):
         # PLACEMENT_NAMESPACES, a setting of the webhook server, is unknown here; the label has an effect anyway.
@@ -122,7 +122,7 @@ def _label_of(raw: Any) -> tuple[str, str]:
 def _unseen_class(raw: Any) -> str | None:
     """Return the name of a DeviceClass if it offers TPUs as an extended resource that admission does not know."""
     spec = fields.at(raw, "spec")
-    selectors = [str(each) for each in fields.mappings(spec.get("selectors"))]
+    selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
     # A class without selectors has the devices of all drivers.
     of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in each for each in selectors)
     seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)

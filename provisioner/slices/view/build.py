@@ -81,7 +81,7 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> Queu
         limit=str(scope),
         place=wait.position,
         length=wait.of,
-        ahead=tuple(slices[each].shown_id for each in wait.ahead if each in slices),
+        ahead=tuple(slices[slice_id].shown_id for slice_id in wait.ahead if slice_id in slices),
         users=tuple(f"{name}: {chips} chips" for name, chips in wait.users),
         other_users=wait.other_users,
         idle_chips=idle_chips,
@@ -159,13 +159,13 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     waits_of, idle = plan.waits, _idle(pools)
     # While pods of a deleted controller terminate, a new controller may have its name, so two slices may have one id:
     # the slice with a leader pod comes last, and is shown.
-    leaders_last = sorted(slices.values(), key=lambda each: each.leader is not None)
-    shown = {each.shown_id: each for each in leaders_last}.values()
-    slice_views = [round_.slice_view(each, states.get(each.id), waits_of.get(each.id), idle) for each in shown]
+    leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
+    shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
+    slice_views = [round_.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]
     chips: dict[str, int] = defaultdict(int)
-    for each in slice_views:
-        chips[each.workload] += each.chips
-    with_slices = {each.workload.uid for each in slices.values()}
+    for view in slice_views:
+        chips[view.workload] += view.chips
+    with_slices = {slice_.workload.uid for slice_ in slices.values()}
     workloads = [
         _workload_view(each, chips[each.full_name.id], notices, has_slices=uid in with_slices)
         for uid, each in snapshot.workloads.items()
@@ -173,20 +173,20 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     ]
     return View(
         at=now,
-        alerts=tuple(AlertView(kind=each.kind, message=_shortened(each.message)) for each in plan.alerts),
+        alerts=tuple(AlertView(kind=alert.kind, message=_shortened(alert.message)) for alert in plan.alerts),
         capacity=_capacity_view(snapshot, plan, slices, settings, now),
-        workloads=tuple(sorted(workloads, key=lambda each: (each.namespace, each.name, each.kind))),
-        slices=tuple(sorted(slice_views, key=lambda each: each.id)),
-        pools=tuple(sorted(pools, key=lambda each: each.name)),
+        workloads=tuple(sorted(workloads, key=lambda workload: (workload.namespace, workload.name, workload.kind))),
+        slices=tuple(sorted(slice_views, key=lambda view: view.id)),
+        pools=tuple(sorted(pools, key=lambda pool: pool.name)),
     )
 
 
 def _by_object(notices: Iterable[Notice]) -> _Notices:
     """Index notices by the UID of their first object: the leader pod if a notice is about a slice, or the workload."""
     about: dict[str, dict[NoticeView, None]] = defaultdict(dict)
-    for each in notices:
-        view = NoticeView(reason=each.reason, message=_shortened(each.message), warning=each.warning)
-        about[each.objects[0].uid][view] = None
+    for notice in notices:
+        view = NoticeView(reason=notice.reason, message=_shortened(notice.message), warning=notice.warning)
+        about[notice.objects[0].uid][view] = None
     return {uid: tuple(views) for uid, views in about.items()}
 
 
@@ -221,7 +221,7 @@ def _users(pool: PoolState) -> tuple[SliceId, ...]:
     """List the slices that have pods on a pool, count on it, or want it."""
     if pool.phase.before_create:
         return (pool.slice_id, *sorted(pool.seated)) if pool.slice_id is not None else ()
-    found = {each for each in (*pool.holders, *pool.seated) if each is not None}
+    found = {slice_id for slice_id in (*pool.holders, *pool.seated) if slice_id is not None}
     if pool.claimant is not None:
         found.add(pool.claimant)
     return tuple(sorted(found))
@@ -296,12 +296,12 @@ class _Round(texts.Known):
         supply = self.supply[state.name]
         pool, choice, (accelerator, host_chips) = supply.pool, choice_of(supply.pool), supply.machine
         cost = self.prices.per_hour(accelerator, pool.capacity, host_chips * len(supply.nodes))
-        users = [self.slices[each] for each in _users(state) if each in self.slices]
+        users = [self.slices[user] for user in _users(state) if user in self.slices]
         owner = users[0] if users else None
         hosts = "".join(sorted(_host(node, supply, self.occupied) for node in supply.nodes)[::-1])
         unready = sorted(node.name for node in supply.nodes if not supply.is_ready(node))
         goes = state.delete_reason is not None and not texts.is_kept(state, self.memory)
-        split = next((each for each in users if each.id in self.split), None)
+        split = next((user for user in users if user.id in self.split), None)
         if state_of(state) is State.SPLIT:
             reason = texts.of_split(self._events_of(split))
         else:
@@ -313,7 +313,7 @@ class _Round(texts.Known):
             since_start=state.since_start,
             reason=_shortened(reason),
             slice=owner.shown_id if owner is not None else "",
-            other_slices=tuple(each.shown_id for each in users[1:]),
+            other_slices=tuple(user.shown_id for user in users[1:]),
             workload=workload_of_pool(state),
             namespace=state.named.namespace,
             zone=choice.zone,
@@ -337,8 +337,8 @@ class _Round(texts.Known):
     def _events_of(self, slice_: Slice | None) -> dict[str, str]:
         """Return the first message about a slice for each Event reason; empty without a slice."""
         events: dict[str, str] = {}
-        for each in self._notices_of(slice_):
-            events.setdefault(each.reason, each.message)
+        for notice in self._notices_of(slice_):
+            events.setdefault(notice.reason, notice.message)
         return events
 
 

@@ -88,30 +88,30 @@ def explain(
 ) -> list[Explanation]:
     """Explain [KIND/]NAME: a workload, a slice, a pod of a slice, or a node pool. Empty if nothing has the name."""
     if (controllers := _controllers_of(view, name, namespace)) and "/" in name:
-        return [_workload(view, each, now, tuple(activity)) for each in controllers]
+        return [_workload(view, workload_view, now, tuple(activity)) for workload_view in controllers]
     kind, name = _parts(name)
     activity, tracks = tuple(activity), tuple(tracks)
     found: list[Explanation] = []
     if kind in ("", "pool"):
-        found += [_pool(view, each, now, tracks, activity) for each in view.pools if each.name == name]
-        found = found or [_absent_pool(view, each, now, activity) for each in tracks if each.pool == name]
+        found += [_pool(view, pool, now, tracks, activity) for pool in view.pools if pool.name == name]
+        found = found or [_absent_pool(view, track, now, activity) for track in tracks if track.pool == name]
     if kind in _WORKLOADS:
         found += [
-            _workload(view, each, now, activity)
-            for each in view.workloads
-            if _is(each.id, each.name, name, namespace) and kind in ("", "workload", each.kind)
+            _workload(view, workload, now, activity)
+            for workload in view.workloads
+            if _is(workload.id, workload.name, name, namespace) and kind in ("", "workload", workload.kind)
         ]
     if kind in ("", "slice"):
         # A Job is its own group: do not explain it twice.
-        explained = {each.id for each in found if each.kind == "workload"}
+        explained = {explanation.id for explanation in found if explanation.kind == "workload"}
         found += [
-            _slice(view, each, now, activity)
-            for each in view.slices
-            if _is(each.id, each.group, name, namespace)
-            and not (each.workload in explained and each.group == each.workload.rpartition("/")[2])
+            _slice(view, slice_, now, activity)
+            for slice_ in view.slices
+            if _is(slice_.id, slice_.group, name, namespace)
+            and not (slice_.workload in explained and slice_.group == slice_.workload.rpartition("/")[2])
         ]
     if kind == "pod" or (kind == "" and not found):
-        found += [_slice(view, each, now, activity, pod=name) for each in _slices_of_pod(view, name, namespace)]
+        found += [_slice(view, slice_, now, activity, pod=name) for slice_ in _slices_of_pod(view, name, namespace)]
     return found
 
 
@@ -121,10 +121,10 @@ def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]
     kind = kind.lower().partition(".")[0].removesuffix("s")
     made, pattern = _MAKERS.get(kind, (kind, ""))
     return [
-        each
-        for each in view.workloads
-        if kind not in _KINDS and each.kind.lower() == made and namespace in ("", each.namespace)
-        if re.fullmatch(re.escape(rest) + pattern, each.name)
+        workload
+        for workload in view.workloads
+        if kind not in _KINDS and workload.kind.lower() == made and namespace in ("", workload.namespace)
+        if re.fullmatch(re.escape(rest) + pattern, workload.name)
     ]
 
 
@@ -143,9 +143,9 @@ def nearest_kind(kind: str) -> str:
 def nearest_names(view: View, name: str) -> list[str]:
     """Return up to three KIND/NAME whose names are most similar to an unknown [KIND/]NAME."""
     names = {
-        **{each.name: "pool" for each in view.pools},
-        **{each.group: "slice" for each in view.slices},
-        **{each.name: each.kind.lower() for each in view.workloads},
+        **{pool.name: "pool" for pool in view.pools},
+        **{slice_.group: "slice" for slice_ in view.slices},
+        **{workload.name: workload.kind.lower() for workload in view.workloads},
     }
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3)
     return [f"{names[each]}/{each}" for each in near]
@@ -176,9 +176,9 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
     """Return the slices that a pod may belong to according to its name, which may fit several slices."""
-    in_namespace = [each for each in view.slices if namespace in ("", each.id.split("/")[1])]
-    leaders = [each for each in in_namespace if each.leader == name]
-    return leaders or [each for each in in_namespace if _is_pod_of(each, name)]
+    in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
+    leaders = [slice_view for slice_view in in_namespace if slice_view.leader == name]
+    return leaders or [slice_view for slice_view in in_namespace if _is_pod_of(slice_view, name)]
 
 
 def _is_pod_of(each: SliceView, name: str) -> bool:
@@ -405,7 +405,7 @@ def _when_deleted(at: datetime, now: datetime) -> str:
 def _absent_pool(view: View, track: Track, now: datetime, activity: Iterable[Entry]) -> Explanation:
     """Explain a pool that has been deleted, or that does not exist yet although Events name it."""
     last = track.segments[-1]
-    slice_ = next((each for each in view.slices if each.id == last.slice), None)
+    slice_ = next((slice_view for slice_view in view.slices if slice_view.id == last.slice), None)
     if last.until is not None:
         headline = f"Node pool {track.pool} has not existed since {clock(last.until, now)}."
     elif slice_ is not None:
@@ -429,5 +429,5 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
     """Return the last entries about a workload or a pool; each may be empty."""
-    about = [each for each in activity if (workload and each.workload == workload) or (pool and each.pool == pool)]
+    about = [entry for entry in activity if (workload and entry.workload == workload) or (pool and entry.pool == pool)]
     return tuple(about[-_MAX_ACTIVITY_ENTRIES:])

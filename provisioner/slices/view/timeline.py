@@ -89,7 +89,7 @@ class Timeline:
         self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
 
     def _shorten(self) -> None:
-        total = sum(len(each.segments) for each in self._tracks.values())
+        total = sum(len(track.segments) for track in self._tracks.values())
         if total <= _MOST_SEGMENTS_IN_ALL:
             return
         of_namespaces: Counter[str] = Counter()
@@ -109,7 +109,7 @@ class Timeline:
 
 def _namespace_of(track: Track) -> str:
     """Return the namespace of the workload that a pool was last for; empty if it was for none."""
-    return next((each.workload.split("/")[1] for each in reversed(track.segments) if each.workload), "")
+    return next((segment.workload.split("/")[1] for segment in reversed(track.segments) if segment.workload), "")
 
 
 def _ended(track: Track, now: datetime) -> Track:

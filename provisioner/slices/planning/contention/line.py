@@ -85,7 +85,7 @@ def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices:
     if not stamps:
         return stamps
     # Pods that do not wait count as well: otherwise a recurring workload would lose its last grant and always be first.
-    present = {name for each in slices if each.pods for name in (each.workload.namespace, each.workload.uid)}
+    present = {name for slice_ in slices if slice_.pods for name in (slice_.workload.namespace, slice_.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 
 

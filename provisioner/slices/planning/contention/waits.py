@@ -143,7 +143,7 @@ class WaitsFor(NamedTuple):
             return ("PAUSE_CREATION",)
         if self.limit is not None:
             return (self.limit.setting,)
-        return () if self.final else tuple(sorted({each.last.failure.kind.value for each in self.blockers}))
+        return () if self.final else tuple(sorted({blocker.last.failure.kind.value for blocker in self.blockers}))
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
         """Return the record with the place of its slice in the line, and with the users of the limit."""
@@ -158,18 +158,18 @@ class WaitsFor(NamedTuple):
 
 def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
     """Return one blocker for each combination of failure and next try."""
-    return list({(each.last.failure, each.until, each.probed): each for each in found}.values())
+    return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in found}.values())
 
 
 def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
     """Return the wait of a slice whose choices of capacity are all blocked."""
-    until = min((each.until for each in found if each.until is not None), default=None)
-    passing = [each for each in distinct(found) if not each.rejected]
+    until = min((blocker.until for blocker in found if blocker.until is not None), default=None)
+    passing = [blocker for blocker in distinct(found) if not blocker.rejected]
     if not passing:
         return WaitsFor(kind=WaitKind.CHOICES, blockers=tuple(found), until=until, failed=True, final=True)
-    quiet = all(each.last.failure.kind in _QUIET for each in passing)
-    lasts = now - min(each.last.since for each in passing) >= timedelta(seconds=_QUIET_SECONDS)
-    line = next((each for each in found if each.probed), None)
+    quiet = all(blocker.last.failure.kind in _QUIET for blocker in passing)
+    lasts = now - min(blocker.last.since for blocker in passing) >= timedelta(seconds=_QUIET_SECONDS)
+    line = next((blocker for blocker in found if blocker.probed), None)
     return WaitsFor(
         kind=WaitKind.CHOICES,
         blockers=tuple(found),
@@ -179,5 +179,5 @@ def of_choices(found: Sequence[ChoiceBlocker], now: datetime) -> WaitsFor:
         warning=not quiet,
         silent=quiet and not lasts,
         # Capacity that another slice tries has not failed yet.
-        failed=line is None and not any(each.last.failure.kind in _QUIET for each in passing),
+        failed=line is None and not any(blocker.last.failure.kind in _QUIET for blocker in passing),
     )

@@ -89,7 +89,7 @@ def take_turns(round_: Round) -> GangTurns:
     others = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
     new = {uid for uid in others if _is_new(round_, members[uid], nodes)}
     rivals = (queued | new) - {hold.workload for hold in holds.values() if not hold.released}
-    units = {uid: min(unit_of(each, now) for each in members[uid]) for uid in rivals if accelerators[uid]}
+    units = {uid: min(unit_of(slice_, now) for slice_ in members[uid]) for uid in rivals if accelerators[uid]}
     lines: dict[str, list[Unit]] = {}
     for accelerator in set[str]().union(*(accelerators[uid] for uid in units)):
         rival_units = (unit for uid, unit in units.items() if accelerator in accelerators[uid])
@@ -205,8 +205,8 @@ def _pauses(
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
             hold = turns.holds.get(accelerator)
-            rivals = (each for each in turns.members if each != uid and each in gangs and gangs[each].queues)
-            alone = not any(accelerator in _accelerators(turns.members[each]) for each in rivals)
+            rivals = (member for member in turns.members if member != uid and member in gangs and gangs[member].queues)
+            alone = not any(accelerator in _accelerators(turns.members[workload_uid]) for workload_uid in rivals)
             if hold.workload == uid if hold is not None else alone:
                 pauses[accelerator] = Hold(workload=uid, since=now, released=True)
     return pauses

@@ -108,23 +108,23 @@ class Launches:
         """Decide on at most `slots` creates, and record why the other slices wait."""
         backoffs = self._round.memory.backoffs
         waiting: dict[CapacityKey, list[Unit]] = defaultdict(list)
-        for each in self._candidates:
-            for _, offer in each.options.offers:
+        for candidate in self._candidates:
+            for _, offer in candidate.options.offers:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
-                    waiting[offer.blueprint.capacity].append(each.unit)
+                    waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
         # Capacity whose back-off has not ended is included, because slices wait for the next attempt.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
-        for each in self._candidates:
+        for candidate in self._candidates:
             scopes = (
-                {limit.scope for limit in limits_of([each.slice_], self._round.settings)}
-                if each.slice_.spare
+                {limit.scope for limit in limits_of([candidate.slice_], self._round.settings)}
+                if candidate.slice_.spare
                 else set()
             )
             if self._limited & scopes:
-                self._wait(each.slice_, WaitsFor(kind=WaitKind.BUFFER, warning=False))
+                self._wait(candidate.slice_, WaitsFor(kind=WaitKind.BUFFER, warning=False))
             else:
-                self._serve(each, places, slots)
+                self._serve(candidate, places, slots)
         self._place_limited()
         for slice_id, wait in tuple(self.waits.items()):
             phase, slice_ = Phase.WANTED if wait.kind in _BRIEF else Phase.BLOCKED, self._round.slices[slice_id]
@@ -238,7 +238,7 @@ class Launches:
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
         """Record slices to make room for, if a limit refuses them and each could have capacity that has not failed."""
-        fresh = (has_fresh_offer(self._round, each, self._zones.get(each.workload.uid)) for each in slices)
+        fresh = (has_fresh_offer(self._round, slice_, self._zones.get(slice_.workload.uid)) for slice_ in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self._refused.append(slices)
 

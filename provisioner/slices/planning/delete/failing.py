@@ -31,14 +31,14 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
     }
-    lost |= {each.pool: each.slice_id for each in stuck if each.kind is StuckKind.REFUSED}
+    lost |= {found.pool: found.slice_id for found in stuck if found.kind is StuckKind.REFUSED}
     if not settings.replace_stuck_slices:
         return lost
     going = sum(
-        each.leaving or each.name in given_up or each.pool.status is PoolStatus.STOPPING for each in supply.values()
+        pool.leaving or pool.name in given_up or pool.pool.status is PoolStatus.STOPPING for pool in supply.values()
     )
     most = max(1, len(supply) * settings.replaced_share_percent // 100)
-    ready = [(each.pool, each.slice_id) for each in stuck if each.replaceable]
+    ready = [(found.pool, found.slice_id) for found in stuck if found.replaceable]
     return {**lost, **dict(ready[: max(0, most - going)])}
 
 
@@ -76,7 +76,7 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
         and name not in still
         and _is_useless(each, round_, matching)
     )
-    listed = sum(each.listed for each in supply.values())
+    listed = sum(pool.listed for pool in supply.values())
     most = max(1, listed * settings.replaced_share_percent // 100)
     return frozenset(still | {name for *_, name in waiting[: max(0, most - len(still))]})
 

@@ -162,9 +162,9 @@ def _cordoned_by_us(each: Supply) -> list[str]:
 
 def _selected_by_pending_pods(round_: Round) -> Collection[_Selected]:
     """Return accelerator and topology of all unbound pods: the API does not show which nodes were chosen for them."""
-    pending = (each for each in round_.snapshot.pods if not each.node_name and not each.finished)
-    asking = (each.requirements for each in pending if each.requirements.chips or each.requirements.claims)
-    return {_selected(each.node_selector) for each in asking}
+    pending = (pod for pod in round_.snapshot.pods if not pod.node_name and not pod.finished)
+    asking = (pod.requirements for pod in pending if pod.requirements.chips or pod.requirements.claims)
+    return {_selected(requirements.node_selector) for requirements in asking}
 
 
 def _selected(labels: Mapping[str, str]) -> _Selected:

@@ -163,25 +163,25 @@ def refused(
     now. The pods are usually alike. So one slice, the first that is `present`, is retried, and the other slices wait
     until its pod is bound, or for a day. Slices that start `together` are retried at the same time.
     """
-    new = [each for each in refusals if each not in known or known[each].until <= now]
+    new = [slice_id for slice_id in refusals if slice_id not in known or known[slice_id].until <= now]
     if not new:
         return dict(known)
     one = min(new)
     failure, delay = Failure(kind=FailureKind.UNSCHEDULABLE, message=refusals[one]), DELAYS[FailureKind.UNSCHEDULABLE]
-    first = min((*new, *(each for each in known if each in present)))
+    first = min((*new, *(slice_id for slice_id in known if slice_id in present)))
     # Slices that are refused at about the same time count as one failure, with the back-off of one of them.
     before = known.get(one) or (known[min(known)] if known else None)
     soon = _longer(before, str(one), delay, failure, now)
     later = soon if together else replace(soon, until=now + timedelta(seconds=delay.cap_seconds))
-    return {each: soon if each == first else later for each in (*known, *new)}
+    return {slice_id: soon if slice_id == first else later for slice_id in (*known, *new)}
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
     """Return the back-off that forbids a create now, of the capacity or of the slice (`own`); the later one of two."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
-    active = [each for each in (backoffs.get(capacity), own) if each is not None and each.until > now]
-    return max(active, key=lambda each: each.until, default=None)
+    active = [backoff for backoff in (backoffs.get(capacity), own) if backoff is not None and backoff.until > now]
+    return max(active, key=lambda backoff: backoff.until, default=None)
 
 
 def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:

@@ -58,7 +58,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
         # A reservation that a setting forbids may exist, so foreign nodes may have it: the demand is not impossible.
-        impossible = own and not any(each.reservation for each in listed)
+        impossible = own and not any(capacity_choice.reservation for capacity_choice in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=left_out)
 

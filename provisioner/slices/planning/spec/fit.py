@@ -44,7 +44,7 @@ def _disk_misfit(asked: Requirements, machine_type: str) -> str:
     Machines that boot only from Hyperdisk attach no Persistent Disk (Google's pages on v6e and tpu7x).
     """
     known, disks = tpu.machine_type(machine_type), asked.volumes.disks if asked.volumes is not None else ()
-    if known is None or any(each.startswith("pd-") for each in known[1].disk_types):
+    if known is None or any(type_.startswith("pd-") for type_ in known[1].disk_types):
         return ""
     disk = next((each for each in disks if each.startswith("pd-")), "")
     return f"a volume of the pod is a disk of type {disk}, which {machine_type} cannot attach" if disk else ""

@@ -63,13 +63,13 @@ class Reservations:
         for each, reading in self._readings.copy().items():
             if reading.ends_at is None and each not in self._used and self._is_due(each):
                 self._readings.pop(each, None)
-        for each in filter(self._is_due, sorted(self._used - self._submitted)):
-            self._submitted.add(each)
+        for reservation_id in filter(self._is_due, sorted(self._used - self._submitted)):
+            self._submitted.add(reservation_id)
             try:
-                self.submit(partial(self._read, each))
+                self.submit(partial(self._read, reservation_id))
             except RuntimeError:
                 # No thread can be started. The next call of `follow` tries again.
-                self._submitted.discard(each)
+                self._submitted.discard(reservation_id)
 
     def known_end(self, pool: NodePool) -> datetime | None:
         """Return when the reservation of a pool ends; None if it has no end, or if the end is unknown."""
@@ -81,7 +81,7 @@ class Reservations:
         """Whether the end of a reservation of a listed pool was not read, or could not be."""
         readings = map(self._readings.get, self._used)
         # A reservation that does not exist has no end to report.
-        return any(each is None or each.failure not in (None, FailureKind.NOT_FOUND) for each in readings)
+        return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
         """Return the end of a request's reservation, None as in `known_end`. If a read is due, block for it."""

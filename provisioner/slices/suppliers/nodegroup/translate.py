@@ -227,10 +227,10 @@ def _lacks_only_machines(group: TpuNodeGroup) -> bool:
 
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
     """Return the seconds since a child or machine of a group last changed, or since the group was created."""
-    conditions = (each for each in group.status.conditions if each.type != ConditionType.READY)
+    conditions = (condition for condition in group.status.conditions if condition.type != ConditionType.READY)
     # Machines may have got their capacity late, so the time begins again when they start.
-    started = (each for each in group.status.machines if each.state in STARTING_OR_RUNNING)
-    moments = [*(each.last_transition_time for each in conditions), *(each.since for each in started)]
+    started = (machine for machine in group.status.machines if machine.state in STARTING_OR_RUNNING)
+    moments = [*(condition.last_transition_time for condition in conditions), *(machine.since for machine in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
     return (now - latest).total_seconds()
 
