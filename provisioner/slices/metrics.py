@@ -400,16 +400,16 @@ def _phase_of(state: PoolState) -> str:
 
 def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
     """Yield the causes for which slices wait, a kind of failure or a limit, with the UIDs of their leader pods."""
-    memory, round_ = plan.memory, plan.round
-    if round_ is None:
+    memory, ctx = plan.memory, plan.round
+    if ctx is None:
         return
     for slice_id, wait in plan.waits.items():
-        leader = round_.slices[slice_id].leader
+        leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
     # A slice whose create tries failed capacity again is not in `plan.waits`, but still waits because of that failure.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    pools = {name: each.pool for name, each in round_.supply.items()} | requests
+    pools = {name: each.pool for name, each in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():
         if state.leader is not None and state.name in pools and state.phase in _TRYING:
             last = backoff.probing(memory.backoffs, capacity_key(pools[state.name]))

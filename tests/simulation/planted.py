@@ -57,8 +57,8 @@ _END_OF_TIME = datetime.max.replace(tzinfo=UTC)
 def _of_labels_only(original: Any) -> Any:
     """Lets slices hold pools only by their labels, as the Go provisioner does."""
 
-    def use(round_: Any) -> Any:
-        return {}, {}, {}, original(round_)[3]
+    def use(ctx: Any) -> Any:
+        return {}, {}, {}, original(ctx)[3]
 
     return use
 
@@ -66,8 +66,8 @@ def _of_labels_only(original: Any) -> Any:
 def _without_empty_pools(original: Any) -> Any:
     """Deletes only pools that have nodes."""
 
-    def find(round_: Any, *rest: Any) -> Any:
-        return original(replace(round_, supply={n: each for n, each in round_.supply.items() if each.nodes}), *rest)
+    def find(ctx: Any, *rest: Any) -> Any:
+        return original(replace(ctx, supply={n: each for n, each in ctx.supply.items() if each.nodes}), *rest)
 
     return find
 
@@ -85,8 +85,8 @@ def _without_creates(original: Any) -> Any:
 
 
 def _without_claims(original: Any) -> Any:
-    def find(round_: Any, matching: Any, *rest: Any) -> Any:
-        return original(round_, replace(matching, claimed={}), *rest)
+    def find(ctx: Any, matching: Any, *rest: Any) -> Any:
+        return original(ctx, replace(matching, claimed={}), *rest)
 
     return find
 
@@ -119,9 +119,9 @@ def _refused_for_good(original: Any) -> Any:
 def _never_idle_for_long(original: Any) -> Any:
     """Restarts the deletion delay in every round."""
 
-    def find(round_: Any, *rest: Any) -> Any:
-        pools = {name: replace(known, unneeded_since=None) for name, known in round_.memory.pools.items()}
-        return original(replace(round_, memory=replace(round_.memory, pools=pools)), *rest)
+    def find(ctx: Any, *rest: Any) -> Any:
+        pools = {name: replace(known, unneeded_since=None) for name, known in ctx.memory.pools.items()}
+        return original(replace(ctx, memory=replace(ctx.memory, pools=pools)), *rest)
 
     return find
 
@@ -146,9 +146,9 @@ def _failed_is_left_alone(original: Any) -> Any:
 
 def _without_terminating_pods(original: Any) -> Any:
 
-    def use(round_: Any) -> Any:
-        pods = tuple(pod for pod in round_.snapshot.pods if pod.deletion_deadline is None)
-        return original(replace(round_, snapshot=replace(round_.snapshot, pods=pods)))
+    def use(ctx: Any) -> Any:
+        pods = tuple(pod for pod in ctx.snapshot.pods if pod.deletion_deadline is None)
+        return original(replace(ctx, snapshot=replace(ctx.snapshot, pods=pods)))
 
     return use
 
@@ -176,8 +176,8 @@ def _counting_what_is_up(original: Any) -> Any:
     """Counts new pools towards the limits only in the decision that creates them, and later only if they are up."""
     counted = original.__func__ if hasattr(original, "__func__") else original
 
-    def of(cls: Any, round_: Any, *rest: Any) -> Any:
-        return counted(cls, replace(round_, supply={n: each for n, each in round_.supply.items() if each.ready}), *rest)
+    def of(cls: Any, ctx: Any, *rest: Any) -> Any:
+        return counted(cls, replace(ctx, supply={n: each for n, each in ctx.supply.items() if each.ready}), *rest)
 
     return classmethod(of)
 
@@ -274,10 +274,10 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
     """Never deletes a pool that was created for one kind."""
 
     def mutate(original: Any) -> Any:
-        def find(round_: Any, *rest: Any) -> Any:
-            kept = {n for n, each in round_.supply.items() if each.listed and _kind_of(each) == kind}
-            supply = {n: each for n, each in round_.supply.items() if n not in kept}
-            return original(replace(round_, supply=supply), *rest)
+        def find(ctx: Any, *rest: Any) -> Any:
+            kept = {n for n, each in ctx.supply.items() if each.listed and _kind_of(each) == kind}
+            supply = {n: each for n, each in ctx.supply.items() if n not in kept}
+            return original(replace(ctx, supply=supply), *rest)
 
         return find
 
@@ -291,10 +291,10 @@ def _keeping(kind: WorkloadKind) -> Callable[[Any], Any]:
 def _never_full(original: Any) -> Any:
     """Creates pools for a buffer regardless of the pools that it has."""
 
-    def match(round_: Any, *rest: Any) -> Any:
-        found = original(round_, *rest)
-        spare = tuple(each for each in round_.slices.values() if each.spare and each.pending)
-        return replace(found.without_buffered(found.claimed, round_.slices), spare=spare)
+    def match(ctx: Any, *rest: Any) -> Any:
+        found = original(ctx, *rest)
+        spare = tuple(each for each in ctx.slices.values() if each.spare and each.pending)
+        return replace(found.without_buffered(found.claimed, ctx.slices), spare=spare)
 
     return match
 
@@ -302,10 +302,10 @@ def _never_full(original: Any) -> Any:
 def _warm_at_any_price(original: Any) -> Any:
     """Keeps the pools of buffers even if workloads wait for a limit."""
 
-    def idle(round_: Any, matching: Any) -> Any:
-        claimed = {n: user for n, user in matching.claimed.items() if not round_.slices[user].spare}
+    def idle(ctx: Any, matching: Any) -> Any:
+        claimed = {n: user for n, user in matching.claimed.items() if not ctx.slices[user].spare}
         warm = matching.claimed.keys() - claimed.keys()
-        return [each for each in original(round_, matching) if each.name not in warm]
+        return [each for each in original(ctx, matching) if each.name not in warm]
 
     return idle
 
@@ -334,14 +334,14 @@ def _of_any_namespace(original: Any) -> Any:
 
 def _whoever_is_there(original: Any) -> Any:
     """Assigns pools as if they had no pods."""
-    return lambda round_, matching, partial: original(round_, replace(matching, holders={}), partial)
+    return lambda ctx, matching, partial: original(ctx, replace(matching, holders={}), partial)
 
 
 def _without_occupants(original: Any) -> Any:
     """Lets slices count on pools that other slices use."""
 
-    def use(round_: Any) -> Any:
-        holders, _, held, elsewhere = original(round_)
+    def use(ctx: Any) -> Any:
+        holders, _, held, elsewhere = original(ctx)
         return holders, {}, held, elsewhere
 
     return use
@@ -350,9 +350,9 @@ def _without_occupants(original: Any) -> Any:
 def _as_claimed(original: Any) -> Any:
     """Labels a pool for the slice that counts on it, even if other pods are on the pool."""
 
-    def wanted(pool: Any, round_: Any, matching: Any, partial: Any) -> Any:
+    def wanted(pool: Any, ctx: Any, matching: Any, partial: Any) -> Any:
         holders = {} if pool.name in matching.claimed else matching.holders
-        return original(pool, round_, replace(matching, holders=holders), partial)
+        return original(pool, ctx, replace(matching, holders=holders), partial)
 
     return wanted
 
@@ -365,8 +365,8 @@ def _never_free(original: Any) -> Any:
 def _once_for_a_pool(original: Any) -> Any:
     """Skips a pool if one of its nodes already has the wanted labels."""
 
-    def assign(round_: Any, *rest: Any) -> Any:
-        pools = [pool for pool in round_.supply.values() if len(pool.nodes) > 1]
+    def assign(ctx: Any, *rest: Any) -> Any:
+        pools = [pool for pool in ctx.supply.values() if len(pool.nodes) > 1]
         pool_of = {node.name: pool for pool in pools for node in pool.nodes}
 
         def is_done(each: Any) -> bool:
@@ -374,7 +374,7 @@ def _once_for_a_pool(original: Any) -> Any:
             nodes = pool.nodes if pool is not None else ()
             return any(all(node.labels.get(key) == each.labels[key] for key in placement.MARKS) for node in nodes)
 
-        return tuple(each for each in original(round_, *rest) if not is_done(each))
+        return tuple(each for each in original(ctx, *rest) if not is_done(each))
 
     return assign
 
@@ -524,7 +524,7 @@ BUGS: tuple[Bug, ...] = (
     Bug(
         name="holds-never-end",
         at=(gangs, "_kept_holds"),
-        mutate=lambda _original: lambda round_, _queued: dict(round_.memory.holds),
+        mutate=lambda _original: lambda ctx, _queued: dict(ctx.memory.holds),
         search_from=77,
     ),
     Bug(name="free-for-ever", at=(gangs, "_is_ready"), mutate=always(False), search_from=4),

@@ -301,12 +301,12 @@ def ref(kind: str, number: int) -> ObjectRef:
     return ObjectRef(kind=kind, api_version="v1", namespace="flood", name=f"j-{number}", uid=f"{kind}-{number}")
 
 
-def waiting(slices: int, round_: int = 0) -> Plan:
+def waiting(slices: int, ctx: int = 0) -> Plan:
     notices = (
         Notice(
             objects=(ref("Pod", number), ref("JobSet", number)),
             reason=constants.CREATION_WAITING,
-            message=f"node pool j-{number} waits: out of stock, next try in {round_} s",
+            message=f"node pool j-{number} waits: out of stock, next try in {ctx} s",
             key=f"stockout j-{number}",
         )
         for number in range(slices)

@@ -328,5 +328,5 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
     """Return the names of workloads that get a notice that they get no node pools."""
     snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
-    round_ = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
-    return [notice.objects[0].name for notice in notices_of_workloads(round_)]
+    ctx = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
+    return [notice.objects[0].name for notice in notices_of_workloads(ctx)]

@@ -53,18 +53,18 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
         return Plan(memory=memory)
     memory = without_lost(memory, snapshot.live, now, fold)
     guard = Guard()
-    picture, round_ = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
-    steps = tuple(_steps(picture, round_, guard))
-    calls = _choose((step for step in steps if isinstance(step, actions.Wanted)), round_.memory, settings)
-    entries = entries_of(picture, round_)
-    unrecorded = unrecorded_of(entries, picture, round_)
+    picture, ctx = look(begin_round(snapshot, snapshot.ledger, memory, settings, now), guard)
+    steps = tuple(_steps(picture, ctx, guard))
+    calls = _choose((step for step in steps if isinstance(step, actions.Wanted)), ctx.memory, settings)
+    entries = entries_of(picture, ctx)
+    unrecorded = unrecorded_of(entries, picture, ctx)
     writes, later = _writes(
-        entries, (step for step in steps if isinstance(step, actions.OpenGate | actions.TakeBack)), round_
+        entries, (step for step in steps if isinstance(step, actions.OpenGate | actions.TakeBack)), ctx
     )
     told, known, more = events.choose(
-        (*(step for step in steps if isinstance(step, Event)), *_notices(picture, unrecorded, round_)),
+        (*(step for step in steps if isinstance(step, Event)), *_notices(picture, unrecorded, ctx)),
         memory.told,
-        round_.pods,
+        ctx.pods,
         frozenset(standing.entry.pod_uid for standing in picture.standings.values() if standing.phase is Phase.ACTIVE),
     )
     moments = [*(step for step in steps if isinstance(step, datetime)), *later]
@@ -72,29 +72,29 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
         moments.append(now + timedelta(seconds=_MORE_SECONDS))
     moments += [candidate.until for candidate in picture.queue if candidate.until is not None]
     return Plan(
-        memory=replace(_remembered(picture, round_, calls, writes), told=known),
+        memory=replace(_remembered(picture, ctx, calls, writes), told=known),
         calls=calls,
         writes=tuple(write.write for write in writes),
         events=tuple(told),
-        view=guard.run("view", partial(view_of, picture, unrecorded, round_), View()),
+        view=guard.run("view", partial(view_of, picture, unrecorded, ctx), View()),
         faults=tuple(guard.faults),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
 
 
-def _steps(picture: Picture, round_: Round, guard: Guard) -> Iterator[Step]:
+def _steps(picture: Picture, ctx: Round, guard: Guard) -> Iterator[Step]:
     on: dict[str, list[Standing]] = {}
     for standing in picture.standings.values():
         on.setdefault(standing.entry.server, []).append(standing)
-        part = partial(making.steps_of, standing, round_)
+        part = partial(making.steps_of, standing, ctx)
         yield from _guarded(f"entry {standing.entry.id}", part, guard)
     for stray in picture.strays:
-        yield from _guarded(f"partition {stray.partition.id}", partial(making.clear, stray, round_), guard)
-    yield from _guarded("pods without a node", partial(_take_back, picture, round_), guard)
+        yield from _guarded(f"partition {stray.partition.id}", partial(making.clear, stray, ctx), guard)
+    yield from _guarded("pods without a node", partial(_take_back, picture, ctx), guard)
     waits = any(candidate.wait is not Wait.IMPOSSIBLE for candidate in picture.queue)
-    for address in round_.servers:
+    for address in ctx.servers:
         strays = [each for each in picture.strays if each.server == address]
-        read = partial(_read, address, on.get(address, ()), strays, round_, waits=waits)
+        read = partial(_read, address, on.get(address, ()), strays, ctx, waits=waits)
         yield from _guarded(f"server {address}", read, guard)
 
 
@@ -111,37 +111,37 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
     return standing.known.unscheduled_since or now
 
 
-def _take_back(picture: Picture, round_: Round) -> Iterator[Step]:
+def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
     """Yield a release, or its time, for each pod that has had no node for too long and whose IPUs other pods need."""
-    seconds, schedule = round_.settings.unscheduled_seconds, picture.schedule
+    seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return
     served = schedule.limited.union(pod.uid for pod, _ in schedule.placed)
     waiting = [each for each in picture.queue if each.wait is Wait.QUEUE and each.pod.uid not in served]
     wanted = {site for candidate in waiting for site in candidate.sites}
     for standing in picture.standings.values():
-        since, pod = _unscheduled_since(standing, round_.now), standing.pod
+        since, pod = _unscheduled_since(standing, ctx.now), standing.pod
         if pod is None or since is None or pod.deletion_deadline is not None:
             continue
         if standing.site not in wanted and pod.namespace not in schedule.full:
             continue
         due_at = since + timedelta(seconds=seconds)
-        if due_at > round_.now:
+        if due_at > ctx.now:
             yield due_at
         else:
             yield actions.TakeBack(pod=pod, partition_id=standing.entry.id)
 
 
 def _read(
-    address: str, standings: Sequence[Standing], strays: Sequence[Stray], round_: Round, *, waits: bool
+    address: str, standings: Sequence[Standing], strays: Sequence[Stray], ctx: Round, *, waits: bool
 ) -> Iterator[Step]:
     """Yield the next read of a server, or the time of the read. `waits`: whether a pod waits for IPUs of any server."""
-    settings, view = round_.settings, round_.servers[address]
-    backoff = round_.memory.servers.get(address)
+    settings, view = ctx.settings, ctx.servers[address]
+    backoff = ctx.memory.servers.get(address)
     if backoff is not None:
         due_at = backoff.until
     elif view.reading is None or view.failure is not None:
-        due_at = round_.now
+        due_at = ctx.now
     else:
         if any(standing.reads for standing in standings) or any(stray.known.changed_at is not None for stray in strays):
             seconds = _SHORTEST_SECONDS
@@ -150,7 +150,7 @@ def _read(
         else:
             seconds = settings.idle_read_seconds
         due_at = view.reading.asked_at + timedelta(seconds=seconds)
-    yield due_at if due_at > round_.now else actions.Wanted(actions.ReadServer(server=address), due_at)
+    yield due_at if due_at > ctx.now else actions.Wanted(actions.ReadServer(server=address), due_at)
 
 
 def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
@@ -173,7 +173,7 @@ def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: Partitio
     return tuple(chosen.values())
 
 
-def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> Iterator[Event]:
+def _notices(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> Iterator[Event]:
     """Yield Events for pods that wait or are rejected."""
     placed = {pod.uid for pod, _ in picture.schedule.placed}
     for candidate in picture.queue:
@@ -185,10 +185,10 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> 
         elif pod.uid not in placed:
             yield events.waiting(candidate)
     for uid, why in picture.rejected.items():
-        yield Event("rejected", round_.pods[uid], events.REJECTED, why, warning=True)
+        yield Event("rejected", ctx.pods[uid], events.REJECTED, why, warning=True)
 
 
-def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
+def entries_of(picture: Picture, ctx: Round) -> tuple[Entry, ...]:
     """Return the entries of the new ledger: the kept ones, then those of placed pods if there is enough space."""
     kept = {
         standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
@@ -197,10 +197,10 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
     }
     kept |= {key: entry for key, entry in picture.restored.items() if key not in kept}
     room = MOST_CHARACTERS - sum(map(characters_of, kept.values()))
-    room -= sum(len(key) + len(text) for key, text in round_.ledger.unreadable.items())
+    room -= sum(len(key) + len(text) for key, text in ctx.ledger.unreadable.items())
     for pod, (server, allocation) in picture.schedule.placed:
-        partition_id = pod.told_partition or names.partition_id(round_.snapshot.cluster_uid, pod.uid, server)
-        entry = making.entry_of(pod, partition_id, (server, allocation), round_)
+        partition_id = pod.told_partition or names.partition_id(ctx.snapshot.cluster_uid, pod.uid, server)
+        entry = making.entry_of(pod, partition_id, (server, allocation), ctx)
         room -= characters_of(entry)
         if room < 0:
             break
@@ -208,9 +208,9 @@ def entries_of(picture: Picture, round_: Round) -> tuple[Entry, ...]:
     return tuple(kept.values())
 
 
-def unrecorded_of(entries: Iterable[Entry], picture: Picture, round_: Round) -> Mapping[str, str]:
+def unrecorded_of(entries: Iterable[Entry], picture: Picture, ctx: Round) -> Mapping[str, str]:
     """Return the reasons, by UID, why the ledger cannot record pods for which IPUs are free."""
-    write = round_.memory.writes.get(actions.LEDGER)
+    write = ctx.memory.writes.get(actions.LEDGER)
     if write is not None and write.failure is WriteFailure.REFUSED:
         words = bounds.cut(write.message, bounds.HINTED_WORDS)
         why = f"IPUs are free for it, but the ledger cannot be written: {words}"
@@ -227,22 +227,22 @@ def _as_listed(standing: Standing) -> Entry:
 
 
 def _writes(
-    entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], round_: Round
+    entries: tuple[Entry, ...], of_pods: Iterable[actions.OpenGate | actions.TakeBack], ctx: Round
 ) -> tuple[list[Proposed[actions.Write]], list[datetime]]:
     """Return the writes to send now, and the times at which the other writes may be sent."""
-    of_ledger = [actions.SaveLedger(before=round_.ledger, entries=entries)] if entries != round_.ledger.entries else []
+    of_ledger = [actions.SaveLedger(before=ctx.ledger, entries=entries)] if entries != ctx.ledger.entries else []
     proposals = (Proposed(write=each, seen=_seen_by(each)) for each in (*of_ledger, *of_pods))
-    return choose_writes(proposals, round_.memory.writes, round_.now)
+    return choose_writes(proposals, ctx.memory.writes, ctx.now)
 
 
 def _remembered(
-    picture: Picture, round_: Round, calls: Iterable[actions.Call], writes: Iterable[Proposed[actions.Write]]
+    picture: Picture, ctx: Round, calls: Iterable[actions.Call], writes: Iterable[Proposed[actions.Write]]
 ) -> Memory:
-    memory, now = round_.memory, round_.now
+    memory, now = ctx.memory, ctx.now
     return replace(
         with_open(memory, now, calls=calls, writes=writes),
         partitions={standing.entry.id: _known(standing, now) for standing in picture.standings.values()},
-        servers={address: each for address, each in memory.servers.items() if address in round_.servers},
+        servers={address: each for address, each in memory.servers.items() if address in ctx.servers},
         strays={(stray.server, stray.partition.id): stray.known for stray in picture.strays},
     )
 

@@ -20,47 +20,47 @@ from provisioner.partitions.vipu.records import Partition, PartitionRequest
 Step = actions.Wanted | actions.OpenGate | actions.TakeBack | Event | datetime
 
 
-def steps_of(standing: Standing, round_: Round) -> Iterator[Step]:
+def steps_of(standing: Standing, ctx: Round) -> Iterator[Step]:
     """Yield the steps for an entry."""
     pod = standing.pod
     if pod is not None:
-        yield from _make(standing, pod, round_) if standing.certain else _without_server(standing, pod, round_)
-    yield from _release(standing, round_)
+        yield from _make(standing, pod, ctx) if standing.certain else _without_server(standing, pod, ctx)
+    yield from _release(standing, ctx)
 
 
-def _make(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
+def _make(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
     match standing.phase:
         case Phase.WANTED:
-            yield from _create(standing, pod, round_)
+            yield from _create(standing, pod, ctx)
         case Phase.LOST:
             yield events.lost(pod, standing.entry)
-            yield from _create(standing, pod, round_)
+            yield from _create(standing, pod, ctx)
         case Phase.CREATING:
             since = standing.known.changed_at or standing.known.since
-            yield since + timedelta(seconds=round_.settings.stuck_seconds)
+            yield since + timedelta(seconds=ctx.settings.stuck_seconds)
         case Phase.ACTIVE:
-            yield from _hand_over(standing, pod, round_)
+            yield from _hand_over(standing, pod, ctx)
         case Phase.BROKEN:
-            yield from _make_anew(standing, pod, round_, events.broken(pod, standing.entry, standing.partition))
+            yield from _make_anew(standing, pod, ctx, events.broken(pod, standing.entry, standing.partition))
         case Phase.MISPLACED if standing.partition is not None:
-            yield from _make_anew(standing, pod, round_, events.misplaced(pod, standing.entry))
+            yield from _make_anew(standing, pod, ctx, events.misplaced(pod, standing.entry))
 
 
-def _without_server(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
-    entry, view = standing.entry, round_.servers.get(standing.entry.server)
+def _without_server(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
+    entry, view = standing.entry, ctx.servers.get(standing.entry.server)
     if standing.phase is not Phase.CREATING:
         return
     if view is None:
         yield events.unnamed(pod, entry)
     elif view.failure is not None and not pod.begun:
-        yield events.unreadable(pod, entry, view.failure, round_.settings.stuck_seconds)
+        yield events.unreadable(pod, entry, view.failure, ctx.settings.stuck_seconds)
 
 
-def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
+def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
     entry, backoff = standing.entry, standing.known.backoff
     if backoff is not None:
         yield events.failed(pod, entry, backoff.failure)
-        if backoff.until > round_.now:
+        if backoff.until > ctx.now:
             yield backoff.until
             return
     # Creates for the oldest pods come first. A retry is due at the end of its back-off, so it comes after them.
@@ -71,7 +71,7 @@ def _create(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
     yield actions.Wanted(actions.CreatePartition(server=entry.server, request=request), due_at)
 
 
-def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
+def entry_of(pod: Pod, partition_id: str, site: Site, ctx: Round) -> Entry:
     """Return a new entry for a pod."""
     return Entry(
         id=partition_id,
@@ -81,12 +81,12 @@ def entry_of(pod: Pod, partition_id: str, site: Site, round_: Round) -> Entry:
         size=pod.size,
         server=site[0],
         allocation=site[1],
-        reconfigurable=round_.settings.reconfigurable,
-        recorded_at=round_.now,
+        reconfigurable=ctx.settings.reconfigurable,
+        recorded_at=ctx.now,
     )
 
 
-def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
+def _hand_over(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
     """Yield the steps for an active partition: remove the pod's gate, and emit an Event."""
     entry = standing.entry
     if not pod.gated:
@@ -94,32 +94,32 @@ def _hand_over(standing: Standing, pod: Pod, round_: Round) -> Iterator[Step]:
             yield events.created(pod, entry)
         return
     # A reading during a remove does not count: the partition may be active in it, and deleted right after.
-    is_being_removed = isinstance(round_.change_of(entry), actions.RemovePartition)
-    if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, round_):
+    is_being_removed = isinstance(ctx.change_of(entry), actions.RemovePartition)
+    if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, ctx):
         return
-    yield actions.OpenGate(pod=pod, partition_id=entry.id, server=round_.servers[entry.server].server)
+    yield actions.OpenGate(pod=pod, partition_id=entry.id, server=ctx.servers[entry.server].server)
     yield events.created(pod, entry)
 
 
-def _is_being_dropped(entry: Entry, round_: Round) -> bool:
+def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
     """Return whether a write removes the entry from the ledger: then its partition must first be recorded again."""
-    under_way = round_.memory.writes.get(actions.LEDGER)
+    under_way = ctx.memory.writes.get(actions.LEDGER)
     if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
     return entry.id not in {each.id for each in under_way.write.entries}
 
 
-def _make_anew(standing: Standing, pod: Pod, round_: Round, notice: Event) -> Iterator[Step]:
+def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
     """Yield an Event, and a remove of the unusable partition if only the pod's init container can have run."""
     yield notice
-    write = round_.memory.writes.get(actions.pod_key(pod))
+    write = ctx.memory.writes.get(actions.pod_key(pod))
     # No remove during an open write of the pod: the live check could see the gate just before the write removes it.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
-        yield from _remove(standing, round_, unused=True)
+        yield from _remove(standing, ctx, unused=True)
 
 
-def _release(standing: Standing, round_: Round) -> Iterator[Step]:
+def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
     """Yield the steps for an entry whose pod no longer needs it, or the time at which a deleted pod loses it."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
@@ -127,18 +127,16 @@ def _release(standing: Standing, round_: Round) -> Iterator[Step]:
         if pod is not None and standing.certain:
             yield events.released(pod, standing.entry)
     elif standing.phase is not Phase.RELEASING:
-        lets_go_at = round_.lets_go_at(pod) if pod is not None else None
+        lets_go_at = ctx.lets_go_at(pod) if pod is not None else None
         if lets_go_at is not None:
             yield lets_go_at
     elif standing.certain and standing.partition is not None and not standing.outdated:
         # A pod that still has its gate does not use this partition, but waits for another one.
         unused = pod is not None and pod.gated
-        yield from _remove(standing, round_, unused=unused, past_deletion=round_.past_deletion(pod))
+        yield from _remove(standing, ctx, unused=unused, past_deletion=ctx.past_deletion(pod))
 
 
-def _remove(
-    standing: Standing, round_: Round, *, unused: bool, past_deletion: datetime | None = None
-) -> Iterator[Step]:
+def _remove(standing: Standing, ctx: Round, *, unused: bool, past_deletion: datetime | None = None) -> Iterator[Step]:
     entry, known = standing.entry, standing.known
     if standing.pod is not None and known.removing is not None and cannot_be_removed(known):
         yield events.not_removed(standing.pod, entry, known.removing.failure)
@@ -149,11 +147,11 @@ def _remove(
         unused=unused,
         past_deletion=past_deletion,
     )
-    yield _at(known.removing.until if known.removing is not None else known.since, call, round_)
+    yield _at(known.removing.until if known.removing is not None else known.since, call, ctx)
 
 
-def _at(due_at: datetime, call: actions.RemovePartition, round_: Round) -> Step:
-    return actions.Wanted(call, due_at) if due_at <= round_.now else due_at
+def _at(due_at: datetime, call: actions.RemovePartition, ctx: Round) -> Step:
+    return actions.Wanted(call, due_at) if due_at <= ctx.now else due_at
 
 
 # --- strays ---
@@ -172,69 +170,69 @@ class Stray:
     known: PartitionMemory
 
 
-def strays_of(round_: Round) -> Sequence[Stray]:
+def strays_of(ctx: Round) -> Sequence[Stray]:
     """Return the strays on all servers that can be read."""
-    prefix = names.id_prefix(round_.snapshot.cluster_uid)
+    prefix = names.id_prefix(ctx.snapshot.cluster_uid)
     found = [
         (address, partition)
-        for address in sorted(round_.servers)
-        if round_.reading(address) is not None
-        for partition in round_.listed[address].values()
+        for address in sorted(ctx.servers)
+        if ctx.reading(address) is not None
+        for partition in ctx.listed[address].values()
         if partition.id.startswith(prefix)
-        and partition.id not in round_.ledger.unreadable
-        and ((entry := round_.entries.get(partition.id)) is None or entry.server != address)
+        and partition.id not in ctx.ledger.unreadable
+        and ((entry := ctx.entries.get(partition.id)) is None or entry.server != address)
     ]
     if not found:
         return []
-    owners = {names.owner_id(round_.snapshot.cluster_uid, uid): pod for uid, pod in round_.pods.items()}
+    owners = {names.owner_id(ctx.snapshot.cluster_uid, uid): pod for uid, pod in ctx.pods.items()}
     return [
         Stray(
             server=address,
             partition=partition,
-            entry=round_.entries.get(partition.id),
+            entry=ctx.entries.get(partition.id),
             pod=owners.get(names.owner_of(partition.id)),
-            known=round_.memory.strays.get((address, partition.id)) or PartitionMemory(since=round_.now),
+            known=ctx.memory.strays.get((address, partition.id)) or PartitionMemory(since=ctx.now),
         )
         for address, partition in found
     ]
 
 
-def restored(strays: Iterable[Stray], round_: Round) -> Mapping[str, Entry]:
+def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
     """Return the entries, by id, with which the ledger has to record the strays of living pods again."""
-    has_place = {entry.pod_uid for entry in round_.ledger.entries if entry.server in round_.servers}
+    has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
     #: Entries by UID of the pod, because each pod has one entry.
     found: dict[str, Entry] = {}
     for stray in strays:
         pod = stray.pod
-        if pod is None or not _may_be_in_use(stray, round_) or round_.told_elsewhere(pod, stray.server):
+        if pod is None or not _may_be_in_use(stray, ctx) or ctx.told_elsewhere(pod, stray.server):
             continue
         # The server in the pod's annotation takes precedence over the ledger: the pod uses the partition there.
         told = pod.told_server == stray.server
         if told or (pod.uid not in found and pod.uid not in has_place):
-            found[pod.uid] = _restored(stray, pod, round_)
+            found[pod.uid] = _restored(stray, pod, ctx)
     return {entry.id: entry for entry in found.values()}
 
 
-def clear(stray: Stray, round_: Round) -> Iterator[Step]:
+def clear(stray: Stray, ctx: Round) -> Iterator[Step]:
     """Yield the remove of a stray that is not recorded again, or the time at which it is due."""
-    known, reading = stray.known, round_.reading(stray.server)
-    if _may_be_in_use(stray, round_):
+    known, reading = stray.known, ctx.reading(stray.server)
+    if _may_be_in_use(stray, ctx):
         return
     if known.changed_at is not None and reading is not None and reading.asked_at < known.changed_at:
         return
-    ended = stray.pod is not None and not round_.wants(stray.pod)
-    due_at = known.since if ended else known.since + timedelta(seconds=round_.settings.orphan_seconds)
+    ended = stray.pod is not None and not ctx.wants(stray.pod)
+    due_at = known.since if ended else known.since + timedelta(seconds=ctx.settings.orphan_seconds)
     if known.removing is not None:
         due_at = max(due_at, known.removing.until)
     call = actions.RemovePartition(
-        server=stray.server, id=stray.partition.id, pod=_proof_of(stray), past_deletion=round_.past_deletion(stray.pod)
+        server=stray.server, id=stray.partition.id, pod=_proof_of(stray), past_deletion=ctx.past_deletion(stray.pod)
     )
-    yield _at(due_at, call, round_)
+    yield _at(due_at, call, ctx)
 
 
-def _may_be_in_use(stray: Stray, round_: Round) -> bool:
+def _may_be_in_use(stray: Stray, ctx: Round) -> bool:
     """Return whether a living pod may use the stray, even if its annotation has another name of the server."""
-    return stray.pod is not None and round_.may_use(stray.pod, stray.partition.id)
+    return stray.pod is not None and ctx.may_use(stray.pod, stray.partition.id)
 
 
 def _proof_of(stray: Stray) -> tuple[str, str, str] | None:
@@ -245,17 +243,17 @@ def _proof_of(stray: Stray) -> tuple[str, str, str] | None:
     return None
 
 
-def _restored(stray: Stray, pod: Pod, round_: Round) -> Entry:
-    site = stray.server, _allocation_of(stray, round_)
+def _restored(stray: Stray, pod: Pod, ctx: Round) -> Entry:
+    site = stray.server, _allocation_of(stray, ctx)
     if stray.entry is not None:
-        return replace(stray.entry, server=site[0], allocation=site[1], recorded_at=round_.now)
-    entry = entry_of(pod, stray.partition.id, site, round_)
+        return replace(stray.entry, server=site[0], allocation=site[1], recorded_at=ctx.now)
+    entry = entry_of(pod, stray.partition.id, site, ctx)
     return entry if pod.size else replace(entry, size=stray.partition.size)
 
 
-def _allocation_of(stray: Stray, round_: Round) -> str:
+def _allocation_of(stray: Stray, ctx: Round) -> str:
     """Return the allocation of a partition; empty if it cannot be determined."""
-    reading = round_.reading(stray.server)
+    reading = ctx.reading(stray.server)
     if stray.partition.allocation or reading is None:
         return stray.partition.allocation
     possible = [each.name for each in reading.allocations if stray.partition.cluster in ("", each.cluster)]

@@ -46,20 +46,20 @@ class Picture:
     rejected: Mapping[str, str] = field(default_factory=dict)
 
 
-def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
+def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     """Return the picture of a round, and the round with updated refusals in its memory."""
     standings = {
-        entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, round_), _untouched(entry, round_))
-        for entry in round_.ledger.entries
+        entry.id: guard.run(f"entry {entry.id}", partial(standing_of, entry, ctx), _untouched(entry, ctx))
+        for entry in ctx.ledger.entries
     }
-    seen: Sequence[Stray] = guard.run("strays", partial(making.strays_of, round_), ())
-    restored: Mapping[str, Entry] = guard.run("strays", partial(making.restored, seen, round_), {})
-    supply: Mapping[Site, SiteSupply] = guard.run("supply", partial(supply_of, standings, round_), {})
-    known = round_.memory.refusals
-    refusals = guard.run("refusals", partial(refusals_of, standings, supply, round_), known)
-    round_ = replace(round_, memory=replace(round_.memory, refusals=refusals))
-    waiting, rejected = _demand(standings, restored, round_)
-    queue = queue_of(waiting, standings, supply, round_, guard)
+    seen: Sequence[Stray] = guard.run("strays", partial(making.strays_of, ctx), ())
+    restored: Mapping[str, Entry] = guard.run("strays", partial(making.restored, seen, ctx), {})
+    supply: Mapping[Site, SiteSupply] = guard.run("supply", partial(supply_of, standings, ctx), {})
+    known = ctx.memory.refusals
+    refusals = guard.run("refusals", partial(refusals_of, standings, supply, ctx), known)
+    ctx = replace(ctx, memory=replace(ctx.memory, refusals=refusals))
+    waiting, rejected = _demand(standings, restored, ctx)
+    queue = queue_of(waiting, standings, supply, ctx, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
         # Partitions that no pod needs do not count if they cannot be removed or read: they may remain for long.
@@ -74,8 +74,8 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
             used[entry.namespace] += entry.size
     # Place no pods on the servers of entries that are recorded again: the supply includes these in the next round.
     moving = {entry.server for entry in restored.values()}
-    settled = {site: each for site, each in crowded(supply, round_).items() if site[0] not in moving}
-    schedule = placing.schedule(queue, settled, used, round_.settings, guard)
+    settled = {site: each for site, each in crowded(supply, ctx).items() if site[0] not in moving}
+    schedule = placing.schedule(queue, settled, used, ctx.settings, guard)
     picture = Picture(
         standings=standings,
         strays=tuple(
@@ -89,25 +89,25 @@ def look(round_: Round, guard: Guard) -> tuple[Picture, Round]:
         schedule=schedule,
         rejected=rejected,
     )
-    return picture, round_
+    return picture, ctx
 
 
-def _untouched(entry: Entry, round_: Round) -> Standing:
+def _untouched(entry: Entry, ctx: Round) -> Standing:
     """Return a standing that causes no change, for an entry whose evaluation raised."""
-    known = known_of(entry, round_)
+    known = known_of(entry, ctx)
     return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
 
 
 def _demand(
-    standings: Mapping[str, Standing], restored: Mapping[str, Entry], round_: Round
+    standings: Mapping[str, Standing], restored: Mapping[str, Entry], ctx: Round
 ) -> tuple[list[Pod], dict[str, str]]:
     """Return the pods that wait for a place, and the reasons, by UID, why other pods are not served."""
     served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN and not each.stays}
     served |= {entry.pod_uid for entry in restored.values()}
-    unreadable = _owners_of_unreadable(round_)
-    namespaces = round_.settings.namespaces
+    unreadable = _owners_of_unreadable(ctx)
+    namespaces = ctx.settings.namespaces
     waiting, rejected = [], {}
-    for pod in round_.pods.values():
+    for pod in ctx.pods.values():
         if pod.uid in served or pod.finished or pod.deletion_deadline is not None:
             continue
         if pod.released or pod.uid in unreadable:
@@ -118,11 +118,11 @@ def _demand(
                 rejected[pod.uid] = f"SERVED_NAMESPACES of the controller does not name {pod.namespace}."
         elif pod.problem:
             rejected[pod.uid] = pod.problem
-        elif pod.size > round_.settings.largest_size:
-            rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {round_.settings.largest_size} are served."
+        elif pod.size > ctx.settings.largest_size:
+            rejected[pod.uid] = f"It asks for {pod.size} IPUs, and at most {ctx.settings.largest_size} are served."
         elif pod.size > 0 and not pod.injected:
             rejected[pod.uid] = _NOT_PREPARED
-        elif pod.told_partition and not names.is_of(pod.told_partition, round_.snapshot.cluster_uid, pod.uid):
+        elif pod.told_partition and not names.is_of(pod.told_partition, ctx.snapshot.cluster_uid, pod.uid):
             # A user wrote the annotation. If the controller used this id, it could overwrite the entry of another pod.
             rejected[pod.uid] = _NOT_PREPARED
         elif pod.size > 0:
@@ -130,13 +130,13 @@ def _demand(
     return waiting, rejected
 
 
-def _owners_of_unreadable(round_: Round) -> Mapping[str, str]:
+def _owners_of_unreadable(ctx: Round) -> Mapping[str, str]:
     """Return ids of unreadable entries by UID of the pod: it is unknown whether these pods have a partition."""
-    unreadable = round_.ledger.unreadable
+    unreadable = ctx.ledger.unreadable
     if not unreadable:
         return {}
     by_owner = {names.owner_of(each): each for each in unreadable}
-    owners = {uid: names.owner_id(round_.snapshot.cluster_uid, uid) for uid in round_.pods}
+    owners = {uid: names.owner_id(ctx.snapshot.cluster_uid, uid) for uid in ctx.pods}
     return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}
 
 
@@ -206,7 +206,7 @@ class View:
     supply: tuple[SupplyLine, ...] = ()
 
 
-def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> View:
+def view_of(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> View:
     """Return the view. `unrecorded` has the reasons, by UID, why the ledger cannot record placed pods."""
     partitions = [_line(standing) for standing in picture.standings.values()]
     partitions += [
@@ -222,7 +222,7 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], round_: Round) -> V
         for stray in picture.strays
     ]
     youngest = sorted(
-        (round_.pods[uid] for uid in picture.rejected), key=lambda pod: (pod.created_at, pod.uid), reverse=True
+        (ctx.pods[uid] for uid in picture.rejected), key=lambda pod: (pod.created_at, pod.uid), reverse=True
     )
     return View(
         waiting=tuple(

@@ -54,7 +54,7 @@ class SiteSupply:
         return max(0, (self.total or 0) - sum(ipus for ipus, _ in self.ours) - self.others)
 
 
-def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site, SiteSupply]:
+def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, SiteSupply]:
     """Return all allocations that servers have listed, including those of servers that cannot be read now."""
     found: dict[Site, SiteSupply] = {}
     at: dict[Site, list[Standing]] = {}
@@ -63,7 +63,7 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
         if standing.phase not in OVER:
             at.setdefault(standing.site, []).append(standing)
             on.setdefault(standing.entry.server, []).append(standing)
-    for address, view in sorted(round_.servers.items()):
+    for address, view in sorted(ctx.servers.items()):
         if view.reading is None:
             continue
         foreign = [
@@ -84,9 +84,9 @@ def supply_of(standings: Mapping[str, Standing], round_: Round) -> Mapping[Site,
             found[site] = SiteSupply(
                 site=site,
                 total=allocation.ipus,
-                ours=tuple((each.ipus, _ends_in(each, round_)) for each in own),
+                ours=tuple((each.ipus, _ends_in(each, ctx)) for each in own),
                 others=sum(partition.size for partition in theirs),
-                within_reach=_within_reach(address, allocation, own, theirs, round_),
+                within_reach=_within_reach(address, allocation, own, theirs, ctx),
                 usable=view.failure is None,
                 listed=frozenset((*listed, *(partition.id for partition in theirs))),
                 trying=frozenset(each.entry.pod_uid for each in own if _is_tried(each)),
@@ -101,15 +101,15 @@ def _is_tried(standing: Standing) -> bool:
 
 
 def _within_reach(
-    address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], round_: Round
+    address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], ctx: Round
 ) -> int | None:
     """Return the IPUs except in partitions of other clusters or permanent partitions; None if the total is unknown."""
     if allocation.ipus is None:
         return None
-    prefix, unreadable = names.id_prefix(round_.snapshot.cluster_uid), round_.ledger.unreadable
+    prefix, unreadable = names.id_prefix(ctx.snapshot.cluster_uid), ctx.ledger.unreadable
     stays = sum(standing.ipus for standing in own if standing.stays)
     for partition in theirs:
-        stray = round_.memory.strays.get((address, partition.id))
+        stray = ctx.memory.strays.get((address, partition.id))
         kept = stray is not None and stray.removing is not None and stray.removing.failures >= MOST_REMOVES
         if kept or partition.id in unreadable or not partition.id.startswith(prefix):
             stays += partition.size
@@ -133,16 +133,16 @@ def longest_of(pod: Pod, settings: PartitionSettings) -> float:
     return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
 
 
-def _ends_in(standing: Standing, round_: Round) -> float:
+def _ends_in(standing: Standing, ctx: Round) -> float:
     pod = standing.pod
     if pod is None or standing.phase is Phase.RELEASING:
         return inf if standing.stays else 0.0
     since = standing.entry.recorded_at
     # The start time is from another clock, which may be ahead: a time in the future does not count.
-    began = pod.started_at if pod.started_at is not None and pod.started_at <= round_.now else since
-    passed = max(0.0, (round_.now - began).total_seconds())
+    began = pod.started_at if pod.started_at is not None and pod.started_at <= ctx.now else since
+    passed = max(0.0, (ctx.now - began).total_seconds())
     # The end of a pod that should have ended long ago is unknown: it may never end.
-    return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, round_.settings) else inf
+    return max(0.0, deadline_of(pod) - passed) if passed < longest_of(pod, ctx.settings) else inf
 
 
 # --- waiting pods ---
@@ -185,10 +185,10 @@ class Candidate:
 
 
 def refusals_of(
-    standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], round_: Round
+    standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round
 ) -> dict[str, Mapping[Site, Refusal]]:
     """Return the failed creates of existing pods, by UID and allocation, until a partition of the pod is active."""
-    found = {uid: each for uid, each in round_.memory.refusals.items() if uid in round_.pods}
+    found = {uid: each for uid, each in ctx.memory.refusals.items() if uid in ctx.pods}
     for standing in standings.values():
         known, uid = standing.known, standing.entry.pod_uid
         site = (standing.entry.server, standing.entry.allocation)
@@ -200,11 +200,11 @@ def refusals_of(
         if before is not None and before.backoff.at >= known.backoff.at:
             continue
         last = before.backoff if before is not None else None
-        at = known.backoff.at if known.refused else round_.now
+        at = known.backoff.at if known.refused else ctx.now
         listed = supply[site].listed if failure.kind is FailureKind.STOCKOUT and site in supply else None
         refusal = Refusal(
             backoff=failed(last, failure, standing.entry.id, at, None if known.refused else IN_VAIN),
-            since=before.since if before is not None else round_.now,
+            since=before.since if before is not None else ctx.now,
             listed=listed,
             in_vain=(before.in_vain if before is not None else 0) + (listed == frozenset()),
         )
@@ -212,21 +212,21 @@ def refusals_of(
     return found
 
 
-def crowded(supply: Mapping[Site, SiteSupply], round_: Round) -> dict[Site, SiteSupply]:
+def crowded(supply: Mapping[Site, SiteSupply], ctx: Round) -> dict[Site, SiteSupply]:
     """Return the supply with the sizes that servers rejected for lack of space, and the pods to retry."""
     found = dict(supply)
-    for uid, refusals in round_.memory.refusals.items():
+    for uid, refusals in ctx.memory.refusals.items():
         for site, refusal in refusals.items():
             at = found.get(site)
             if at is None or refusal.listed is None:
                 continue
-            size, seconds = round_.pods[uid].size, (refusal.backoff.at - refusal.since).total_seconds()
+            size, seconds = ctx.pods[uid].size, (refusal.backoff.at - refusal.since).total_seconds()
             if refusal.never_fits:
                 at = replace(at, never_from=min(at.never_from, size))
-            elif seconds >= round_.settings.crowded_seconds:
+            elif seconds >= ctx.settings.crowded_seconds:
                 at = replace(at, tired_from=min(at.tired_from, size))
             at = replace(at, refused=at.refused | {uid})
-            if uid not in at.trying and round_.now < refusal.backoff.until and refusal.listed <= at.listed:
+            if uid not in at.trying and ctx.now < refusal.backoff.until and refusal.listed <= at.listed:
                 at = replace(at, crowded_from=min(at.crowded_from, size))
             found[site] = at
     return found
@@ -236,29 +236,29 @@ def queue_of(
     pods: Iterable[Pod],
     standings: Mapping[str, Standing],
     supply: Mapping[Site, SiteSupply],
-    round_: Round,
+    ctx: Round,
     guard: Guard,
 ) -> list[Candidate]:
     """Return the waiting pods in the order in which they are served."""
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
-    choose = cache(partial(_choose, supply, round_))
+    choose = cache(partial(_choose, supply, ctx))
     # These pods cannot use the same server again, because their new partition would have the id of the old one.
     stay = {standing.entry.pod_uid: standing for standing in standings.values() if standing.phase is Phase.RELEASING}
     found = []
     for pod in ordered:
-        part = partial(_candidate, pod, stay.get(pod.uid), choose, round_)
+        part = partial(_candidate, pod, stay.get(pod.uid), choose, ctx)
         found.append(guard.run(f"pod {pod.uid}", part, None))
     return [candidate for candidate in found if candidate is not None]
 
 
-def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], round_: Round) -> Candidate:
+def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice], ctx: Round) -> Candidate:
     if pod.held_by_others:
         return Candidate(pod=pod, wait=Wait.HELD, why="Other scheduling gates hold it.")
     wait, words, possible = choose(pod.servers, pod.told_server, pod.size)
-    refusals = round_.memory.refusals.get(pod.uid, {})
+    refusals = ctx.memory.refusals.get(pod.uid, {})
     if wait is not Wait.QUEUE or not (refusals or stays):
         return Candidate(pod=pod, wait=wait, why=words, sites=possible)
-    waits = {site: each for site, each in refusals.items() if each.backoff.until > round_.now}
+    waits = {site: each for site, each in refusals.items() if each.backoff.until > ctx.now}
     sites = tuple(
         site
         for site in possible
@@ -276,13 +276,13 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
 
 
 def _choose(
-    supply: Mapping[Site, SiteSupply], round_: Round, allowed: frozenset[str] | None, told: str, size: int
+    supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, told: str, size: int
 ) -> _Choice:
     """Return where pods may have their partitions. A pod with a server in its annotation (`told`) uses only that."""
     servers = {
         server
-        for server in round_.servers
-        if (server == told if told in round_.servers else allowed is None or server in allowed)
+        for server in ctx.servers
+        if (server == told if told in ctx.servers else allowed is None or server in allowed)
     }
     if not servers:
         return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()
@@ -301,9 +301,9 @@ def _choose(
             "they are gone; other pods go first meanwhile."
         )
         return Wait.OTHERS, words, ()
-    unread = sorted({each.site[0] for each in large} | {a for a in servers if round_.servers[a].reading is None})
+    unread = sorted({each.site[0] for each in large} | {a for a in servers if ctx.servers[a].reading is None})
     if unread:
         # Without a failure, no read has been tried yet: the process has just started.
-        how = "cannot be read" if any(round_.servers[each].failure for each in unread) else "is not read yet"
+        how = "cannot be read" if any(ctx.servers[each].failure for each in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

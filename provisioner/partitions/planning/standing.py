@@ -78,33 +78,33 @@ class Standing:
         return self.phase is Phase.RELEASING and cannot_be_removed(self.known)
 
 
-def standing_of(entry: Entry, round_: Round) -> Standing:
+def standing_of(entry: Entry, ctx: Round) -> Standing:
     """Return the state of an entry."""
-    known = known_of(entry, round_)
-    pod = round_.pods.get(entry.pod_uid)
-    wanted = pod is not None and round_.may_use(pod, entry.id)
-    reading = round_.reading(entry.server)
+    known = known_of(entry, ctx)
+    pod = ctx.pods.get(entry.pod_uid)
+    wanted = pod is not None and ctx.may_use(pod, entry.id)
+    reading = ctx.reading(entry.server)
     if reading is None:
-        phase = _phase_unread(entry, pod if wanted else None, known, round_)
+        phase = _phase_unread(entry, pod if wanted else None, known, ctx)
         return Standing(entry=entry, pod=pod, phase=phase, known=known, certain=False)
-    partition = round_.listed[entry.server].get(entry.id)
+    partition = ctx.listed[entry.server].get(entry.id)
     shows_changes = known.changed_at is None or reading.asked_at >= known.changed_at
     shows_all = shows_changes and reading.asked_at >= known.since
     reads = False
     if pod is None or not wanted:
-        gone = partition is None and shows_all and round_.change_of(entry) is None
+        gone = partition is None and shows_all and ctx.change_of(entry) is None
         phase = Phase.GONE if gone else Phase.RELEASING
         reads = not shows_all
     elif not shows_changes:
         phase, reads = Phase.CREATING, True
     elif _is_misplaced(entry, pod):
-        there = partition is not None or round_.change_of(entry) is not None
+        there = partition is not None or ctx.change_of(entry) is not None
         phase = Phase.MISPLACED if there else Phase.WITHDRAWN
     elif partition is not None:
-        phase = _phase_of(entry, partition, known, round_)
-    elif _is_given_up(entry, pod, known, round_):
+        phase = _phase_of(entry, partition, known, ctx)
+    elif _is_given_up(entry, pod, known, ctx):
         phase = Phase.WITHDRAWN
-    elif pod.told_server and not round_.told_elsewhere(pod, entry.server):
+    elif pod.told_server and not ctx.told_elsewhere(pod, entry.server):
         phase = Phase.LOST if shows_all else Phase.CREATING
         reads = not shows_all
     else:
@@ -126,49 +126,49 @@ def _is_misplaced(entry: Entry, pod: Pod) -> bool:
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
 
 
-def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, round_: Round) -> Phase:
+def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, ctx: Round) -> Phase:
     """Return the phase of an entry whose server cannot be read. `wanted` is the pod, None if it needs no partition."""
-    if entry.server not in round_.servers:
+    if entry.server not in ctx.servers:
         # The server is no longer in the settings. A pod whose annotation names the partition may still use it.
         return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING
     if wanted is None:
         return Phase.RELEASING
-    return Phase.WITHDRAWN if wanted.gated and _is_away(entry, known, round_) else Phase.CREATING
+    return Phase.WITHDRAWN if wanted.gated and _is_away(entry, known, ctx) else Phase.CREATING
 
 
-def _is_away(entry: Entry, known: PartitionMemory, round_: Round) -> bool:
-    reading, began_at = round_.servers[entry.server].reading, known.changed_at or known.since
-    return _is_long_ago(max(began_at, reading.asked_at) if reading is not None else began_at, round_)
+def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
+    reading, began_at = ctx.servers[entry.server].reading, known.changed_at or known.since
+    return _is_long_ago(max(began_at, reading.asked_at) if reading is not None else began_at, ctx)
 
 
-def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, round_: Round) -> bool:
+def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
     """Return whether an entry is given up and its pod waits again; for a pod without gate, after several attempts."""
-    if pod.told_server and pod.told_server not in round_.servers:
+    if pod.told_server and pod.told_server not in ctx.servers:
         # The entry is kept: the annotation names a server that is not in the settings, and it may be this one.
         return False
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MOST_TRIES
-        return pod.gated or pod.uid in round_.memory.refusals or is_refused_often
+        return pod.gated or pod.uid in ctx.memory.refusals or is_refused_often
     # A create that fails for other reasons is given up after `stuck_seconds`, but only for a pod with its gate.
-    is_in_vain = known.backoff is not None and _is_long_ago(known.since, round_)
-    return pod.gated and is_in_vain and round_.change_of(entry) is None
+    is_in_vain = known.backoff is not None and _is_long_ago(known.since, ctx)
+    return pod.gated and is_in_vain and ctx.change_of(entry) is None
 
 
-def _is_long_ago(moment: datetime, round_: Round) -> bool:
-    return (round_.now - moment).total_seconds() >= round_.settings.stuck_seconds
+def _is_long_ago(moment: datetime, ctx: Round) -> bool:
+    return (ctx.now - moment).total_seconds() >= ctx.settings.stuck_seconds
 
 
-def known_of(entry: Entry, round_: Round) -> PartitionMemory:
+def known_of(entry: Entry, ctx: Round) -> PartitionMemory:
     """Return the memory of an entry. It is empty if the entry is new, was moved or was recorded again."""
     mark = f"{entry.server} {entry.allocation} {entry.recorded_at.isoformat()}"
-    known = round_.memory.partitions.get(entry.id)
-    return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=round_.now)
+    known = ctx.memory.partitions.get(entry.id)
+    return known if known is not None and known.mark == mark else PartitionMemory(mark=mark, since=ctx.now)
 
 
-def _phase_of(entry: Entry, partition: Partition, known: PartitionMemory, round_: Round) -> Phase:
+def _phase_of(entry: Entry, partition: Partition, known: PartitionMemory, ctx: Round) -> Phase:
     if partition.size != entry.size or partition.state is PartitionState.ERROR:
         return Phase.BROKEN
     if partition.state is PartitionState.ACTIVE:
         return Phase.ACTIVE
     began_at = max(known.changed_at or known.since, known.active_at or known.since)
-    return Phase.BROKEN if _is_long_ago(began_at, round_) else Phase.CREATING
+    return Phase.BROKEN if _is_long_ago(began_at, ctx) else Phase.CREATING

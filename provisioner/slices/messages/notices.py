@@ -58,9 +58,9 @@ def not_created(workload: Workload) -> str:
     return f"No TPU node pools are created for this {workload.owner_kind}: {workload.problem}"
 
 
-def notices_of_workloads(round_: Round) -> Iterator[Notice]:
+def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
     """Report workloads that get no node pools at all, or never start, with the reason."""
-    by_uid, policy = round_.workloads.by_uid, round_.policy
+    by_uid, policy = ctx.workloads.by_uid, ctx.policy
     served = [each for each in by_uid.values() if not each.managed_by and each.keeps_pools(while_suspended=True)]
     for each in served:
         # Suspended workloads are reported as well: their owners can act before the workloads are resumed.
@@ -77,17 +77,15 @@ def notices_of_workloads(round_: Round) -> Iterator[Notice]:
                 f"later, with ENABLE_SLICE_CONTROLLER) serve this {workload.kind.value}"
             )
             yield _of_workload(workload, constants.SLICES_NOT_SERVED, message)
-    waiting = (
-        pod for pod in round_.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid
-    )
-    for uid in dict.fromkeys(filter(None, map(round_.workloads.uid_of, waiting))):
+    waiting = (pod for pod in ctx.snapshot.pods if not pod.group_key and pod.unschedulable_since and pod.workload_uid)
+    for uid in dict.fromkeys(filter(None, map(ctx.workloads.uid_of, waiting))):
         message = (
             f"No TPU node pools are created for this {by_uid[uid].kind.value}: its pods lack the label "
             f"{constants.RAY_REPLICA_INDEX}; install KubeRay 1.6 or newer, or enable its feature gate "
             "RayMultiHostIndexing"
         )
         yield _of_workload(by_uid[uid], constants.NOT_NUMBERED, message)
-    for found in round_.found.values():
+    for found in ctx.found.values():
         if any(_waits_for_its_followers(slice_) for slice_ in found.slices.values()):
             message = (
                 f"The pods of this {found.workload.kind.value} are never scheduled: {constants.EXCLUSIVE_TOPOLOGY} "
@@ -108,14 +106,14 @@ def _waits_for_its_followers(slice_: Slice) -> bool:
     return gated and any(constants.EXCLUSIVE_TOPOLOGY in annotations for annotations in placed)
 
 
-def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, round_: Round) -> list[Notice]:
+def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Round) -> list[Notice]:
     """Return the notices about a slice whose pool is created."""
     skipped = f"Some choices of capacity are skipped: {'; '.join(choices.left_out)}" if choices.left_out else ""
     reported = (
         (constants.UNLISTED_TOPOLOGY, slice_.shape.warning if slice_.shape is not None else "", ""),
-        (constants.INVALID_REQUEST, labels_left_out(slice_, round_.settings, round_.rules), ""),
+        (constants.INVALID_REQUEST, labels_left_out(slice_, ctx.settings, ctx.rules), ""),
         (constants.INVALID_REQUEST, skipped, ""),
-        (constants.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, round_.rules), request.name),
+        (constants.UNKNOWN_SELECTOR, _unknown_selectors(slice_, request, ctx.rules), request.name),
     )
     notices = (notice(slice_, reason, message, key=key) for reason, message, key in reported if message)
     return [*underused(slice_), *notices]
@@ -136,16 +134,16 @@ def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules
     )
 
 
-def not_marked(round_: Round) -> Iterator[Notice]:
+def not_marked(ctx: Round) -> Iterator[Notice]:
     """Report workloads that should start together, and do not because admission did not mark their pods."""
     waiting = {
         slice_.workload.uid: slice_.workload
-        for slice_ in round_.slices.values()
+        for slice_ in ctx.slices.values()
         if slice_.pending
         and slice_.workload.kind.has_pods
         and not slice_.mark
         and slice_.siblings > 1
-        and wants_all_or_nothing(slice_, round_.settings)
+        and wants_all_or_nothing(slice_, ctx.settings)
     }
     for workload in waiting.values():
         message = (
@@ -157,12 +155,12 @@ def not_marked(round_: Round) -> Iterator[Notice]:
 
 
 def held_for_others(
-    round_: Round, claimed: Mapping[PoolName, SliceId], partial: Mapping[WorkloadUid, tuple[int, int]]
+    ctx: Round, claimed: Mapping[PoolName, SliceId], partial: Mapping[WorkloadUid, tuple[int, int]]
 ) -> Iterator[Notice]:
     """Report ready pools that are held until all slices of their workload are ready."""
     for name, slice_id in claimed.items():
-        slice_ = round_.slices[slice_id]
-        if slice_.pending and slice_id.workload_uid in partial and round_.supply[name].ready:
+        slice_ = ctx.slices[slice_id]
+        if slice_.pending and slice_id.workload_uid in partial and ctx.supply[name].ready:
             ready, wanted = partial[slice_id.workload_uid]
             message = (
                 f"Node pool {name} is ready and is held until all slices of the {slice_.workload.kind} are ready: "
@@ -171,10 +169,10 @@ def held_for_others(
             yield notice(slice_, constants.HELD_FOR_OTHERS, message, key=name, warning=False)
 
 
-def of_splits(round_: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
+def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice]:
     """Yield one notice for each slice that does not have one node pool to itself."""
     for slice_id in sorted(splits.affected):
-        slice_, pools = round_.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
+        slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
         # The key is constant: the pools in the message change with each pod, which is no reason for a new Event.
@@ -205,26 +203,26 @@ def _remedy(slice_: Slice, *, is_split: bool) -> str:
     return f"add the annotation {annotation}: {constants.NODE_POOL}, or {policy}"
 
 
-def of_stuck(found: Stuck, round_: Round) -> Notice:
+def of_stuck(found: Stuck, ctx: Round) -> Notice:
     """Return the notice about a slice that is stuck."""
-    slice_, pool = round_.slices[found.slice_id], round_.supply[found.pool]
-    key, message = _key_and_message(found, slice_, pool, round_)
+    slice_, pool = ctx.slices[found.slice_id], ctx.supply[found.pool]
+    key, message = _key_and_message(found, slice_, pool, ctx)
     return notice(slice_, constants.STUCK, message, key=key)
 
 
-def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, round_: Round) -> tuple[str, str]:
+def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, ctx: Round) -> tuple[str, str]:
     kind, field, name = slice_.workload.owner_kind, slice_.pods_field, pool.name
     match found.kind:
         case StuckKind.HANGS:
-            how = how_it_hangs(pool, round_.now)
+            how = how_it_hangs(pool, ctx.now)
             waits = (
                 f"{slice_.title} waits for node pool {name}, or uses it, which {how}; the administrator has an alert"
             )
             return f"hangs {name}", waits
         case StuckKind.REFUSED:
-            return name, f"{refusal(found, round_)}; the node pool is deleted, and another one is tried later"
+            return name, f"{refusal(found, ctx)}; the node pool is deleted, and another one is tried later"
         case StuckKind.UNSCHEDULABLE:
-            return name, refusal(found, round_)
+            return name, refusal(found, ctx)
         case StuckKind.TOO_MANY_PODS:
             return f"small {name}", (
                 f"{slice_.title} now has {field} {slice_.parallelism}, and its slice of topology "
@@ -246,25 +244,25 @@ def _key_and_message(found: Stuck, slice_: Slice, pool: Supply, round_: Round) -
             )
 
 
-def refusal(found: Stuck, round_: Round) -> str:
+def refusal(found: Stuck, ctx: Round) -> str:
     """Return the message that pods are unschedulable on a ready pool, for the Event and for the slice's back-off."""
-    slice_, first = round_.slices[found.slice_id], min(found.pods, key=lambda pod: pod.name)
+    slice_, first = ctx.slices[found.slice_id], min(found.pods, key=lambda pod: pod.name)
     message = (
         f"{len(found.pods)} pod(s) of {slice_.title} are unschedulable although node pool {found.pool} is "
         f"ready for them; the scheduler's message for {first.name}: {first.unschedulable_message}"
     )
-    lacking = lacking_labels(slice_, round_.supply[found.pool])
+    lacking = lacking_labels(slice_, ctx.supply[found.pool])
     if lacking:
         message += f"; its nodes do not have {', '.join(map(bounds.cut, lacking))}: remove that selector"
     return message
 
 
-def leaderless(round_: Round, matching: Matching) -> Iterator[Notice]:
+def leaderless(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Report unschedulable pods for which no pool is created, because the leader pod of their slice does not wait."""
-    limit = round_.now - timedelta(seconds=STUCK_SECONDS)
+    limit = ctx.now - timedelta(seconds=STUCK_SECONDS)
     have_pools = {*matching.claimed.values()}
-    have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(round_.supply)}
-    for slice_ in round_.slices.values():
+    have_pools |= {slice_id for slice_id, names in matching.held.items() if not names.isdisjoint(ctx.supply)}
+    for slice_ in ctx.slices.values():
         if slice_.pending or not slice_.served or slice_.id in have_pools:
             continue
         waiting = [pod for pod in unschedulable(slice_) if pod.unschedulable_since and pod.unschedulable_since <= limit]
@@ -279,22 +277,22 @@ def leaderless(round_: Round, matching: Matching) -> Iterator[Notice]:
             yield notice(slice_, constants.STUCK, message, key="leaderless")
 
 
-def maintained(round_: Round, matching: Matching) -> Iterator[Notice]:
+def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Notify the owners of slices whose hosts are taken down for maintenance."""
     for name, slice_id in _users(matching):
-        node = round_.supply[name].maintenance if name in round_.supply else None
-        if node is None or node.maintenance_at is None or slice_id not in round_.slices:
+        node = ctx.supply[name].maintenance if name in ctx.supply else None
+        if node is None or node.maintenance_at is None or slice_id not in ctx.slices:
             continue
-        now = node.maintenance_at <= round_.now
+        now = node.maintenance_at <= ctx.now
         when = "is under way" if now else f"begins at {node.maintenance_at:%Y-%m-%d %H:%M} UTC"
         message = f"Maintenance of the host of node {node.name} {when}; the pods on node pool {name} end with it"
-        yield notice(round_.slices[slice_id], constants.HOST_MAINTENANCE, message, key=f"{name} {when}")
+        yield notice(ctx.slices[slice_id], constants.HOST_MAINTENANCE, message, key=f"{name} {when}")
 
 
-def ending(round_: Round, matching: Matching) -> Iterator[Notice]:
+def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Notify the owners of slices whose reservation ends soon, or before the deadline of their Job."""
     for name, slice_id in _users(matching):
-        each, slice_ = round_.supply.get(name), round_.slices.get(slice_id)
+        each, slice_ = ctx.supply.get(name), ctx.slices.get(slice_id)
         if each is None or slice_ is None or slice_.leader is None or (end := each.pool.ends_at) is None:
             continue
         deadline = slice_.leader.created_at.timestamp() + slice_.deadline_seconds
@@ -312,9 +310,9 @@ def _users(matching: Matching) -> Iterator[tuple[PoolName, SliceId]]:
     yield from ((name, slice_id) for slice_id, names in matching.held.items() for name in names)
 
 
-def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
+def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collection[PoolName]) -> tuple[Alert, ...]:
     """Report the pools whose delete has been postponed for too long, and pools that keep a transitional status."""
-    deletes, supply, now = round_.memory.deletes, round_.supply, round_.now
+    deletes, supply, now = ctx.memory.deletes, ctx.supply, ctx.now
     messages = {
         name: f"Deletion of node pool {name} is overdue since {clock(call.postponed_since, now)}: {call.reason}"
         for name, call in deletes.items()
@@ -326,16 +324,16 @@ def alerts_of_pools(round_: Round, hanging: Collection[PoolName], unneeded: Coll
     }
     # The alerts follow the order of the pools, because the order of a set of names is different in each process.
     for name in (name for name in supply if name in hanging):
-        where = f"look at it and at its operations in {round_.rules.supplier_name}"
+        where = f"look at it and at its operations in {ctx.rules.supplier_name}"
         messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
     return tuple(Alert(kind="pool_stuck", pool=name, message=message) for name, message in messages.items())
 
 
-def alerts_of_vanished(round_: Round, vanished: int) -> Iterator[Alert]:
+def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
     """Report that the workloads of many pools vanished at once; `vanished` is the number of these pools."""
     if vanished:
         message = (
-            f"The workloads of {vanished} of {len(round_.supply)} node pools are gone, but the provisioner did not see "
+            f"The workloads of {vanished} of {len(ctx.supply)} node pools are gone, but the provisioner did not see "
             "them being deleted. Check the API server (a restored etcd?). The provisioner confirms each pool by a read "
             f"of its workload, and deletes one pool every {BRAKE_PAUSE.total_seconds():.0f} s."
         )

@@ -42,19 +42,19 @@ _Typed = tuple[str, Condition]
 class _Facts:
     """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
 
-    round_: Round
+    ctx: Round
     matching: Matching
     blocked: Mapping[SliceId, WaitsFor]
 
     @cached_property
     def place(self) -> Mapping[SliceId, Supply]:
         """Pool that each slice counts on; slices without a pool are missing."""
-        return {slice_id: self.round_.supply[name] for name, slice_id in self.matching.claimed.items()}
+        return {slice_id: self.ctx.supply[name] for name, slice_id in self.matching.claimed.items()}
 
     @cached_property
     def with_nodes(self) -> AbstractSet[PoolName]:
         """Names of the pools that have nodes."""
-        return {node.pool_name for node in self.round_.snapshot.nodes}
+        return {node.pool_name for node in self.ctx.snapshot.nodes}
 
     @cached_property
     def ended(self) -> AbstractSet[tuple[str, str]]:
@@ -62,7 +62,7 @@ class _Facts:
 
         Its pods may have run elsewhere, or only between two rounds. A suspended workload may not have started yet.
         """
-        over = [each for each in self.round_.workloads.by_uid.values() if each.finished or each.deleting]
+        over = [each for each in self.ctx.workloads.by_uid.values() if each.finished or each.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
 
@@ -72,8 +72,8 @@ class _Facts:
 
         Other requests may have no waiting pods at all, because the scheduler binds their pods to any pool that fits.
         """
-        now, booked = self.round_.now, timedelta(seconds=self.round_.settings.booking_seconds)
-        leaders = ((each, each.leader) for each in self.round_.slices.values() if each.request and each.leader)
+        now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
+        leaders = ((each, each.leader) for each in self.ctx.slices.values() if each.request and each.leader)
         return {
             (each.workload.namespace, each.request)
             for each, leader in leaders
@@ -87,20 +87,20 @@ class _Facts:
     def wait(self, slices: Iterable[Slice]) -> str:
         """Return why the first slice without a pool waits, leaving out amounts that other workloads change."""
         wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
-        return "" if wait is None else waits.message(wait, self.round_, lasting=True)
+        return "" if wait is None else waits.message(wait, self.ctx, lasting=True)
 
 
 def statuses(
-    round_: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
+    ctx: Round, matching: Matching, blocked: Mapping[SliceId, WaitsFor]
 ) -> tuple[tuple[StatusWrite, ...], tuple[datetime, ...]]:
     """Return the statuses to write, and the times at which bookings end."""
-    asking = [workload for workload in round_.workloads.by_uid.values() if workload.ask is not None and workload.lives]
+    asking = [workload for workload in ctx.workloads.by_uid.values() if workload.ask is not None and workload.lives]
     if not asking:
         return (), ()
     slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
-    for slice_ in round_.slices.values():
+    for slice_ in ctx.slices.values():
         slices[slice_.workload.uid].append(slice_)
-    facts = _Facts(round_, matching, blocked)
+    facts = _Facts(ctx, matching, blocked)
     found: list[StatusWrite] = []
     ends: list[datetime] = []
     for each in asking:
@@ -108,18 +108,18 @@ def statuses(
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
         # A missing topology is a mistake to report in the status, so here only the other conditions of serving count.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
-        if ask is None or not any(round_.policy.serves(each, requirements) for requirements in for_slices):
+        if ask is None or not any(ctx.policy.serves(each, requirements) for requirements in for_slices):
             # Another provisioner may serve the request, so its status is not written.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
-            found += _write(each, ask, *_of_buffer(facts, each, ask, own), round_.now)
+            found += _write(each, ask, *_of_buffer(facts, each, ask, own), ctx.now)
             continue
         conditions, details = tuple(_of_request(facts, each, ask, own)), {}
         if any(name == constants.PROVISIONED and new.true for name, new in conditions):
             details = {"provisioningClassDetails": _details(facts, own)}
-        found += _write(each, ask, conditions, details, round_.now)
-        end = _booked_until(ask, round_)
-        ends += [end] if end is not None and end > round_.now else []
+        found += _write(each, ask, conditions, details, ctx.now)
+        end = _booked_until(ask, ctx)
+        ends += [end] if end is not None and end > ctx.now else []
     return tuple(found), tuple(ends)
 
 
@@ -127,19 +127,19 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
     if ask.is_true(constants.PROVISIONED):
         yield from _of_booking(facts, workload, ask)
         return
-    round_, place, blocked = facts.round_, facts.place, facts.blocked
+    ctx, place, blocked = facts.ctx, facts.place, facts.blocked
     failing = (blocked[slice_.id] for slice_ in slices if slice_.id in blocked and blocked[slice_.id].failed)
-    failed = (waits.message(wait, round_) for wait in failing)
-    reasons = ((slice_, round_.policy.why_not(workload, slice_.requirements)) for slice_ in slices)
+    failed = (waits.message(wait, ctx) for wait in failing)
+    reasons = ((slice_, ctx.policy.why_not(workload, slice_.requirements)) for slice_ in slices)
     unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
-    problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, round_.settings)
+    problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, ctx.settings)
     if problem:
         yield constants.FAILED, Condition(True, "NotAvailable", problem)
     elif not slices:
         missing = "A PodTemplate that it names does not exist"
-        if workload.full_name.text in round_.snapshot.rejected:
+        if workload.full_name.text in ctx.snapshot.rejected:
             missing = "Kubernetes rejected this status for long; the request is served once the status can be written"
-        elif MACHINE_CONFIGS in round_.snapshot.unknown:
+        elif MACHINE_CONFIGS in ctx.snapshot.unknown:
             missing += ", or the cluster has machine types that the provisioner cannot list"
         yield constants.PROVISIONED, Condition(False, "Waiting", missing)
     else:
@@ -155,13 +155,13 @@ def _is_free(each: Supply) -> bool:
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
     """Yield the condition that ends a booking: all pools are used, the workload or a pool is gone, or time is over."""
-    round_, named = facts.round_, (workload.namespace, workload.name)
+    ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
     # A pool with nodes exists, even if it is missing from a list.
-    known = {pool: round_.supply[pool].usable for pool in pools if pool in round_.supply}
+    known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
     used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
-    end = _booked_until(ask, round_)
+    end = _booked_until(ask, ctx)
     if used == len(pools):
         message = "Pods run on all node pools of the request, which are kept for them from now on"
         yield constants.BOOKING_EXPIRED, Condition(True, "Used", message)
@@ -170,29 +170,29 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
     elif lost:
         message = f"Node pool {lost[0]} was lost before pods ran on all node pools of the request"
         yield constants.CAPACITY_REVOKED, Condition(True, "NodePoolLost", message)
-    elif end is not None and end <= round_.now and not (used and named in facts.awaited):
-        minutes = round_.settings.booking_seconds / 60
+    elif end is not None and end <= ctx.now and not (used and named in facts.awaited):
+        minutes = ctx.settings.booking_seconds / 60
         message = f"Pods run on {used} of {len(pools)} node pools of the request after {minutes:.0f} minutes"
         yield constants.BOOKING_EXPIRED, Condition(True, "NotUsed", message)
 
 
-def _booked_until(ask: Ask, round_: Round) -> datetime | None:
+def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
     # A time in the future was written by a clock that was ahead, or by a user who may write the status.
-    return min(since, round_.now) + timedelta(seconds=round_.settings.booking_seconds) if since is not None else None
+    return min(since, ctx.now) + timedelta(seconds=ctx.settings.booking_seconds) if since is not None else None
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
     """Return the number of ready slices, with the reason why the others wait or the time at which they are expected."""
-    round_, place = facts.round_, facts.place
+    ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):
         return f"{words}. {wait}"
     coming = (place[slice_.id].name for slice_ in slices if slice_.id in place and not place[slice_.id].ready)
-    phases = filter(None, (round_.memory.pool(name).phase for name in coming))
-    usual = round_.memory.usual_creation or _USUAL
+    phases = filter(None, (ctx.memory.pool(name).phase for name in coming))
+    usual = ctx.memory.usual_creation or _USUAL
     eta = max((phase.since + usual for phase in phases if phase.phase is Phase.PROVISIONING), default=None)
-    return f"{words}; expected at {clock(eta, round_.now)}" if eta is not None and eta > round_.now else words
+    return f"{words}; expected at {clock(eta, ctx.now)}" if eta is not None and eta > ctx.now else words
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
@@ -201,7 +201,7 @@ def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:
         details["node-pool"] = pools[0]
-    if all(facts.round_.made_for.get(name) == each.id for each, name in zip(slices, pools, strict=True)):
+    if all(facts.ctx.made_for.get(name) == each.id for each, name in zip(slices, pools, strict=True)):
         details["workload-uid"] = slices[0].workload.uid
     return details
 

@@ -23,7 +23,7 @@ from provisioner.slices.planning.round import Round, Supply
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 
 
-def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
+def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]) -> tuple[Assignment, ...]:
     """Return the label changes of nodes. `partial` are the workloads that wait until all their slices are ready.
 
     A pool is assigned to another slice in three steps. First all its nodes become free, so that no further pod of the
@@ -32,9 +32,9 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
     assigned after the same check.
     """
     found: list[Assignment] = []
-    occupied = {pod.node_name for pod in round_.snapshot.pods if not pod.finished}
-    for pool in round_.supply.values():
-        if (wanted := _wanted(pool, round_, matching, partial)) is None:
+    occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished}
+    for pool in ctx.supply.values():
+        if (wanted := _wanted(pool, ctx, matching, partial)) is None:
             continue
         nodes = [node for node in pool.nodes if not _has(node, wanted)]
         if not nodes:
@@ -45,7 +45,7 @@ def assignments(round_: Round, matching: Matching, partial: Collection[WorkloadU
             found += [Assignment(name, FREE) for name in others]
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
-        elif round_.made_for.get(pool.name) == matching.claimed.get(pool.name):
+        elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
             # No check is needed, because only pods of this slice could be bound since the create of the pool.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
@@ -60,7 +60,7 @@ def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
 
 
 def _wanted(
-    pool: Supply, round_: Round, matching: Matching, partial: Collection[WorkloadUid]
+    pool: Supply, ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
     """Return the labels that the nodes of a pool should have; None if the present labels stay."""
     if pool.undecided:
@@ -68,7 +68,7 @@ def _wanted(
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
-        slice_, *others = (round_.slices.get(holder) if holder is not None else None for holder in holders)
+        slice_, *others = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
         # The labels stay if pods of an unknown workload, or of several slices that share no pools, are on the pool.
         if slice_ is None or any(other is None or not _share_labels(slice_, other) for other in others):
             return None
@@ -82,13 +82,13 @@ def _wanted(
         # No slice needs the pool: it becomes free, so that no pod is bound to it before its delete. An open pool stays
         # open.
         return FREE if any(key in node.labels for node in pool.nodes for key in MARKS) else None
-    slice_ = round_.slices[claimant]
+    slice_ = ctx.slices[claimant]
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
         # Between two attempts of its workload, the slice has no pods. The labels of the slice stay or are restored, and
         # the labels of another slice are replaced by those of a free pool.
-        created = _labels_at_create(pool) if round_.made_for.get(pool.name) == claimant else None
+        created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
 
@@ -116,12 +116,12 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
     return labels_of(slice_.mark, slice_.workload.namespace) if slice_.mark else OPEN
 
 
-def label_job_nodes(round_: Round) -> Iterator[Assignment]:
+def label_job_nodes(ctx: Round) -> Iterator[Assignment]:
     """Yield the label of a child Job for each node of its pool that lacks the label, which the pods of the Job select.
 
     GKE rejects node pools with this label, so that the provisioner writes it on the nodes after their creation.
     """
-    for supply in round_.supply.values():
+    for supply in ctx.supply.values():
         labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)
         if labels:
             yield from (Assignment(node.name, labels) for node in supply.nodes if not _has(node, labels))

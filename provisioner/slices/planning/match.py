@@ -422,54 +422,54 @@ def _ends_soon(pool: Supply, ctx: Round) -> bool:
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
 
-def _expired(slice_: Slice, round_: Round) -> bool:
+def _expired(slice_: Slice, ctx: Round) -> bool:
     """Whether a slice has ended, was refused by the scheduler, or counted on pools for too long without a bound pod."""
-    known = round_.memory.slice(slice_.id)
-    if slice_.ended or known.is_refused(round_.now):
+    known = ctx.memory.slice(slice_.id)
+    if slice_.ended or known.is_refused(ctx.now):
         return True
     claim = known.claim
     if claim is None or claim.since is None or claim.has_pods is not bool(slice_.pods):
         return False
-    return round_.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
+    return ctx.now - claim.since >= (_UNBOUND_AT_MOST if claim.has_pods else _WITHOUT_PODS_AT_MOST)
 
 
-def _kept(slice_: Slice, name: PoolName | None, round_: Round) -> Claim | None:
+def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
     """Return the claim to remember. If a slice has no pool, its expired claim is kept, so that it stays expired."""
-    before, has_pods = round_.memory.slice(slice_.id).claim, bool(slice_.pods)
+    before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
-        return before if _expired(slice_, round_) else None
+        return before if _expired(slice_, ctx) else None
     # While no pod of the slice has to be bound, the time does not count.
     workload = slice_.workload
-    waits = workload.suspended or not workload.kind.has_pods or workload.uid in round_.memory.gangs
+    waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same and before is not None and (before.looked or before.message != message)
-    pool = round_.supply[name]
+    pool = ctx.supply[name]
     # If the slice shares the pool, the time counts from its first ready node.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
     if before is not None and before.has_pods is has_pods:
-        own = round_.made_for.get(name) == slice_.id or is_shared_by(pool, slice_)
+        own = ctx.made_for.get(name) == slice_.id or is_shared_by(pool, slice_)
         since = before.since if before.pool == name or not own else None
-    return Claim(pool=name, since=since or round_.now, has_pods=has_pods, message=message, looked=looked)
+    return Claim(pool=name, since=since or ctx.now, has_pods=has_pods, message=message, looked=looked)
 
 
-def _use(round_: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
+def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[PoolName]], frozenset[SliceId]]:
     """Return `Matching.holders`, the occupants of each pool, `Matching.held` and `Matching.elsewhere`.
 
     Occupants are the holders, and slices of pods that still exist after their grace period: their chips are not free.
     """
-    workloads, now = round_.workloads, round_.now
+    workloads, now = ctx.workloads, ctx.now
     holders: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     occupants: dict[PoolName, set[SliceId | None]] = defaultdict(set)
     held: dict[SliceId, set[PoolName]] = defaultdict(set)
     elsewhere: set[SliceId] = set()
-    for pod in round_.snapshot.pods:
+    for pod in ctx.snapshot.pods:
         if not pod.node_name or pod.finished:
             continue
         slice_id = slice_id_of(pod, workloads)
-        name = round_.memory.membership.seen.get(pod.node_name)
+        name = ctx.memory.membership.seen.get(pod.node_name)
         if name is None:
             if slice_id is not None and pod.deletion_deadline is None:
                 elsewhere.add(slice_id)

@@ -90,13 +90,13 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 
 
 def state_of(
-    supply: Supply, phase: PhaseEntry, round_: Round, matching: Matching, due: Due | None, *, split: bool
+    supply: Supply, phase: PhaseEntry, ctx: Round, matching: Matching, due: Due | None, *, split: bool
 ) -> PoolState:
     """Return the entry of one pool in the read model; `due` is its planned delete."""
-    owner = owner_of(supply.name, matching, round_.made_for)
-    slice_ = round_.slices.get(owner) if owner is not None else None
+    owner = owner_of(supply.name, matching, ctx.made_for)
+    slice_ = ctx.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
-    known = round_.memory.pool(supply.name)
+    known = ctx.memory.pool(supply.name)
     if phase.phase is Phase.IDLE and known.unneeded_since is not None:
         # `unneeded_since` is the better start, because restarts and attempts to delete the pool do not change it.
         since, since_start = min(since, known.unneeded_since), False
@@ -131,19 +131,19 @@ def state_of(
     )
 
 
-def drained(phase: PhaseEntry, supply: Supply, round_: Round, matching: Matching) -> PhaseEntry:
+def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -> PhaseEntry:
     """Return the entry with `draining_since`, which is set while all pods are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
         if not users:
-            owner = owner_of(supply.name, matching, round_.made_for)
+            owner = owner_of(supply.name, matching, ctx.made_for)
             users = [owner] if owner is not None else []
-        slices = (round_.slices.get(user) for user in users)
+        slices = (ctx.slices.get(user) for user in users)
         draining = bool(users) and all(slice_ is None or slice_.workload.suspended for slice_ in slices)
     if draining is (phase.draining_since is not None):
         return phase
-    return replace(phase, draining_since=round_.now if draining else None)
+    return replace(phase, draining_since=ctx.now if draining else None)
 
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:

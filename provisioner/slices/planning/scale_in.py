@@ -23,25 +23,25 @@ _MAX_WRITES = 32
 _COSTS = 1_000_000
 
 
-def deletion_costs(round_: Round) -> tuple[PodCost, ...]:
+def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
     """Return the costs to write to pods without a cost, for ReplicaSets with pods on several pools."""
-    if not round_.settings.pod_deletion_cost:
+    if not ctx.settings.pod_deletion_cost:
         return ()
     found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)
-    for pod in round_.snapshot.pods:
+    for pod in ctx.snapshot.pods:
         if pod.kind is WorkloadKind.POD and pod.owner is not None and pod.owner.kind == "ReplicaSet":
-            name = round_.memory.membership.seen.get(pod.node_name, PoolName(""))
-            if name in round_.supply and not pod.finished and pod.deletion_deadline is None:
+            name = ctx.memory.membership.seen.get(pod.node_name, PoolName(""))
+            if name in ctx.supply and not pod.finished and pod.deletion_deadline is None:
                 found[pod.workload_uid].append((pod, name))
     costs = [
-        PodCost(pod.namespace, pod.name, pod.uid, _cost_of(round_.supply[name].pool))
+        PodCost(pod.namespace, pod.name, pod.uid, _cost_of(ctx.supply[name].pool))
         for pods in found.values()
         if len({name for _, name in pods}) > 1
         for pod, name in pods
         if constants.POD_DELETION_COST not in pod.requirements.annotations
     ]
     costs.sort()
-    rejected = {cost for cost in costs if f"Pod {cost.namespace}/{cost.name}" in round_.snapshot.rejected}
+    rejected = {cost for cost in costs if f"Pod {cost.namespace}/{cost.name}" in ctx.snapshot.rejected}
     # Rejected writes stay in the plan, so that the loop repeats them at growing intervals.
     return (*[cost for cost in costs if cost not in rejected][:_MAX_WRITES], *sorted(rejected))
 

@@ -44,14 +44,14 @@ class Seats:
 
     def __init__(
         self,
-        round_: Round,
+        ctx: Round,
         occupants: Mapping[PoolName, Collection[SliceId | None]],
         claimed: Mapping[PoolName, SliceId],
     ) -> None:
-        self._round, self._claimed = round_, claimed
+        self._round, self._claimed = ctx, claimed
         #: Pools with pods come first, so that the other pools become empty and are deleted.
         pools = sorted(
-            (supply for supply in round_.supply.values() if supply.usable and not supply.undecided),
+            (supply for supply in ctx.supply.values() if supply.usable and not supply.undecided),
             key=lambda supply: (not occupants.get(supply.name), not supply.ready, supply.name),
         )
         #: Pool of each bit: a bit for each node that counts, in the order of the pools, followed in each pool by a bit

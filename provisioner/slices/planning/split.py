@@ -29,7 +29,7 @@ class Splits(NamedTuple):
     affected_pools: frozenset[PoolName]
 
 
-def find_splits(round_: Round, matching: Matching) -> Splits:
+def find_splits(ctx: Round, matching: Matching) -> Splits:
     """Find the served slices of several hosts that are on several node pools, or share a node pool with another slice.
 
     Pods that are being deleted do not count, because after a restart the next pods may be on another node pool.
@@ -38,7 +38,7 @@ def find_splits(round_: Round, matching: Matching) -> Splits:
     split: dict[SliceId, frozenset[PoolName]] = {}
     multi_host: set[SliceId] = set()
     for slice_id, held in matching.held.items():
-        slice_ = round_.slices.get(slice_id)
+        slice_ = ctx.slices.get(slice_id)
         if slice_ is None:
             continue
         # The name of the pool is empty for a node that belongs to no node pool.

@@ -57,7 +57,7 @@ class Stuck:
 
 
 def find_stuck(
-    round_: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Collection[PoolName]
+    ctx: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Collection[PoolName]
 ) -> tuple[Stuck, ...]:
     """Find slices whose pool is in `hanging`, or whose pods stay unschedulable and are not of a workload in `held`."""
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
@@ -65,24 +65,24 @@ def find_stuck(
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
     found = []
     for slice_id, name in place.items():
-        slice_, pool = round_.slices.get(slice_id), round_.supply.get(name)
+        slice_, pool = ctx.slices.get(slice_id), ctx.supply.get(name)
         if slice_ is None or pool is None or not slice_.served:
             continue
         if name in hanging:
             found.append(Stuck(slice_id=slice_id, pool=name, kind=StuckKind.HANGS))
         elif slice_.workload.uid not in held and (waiting := unschedulable(slice_)):
-            stuck = _stuck(slice_, waiting, pool, round_, matching)
+            stuck = _stuck(slice_, waiting, pool, ctx, matching)
             found += [stuck] if stuck is not None else []
     return tuple(found)
 
 
-def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, round_: Round, matching: Matching) -> Stuck | None:
-    name, limit = pool.name, round_.now - timedelta(seconds=STUCK_SECONDS)
+def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matching: Matching) -> Stuck | None:
+    name, limit = pool.name, ctx.now - timedelta(seconds=STUCK_SECONDS)
     # The phase of the last round is enough, because a phase that begins in this round has not lasted long.
-    entry = round_.memory.pool(name).phase
+    entry = ctx.memory.pool(name).phase
     if entry is None or pool.pool.status is PoolStatus.PROVISIONING:
         return None
-    if _is_refused(slice_, pool, round_, matching):
+    if _is_refused(slice_, pool, ctx, matching):
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.REFUSED, pods=tuple(waiting))
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
@@ -111,15 +111,15 @@ def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
     return () if selected else trusted(asked, pool.view)
 
 
-def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) -> bool:
+def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> bool:
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
     One minute without a bound pod is enough if all nodes are prepared and the scheduler has looked at them: its message
     has changed, or the pod became unschedulable after the claim. Otherwise 10 minutes are needed, because the scheduler
     retries every unschedulable pod within 5.5 minutes.
     """
-    leader, claim = slice_.leader, round_.memory.slice(slice_.id).claim
-    own = round_.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
+    leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
+    own = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
     is_free = own and pool.ready and not matching.holders.get(pool.name)
     if leader is None or leader.unschedulable_since is None or not is_free:
         return False
@@ -133,7 +133,7 @@ def _is_refused(slice_: Slice, pool: Supply, round_: Round, matching: Matching) 
     soon = looked and leader.requirements.volumes is None
     soon = soon and all(_is_prepared(node, leader.requirements) for node in pool.nodes)
     least = REFUSED_AFTER if soon else timedelta(seconds=STUCK_SECONDS)
-    return round_.now - max(leader.unschedulable_since, claim.since) >= least
+    return ctx.now - max(leader.unschedulable_since, claim.since) >= least
 
 
 def _is_prepared(node: Node, asked: Requirements) -> bool:

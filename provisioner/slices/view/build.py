@@ -136,7 +136,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     """Build the view of one round."""
     decided, notices = plan.decided, _by_object(plan.notices)
     slices = decided.slices
-    round_ = _Round(
+    ctx = _Round(
         slices=slices,
         decided=decided,
         notices=notices,
@@ -155,13 +155,13 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         },
     )
     states = _states_of_slices(plan.pools, slices)
-    pools = [round_.pool_view(state) for state in plan.pools if state.name in decided.supply]
+    pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
     # While pods of a deleted controller terminate, a new controller may have its name, so two slices may have one id:
     # the slice with a leader pod comes last, and is shown.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
     shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
-    slice_views = [round_.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]
+    slice_views = [ctx.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]
     chips: dict[str, int] = defaultdict(int)
     for view in slice_views:
         chips[view.workload] += view.chips

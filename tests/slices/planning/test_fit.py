@@ -243,9 +243,9 @@ def test_matching_evaluates_the_affinity_of_a_pod_once_for_all_idle_pools(idle_p
         own = Expression(key=f"example.com/{number}", operator="DoesNotExist")
         hostile = replace(asked, memory_bytes=number, affinity_terms=(_Term((own, avoided)),))
         world.add(make_jobset(f"hostile-{number}", parallelism=2, template=hostile))
-    round_ = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
+    ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
     _Term.looks = 0
-    line = in_line(CREATES, [unit_of(each, world.now) for each in round_.slices.values() if each.pending], {})
-    matching = match(round_, Budget.of(round_), line, (), lambda _slice: None)
-    assert (len(round_.supply), len(matching.unserved), matching.claimed) == (idle_pools, 6, {})
+    line = in_line(CREATES, [unit_of(each, world.now) for each in ctx.slices.values() if each.pending], {})
+    matching = match(ctx, Budget.of(ctx), line, (), lambda _slice: None)
+    assert (len(ctx.supply), len(matching.unserved), matching.claimed) == (idle_pools, 6, {})
     assert _Term.looks == 6

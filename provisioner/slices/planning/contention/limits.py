@@ -59,17 +59,17 @@ class Budget:
     kept: dict[LimitScope, Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     @classmethod
-    def of(cls, round_: Round) -> Budget:
+    def of(cls, ctx: Round) -> Budget:
         """Return the budget at the beginning of a round: each pool without pods counts for its creator."""
-        paused_since = round_.snapshot.paused_since
-        paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or round_.settings.pause_creation else None
-        requests = any(not slice_.workload.kind.has_pods for slice_ in round_.slices.values())
-        budget = cls(settings=round_.settings, now=round_.now, requests=requests, paused=paused)
-        budget.created = sorted(at for at in round_.memory.created_at if at > round_.now - HOUR)
+        paused_since = ctx.snapshot.paused_since
+        paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or ctx.settings.pause_creation else None
+        requests = any(not slice_.workload.kind.has_pods for slice_ in ctx.slices.values())
+        budget = cls(settings=ctx.settings, now=ctx.now, requests=requests, paused=paused)
+        budget.created = sorted(at for at in ctx.memory.created_at if at > ctx.now - HOUR)
         budget.used[CREATES_PER_HOUR] = len(budget.created)
         if budget.counts:
-            users = users_of(round_)
-            for pool in round_.supply.values():
+            users = users_of(ctx)
+            for pool in ctx.supply.values():
                 charge = charge_of(pool, users.get(pool.name, Counter()))
                 budget._charge(pool.name, charge)
                 if pool.going or (pool.broken and pool.name not in users):

@@ -51,12 +51,12 @@ class Slots:
         )
 
 
-def find_slots(round_: Round) -> Slots:
+def find_slots(ctx: Round) -> Slots:
     """Return the slots of this round, with the bound learned from GKE's responses."""
-    memory, now = round_.memory, round_.now
+    memory, now = ctx.memory, ctx.now
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
-    listed = (pool.pool for pool in round_.supply.values() if pool.listed)
+    listed = (pool.pool for pool in ctx.supply.values() if pool.listed)
     # No pool of an open create is listed: `answers.confirm` closes a create whose pool is listed.
     running = operations_under_way(listed, memory) - creates
     coming = (creates | deletes) - running
@@ -65,7 +65,7 @@ def find_slots(round_: Round) -> Slots:
     free = None if known.limit is None else known.limit - len(running) - len(coming)
     # If slots are free, creates and deletes alternate by the last accepted call, otherwise by the last tried call.
     ended = free is not None and free > 0
-    calls = _CALLS_PER_THREAD * round_.settings.concurrency
+    calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(
         learned=known,
         operations=free if free is None or ended else max(0, free + 2**steps - 1),

@@ -83,18 +83,18 @@ class Charge(NamedTuple):
             yield LimitScope(ScopeKind.REQUESTS, self.workload.namespace), total
 
 
-def users_of(round_: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
+def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
     """Return the number of nodes that each workload uses on each pool. A node counts for its oldest unfinished pod."""
-    pool_of_node = round_.memory.membership.seen
+    pool_of_node = ctx.memory.membership.seen
     first: dict[str, Pod] = {}
-    for pod in round_.snapshot.pods:
+    for pod in ctx.snapshot.pods:
         if pod.node_name in pool_of_node and not pod.finished and pod.requirements.chips:
             before = first.setdefault(pod.node_name, pod)
             if (pod.created_at, pod.uid) < (before.created_at, before.uid):
                 first[pod.node_name] = pod
     users: dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]] = {}
     for node, pod in first.items():
-        uid = round_.workloads.uid_of(pod) or WorkloadUid("")
+        uid = ctx.workloads.uid_of(pod) or WorkloadUid("")
         user = (pod.namespace, WorkloadName(pod.kind, pod.namespace, pod.workload_name), uid)
         users.setdefault(pool_of_node[node], Counter())[user] += 1
     return users

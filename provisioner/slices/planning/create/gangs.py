@@ -75,19 +75,19 @@ class GangProgress:
     wake_at: tuple[datetime, ...]
 
 
-def take_turns(round_: Round) -> GangTurns:
+def take_turns(ctx: Round) -> GangTurns:
     """Decide which workloads may take and create pools. As long as no workload has released its pools, all may."""
-    memory, now = round_.memory, round_.now
-    members = _members(round_)
+    memory, now = ctx.memory, ctx.now
+    members = _members(ctx)
     accelerators = {uid: _accelerators(slices) for uid, slices in members.items()}
     queued = {uid for uid, gang in memory.gangs.items() if gang.queues and uid in members}
-    unsatisfiable = frozenset(uid for uid in queued if problem_of_all(round_, members[uid]))
+    unsatisfiable = frozenset(uid for uid in queued if problem_of_all(ctx, members[uid]))
     queued -= unsatisfiable
-    holds = _kept_holds(round_, queued)
+    holds = _kept_holds(ctx, queued)
     contended = set(holds).union(*(accelerators[uid] for uid in queued))
-    nodes = {node.name for pool in round_.supply.values() for node in pool.nodes} if contended else set[str]()
+    nodes = {node.name for pool in ctx.supply.values() for node in pool.nodes} if contended else set[str]()
     others = (uid for uid in members.keys() - queued if accelerators[uid] & contended)
-    new = {uid for uid in others if _is_new(round_, members[uid], nodes)}
+    new = {uid for uid in others if _is_new(ctx, members[uid], nodes)}
     rivals = (queued | new) - {hold.workload for hold in holds.values() if not hold.released}
     units = {uid: min(unit_of(slice_, now) for slice_ in members[uid]) for uid in rivals if accelerators[uid]}
     lines: dict[str, list[Unit]] = {}
@@ -129,12 +129,12 @@ def _held(accelerator: str, hold: Hold | None) -> WaitsFor:
     return WaitsFor(kind=WaitKind.HOLD, accelerator=accelerator, hold=hold, until=until)
 
 
-def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
+def _kept_holds(ctx: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Hold]:
     """Return the holds and pauses that have not ended. A hold ends when its workload is complete or deleted."""
-    now, kept = round_.now, {}
-    pause = max(_MIN_PAUSE, min(timedelta(seconds=round_.settings.partial_hold_seconds), _MAX_PAUSE))
-    owners = {pool.ownership.workload_uid for pool in round_.supply.values()} if round_.memory.holds else set()
-    for accelerator, hold in round_.memory.holds.items():
+    now, kept = ctx.now, {}
+    pause = max(_MIN_PAUSE, min(timedelta(seconds=ctx.settings.partial_hold_seconds), _MAX_PAUSE))
+    owners = {pool.ownership.workload_uid for pool in ctx.supply.values()} if ctx.memory.holds else set()
+    for accelerator, hold in ctx.memory.holds.items():
         if not hold.released and hold.workload not in queued:
             continue
         # After _SLOWEST the pause begins even if released pools exist, because their deletes may always be rejected.
@@ -146,19 +146,19 @@ def _kept_holds(round_: Round, queued: AbstractSet[WorkloadUid]) -> dict[str, Ho
     return kept
 
 
-def _is_new(round_: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
+def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> bool:
     """Whether a workload wants pools, can be served, and has neither bound pods nor usable pools yet."""
     if not any(slice_.pending for slice_ in slices):
         return False
-    usable = (pool.usable for slice_ in slices for pool in round_.owned.get(slice_.id, ()))
+    usable = (pool.usable for slice_ in slices for pool in ctx.owned.get(slice_.id, ()))
     begun = any(usable) or any(pod.node_name in nodes for slice_ in slices for pod in slice_.pods)
-    return not begun and not problem_of_all(round_, slices)
+    return not begun and not problem_of_all(ctx, slices)
 
 
-def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProgress:
+def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgress:
     """Find the workloads that have all their slices, and those that have waited too long for the rest."""
-    supply, memory, now = round_.supply, round_.memory, round_.now
-    limit = timedelta(seconds=round_.settings.partial_hold_seconds)
+    supply, memory, now = ctx.supply, ctx.memory, ctx.now
+    limit = timedelta(seconds=ctx.settings.partial_hold_seconds)
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     holders = {hold.workload for hold in turns.holds.values() if not hold.released}
     gangs: dict[WorkloadUid, Gang] = {}
@@ -190,7 +190,7 @@ def progress_of(round_: Round, turns: GangTurns, matching: Matching) -> GangProg
     return GangProgress(
         gangs={uid: gang for uid, gang in gangs.items() if gang != Gang()},
         holds={**turns.holds, **_pauses(released.keys(), gangs, turns, now)},
-        releases=tuple(sorted(_releases(round_, matching, place, partial.keys()))),
+        releases=tuple(sorted(_releases(ctx, matching, place, partial.keys()))),
         partial=partial,
         released=released,
         wake_at=tuple(wake_at),
@@ -212,13 +212,13 @@ def _pauses(
     return pauses
 
 
-def _members(round_: Round) -> dict[WorkloadUid, list[Slice]]:
+def _members(ctx: Round) -> dict[WorkloadUid, list[Slice]]:
     """Return the slices that start together, by workload. Slices without pods to run are left out."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
-    marked = {slice_.workload.uid for slice_ in round_.slices.values() if slice_.mark}
-    for slice_ in round_.slices.values():
+    marked = {slice_.workload.uid for slice_ in ctx.slices.values() if slice_.mark}
+    for slice_ in ctx.slices.values():
         possible = slice_.workload.uid in marked if slice_.workload.kind.has_pods else slice_.pending
-        if possible and slice_.served and slice_.pods and wants_all_or_nothing(slice_, round_.settings):
+        if possible and slice_.served and slice_.pods and wants_all_or_nothing(slice_, ctx.settings):
             members[slice_.workload.uid].append(slice_)
     return dict(members)
 
@@ -250,14 +250,14 @@ def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hol
 
 
 def _releases(
-    round_: Round, matching: Matching, place: Mapping[SliceId, PoolName], partial: AbstractSet[WorkloadUid]
+    ctx: Round, matching: Matching, place: Mapping[SliceId, PoolName], partial: AbstractSet[WorkloadUid]
 ) -> Iterable[str]:
     """Yield the nodes of flex-start pools whose taint is removed, because their workload is complete."""
     used = [*place.items()]
     used += [(slice_id, name) for slice_id, names in matching.held.items() for name in names]
     for slice_id, name in used:
-        slice_ = round_.slices.get(slice_id)
+        slice_ = ctx.slices.get(slice_id)
         # Whether a suspended workload is complete is unknown until it is resumed.
-        if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in round_.supply:
+        if slice_ is None or slice_id.workload_uid in partial or slice_.workload.suspended or name not in ctx.supply:
             continue
-        yield from (node.name for node in round_.supply[name].nodes if is_held(node.taints))
+        yield from (node.name for node in ctx.supply[name].nodes if is_held(node.taints))

@@ -56,23 +56,21 @@ class _Candidate(NamedTuple):
 class Launches:
     """Creates that one decision makes, and the reasons of slices that wait. Used by one thread, for one decision."""
 
-    def __init__(
-        self, round_: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]
-    ) -> None:
+    def __init__(self, ctx: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]) -> None:
         """Examine each slice that has no pool. The slices that may get a new pool are the candidates for `serve`."""
-        memory = round_.memory
-        self._round, self._matching, self._gangs, self._budget = round_, matching, turns, budget
+        memory = ctx.memory
+        self._round, self._matching, self._gangs, self._budget = ctx, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
         #: Names that no new pool gets, because open deletes and cached nodes would be attributed to the new pool.
-        self._names: set[PoolName] = {pool.name for pool in round_.snapshot.pools}
-        self._names |= {node.pool_name for node in round_.snapshot.nodes} | {*memory.creates, *memory.deletes}
+        self._names: set[PoolName] = {pool.name for pool in ctx.snapshot.pools}
+        self._names |= {node.pool_name for node in ctx.snapshot.nodes} | {*memory.creates, *memory.deletes}
         #: Number of pools that were being created before this decision, by capacity.
-        self._in_flight = _in_flight(round_)
+        self._in_flight = _in_flight(ctx)
         #: Zone of the pools of each workload, for workloads whose pools must all be in one zone.
         self._zones = dict(matching.zones)
         self.tallies, self.stamps = memory.tallies, turns.stamps
         #: Usable pool with a node that has the labels of a slice, by namespace and mark.
-        self._marked = _marked(round_) if any(slice_.mark for slice_ in matching.unserved) else {}
+        self._marked = _marked(ctx) if any(slice_.mark for slice_ in matching.unserved) else {}
         self._candidates: list[_Candidate] = []
         self._refused: list[Sequence[Slice]] = []
         #: For each slice, the other slices that get the same pool or wait for the same reason.
@@ -92,8 +90,8 @@ class Launches:
         #: Attempt and name of the next pool of each slice.
         self._names_of: dict[SliceId, tuple[int, PoolName]] = {}
         refusals = self._refusals_of_gangs()
-        refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(round_.now)}
-        by_workload = round_.settings.max_pools_per_jobset is not None
+        refused = {slice_id for slice_id, known in memory.slices.items() if known.is_refused(ctx.now)}
+        by_workload = ctx.settings.max_pools_per_jobset is not None
         for slice_, others in join((*matching.unserved, *matching.spare), refused, by_workload=by_workload):
             self.joined[slice_.id] = others
             candidate = self._look_at(slice_, refusals)
@@ -348,9 +346,9 @@ class Launches:
         return attempt, name
 
 
-def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
+def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
     """Return a usable pool for each namespace and mark in labels of nodes: pods with the mark can be bound there."""
-    pools = [pool for pool in round_.supply.values() if pool.usable]
+    pools = [pool for pool in ctx.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]
     marks = (
@@ -360,11 +358,11 @@ def _marked(round_: Round) -> dict[tuple[str, str], PoolName]:
     return {(namespace, mark): name for namespace, mark, name in marks if mark}
 
 
-def _in_flight(round_: Round) -> Counter[CapacityKey]:
+def _in_flight(ctx: Round) -> Counter[CapacityKey]:
     """Count the pools that are being created, by capacity; empty while no capacity has failed."""
-    memory = round_.memory
+    memory = ctx.memory
     if not memory.backoffs:
         return Counter()
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    making = (pool for pool in round_.supply.values() if not pool.listed or pool.pool.status is PoolStatus.PROVISIONING)
+    making = (pool for pool in ctx.supply.values() if not pool.listed or pool.pool.status is PoolStatus.PROVISIONING)
     return Counter(capacity_key(requests.get(pool.name, pool.pool)) for pool in making)

@@ -37,13 +37,13 @@ class LaunchOptions:
     permanent_problem: str
 
 
-def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
+def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
     """Return the possible pools of a slice. Raises UnmeetableError if no pool is possible or the pod selects a node."""
     if slice_.host:
         raise UnmeetableError(
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
         )
-    memory, now, candidates = round_.memory, round_.now, round_.candidates
+    memory, now, candidates = ctx.memory, ctx.now, ctx.candidates
     choices, known = candidates.choices(slice_, zone), memory.slice(slice_.id)
     own = known.unschedulable if known.is_refused(now) else known.backoff
     offers: list[tuple[CapacityChoice, Specification]] = []
@@ -59,7 +59,7 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
         capacity, request = offer.blueprint.capacity, memory.backoffs.get(offer.digest)
         request = request if request is not None and request.until > now else None
         if request is not None and request.slice_id is not None:
-            problems.setdefault(f"{round_.rules.supplier_name} rejects {choice}: {request.failure.message}")
+            problems.setdefault(f"{ctx.rules.supplier_name} rejects {choice}: {request.failure.message}")
         else:
             permanent = False
         found = backoff.blocking(memory.backoffs, capacity, own, now) or request
@@ -79,9 +79,9 @@ def options_of(round_: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions
     )
 
 
-def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
+def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
     """Whether a slice could have a pool whose capacity has not failed recently; False for slices of buffers."""
-    backoffs, known = round_.memory.backoffs, round_.memory.slice(slice_.id)
+    backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     own = known.backoff
     if slice_.spare or known.unschedulable is not None:
         return False
@@ -92,7 +92,7 @@ def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
             return False
         capacities = own.capacities
     try:
-        offers = options_of(round_, slice_, zone).offers
+        offers = options_of(ctx, slice_, zone).offers
     except UnmeetableError:
         return False
     keys = ((offer.blueprint.capacity, offer.digest) for _, offer in offers)
@@ -100,7 +100,7 @@ def has_fresh_offer(round_: Round, slice_: Slice, zone: Zone | None) -> bool:
 
 
 def problem_of_all(
-    round_: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
+    ctx: Round, slices: Sequence[Slice], zones: Mapping[WorkloadUid, Zone] = MappingProxyType({})
 ) -> str:
     """Return why slices that start together can never all have pools at the same time, empty if they can.
 
@@ -108,16 +108,16 @@ def problem_of_all(
     """
     for slice_ in slices:
         try:
-            problem = options_of(round_, slice_, zones.get(slice_.workload.uid)).permanent_problem
+            problem = options_of(ctx, slice_, zones.get(slice_.workload.uid)).permanent_problem
         except UnmeetableError as error:
             problem = str(error)
         if problem:
             return f"slice {slice_.group_name}: {problem}"
-    return limits.problem_of(slices, round_.settings)
+    return limits.problem_of(slices, ctx.settings)
 
 
 def keep_from_lower(
-    round_: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
+    ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
     """Withhold the chips of a slice that a limit refuses from units of lower priority, unless its capacity has failed.
 
@@ -128,5 +128,5 @@ def keep_from_lower(
         return
     refusal = budget.refusal([slice_], unit)
     limited = refusal is not None and refusal.kind is WaitKind.LIMIT and not refusal.final
-    if limited and has_fresh_offer(round_, slice_, None):
+    if limited and has_fresh_offer(ctx, slice_, None):
         budget.keep([slice_], unit)

@@ -21,13 +21,13 @@ from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, uns
 _TO_FAIL = timedelta(minutes=10)
 
 
-def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dict[PoolName, SliceId]:
+def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
     """Return the pools to delete because a slice is stuck on them, each with that slice.
 
     Pools with pods that were given up, and pools to which the scheduler binds no pod, are always included. Other ready
     pools are included only if REPLACE_STUCK_SLICES is set, and only as many as NODEPOOL_REPLACED_SHARE allows.
     """
-    settings, supply, given_up = round_.settings, round_.supply, round_.memory.given_up
+    settings, supply, given_up = ctx.settings, ctx.supply, ctx.memory.given_up
     lost = {
         name: holder for name in sorted(given_up) for holder in matching.holders.get(name, ()) if holder is not None
     }
@@ -42,29 +42,29 @@ def to_replace(stuck: Iterable[Stuck], round_: Round, matching: Matching) -> dic
     return {**lost, **dict(ready[: max(0, most - going)])}
 
 
-def find_hanging(round_: Round) -> frozenset[PoolName]:
+def find_hanging(ctx: Round) -> frozenset[PoolName]:
     """Return the pools that have had a transitional status for longer than `MAX_DURATIONS` or a stockout allows."""
-    stockout = timedelta(seconds=round_.settings.capacity_wait_seconds) + _TO_FAIL
+    stockout = timedelta(seconds=ctx.settings.capacity_wait_seconds) + _TO_FAIL
     longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
-    passing = ((name, pool.passing) for name, pool in round_.supply.items() if pool.passing is not None)
-    return frozenset(name for name, (status, since) in passing if round_.now - since >= longest[status])
+    passing = ((name, pool.passing) for name, pool in ctx.supply.items() if pool.passing is not None)
+    return frozenset(name for name, (status, since) in passing if ctx.now - since >= longest[status])
 
 
-def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
+def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
     The number is limited to a share of all pools. If many pools are unready, the cause is a zone or a device plugin,
     and replacing all pools would make the failure worse.
     """
-    supply, settings = round_.supply, round_.settings
-    calls = round_.memory.deletes
+    supply, settings = ctx.supply, ctx.settings
+    calls = ctx.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
     # Pools that were given up before and are still useless. A pool whose delete is postponed is left out of the count,
     # because it must not prevent the replacement of another pool.
     still = {
         name
-        for name in (round_.memory.given_up & supply.keys()) - held_up
-        if not supply[name].ready and _is_useless(supply[name], round_, matching)
+        for name in (ctx.memory.given_up & supply.keys()) - held_up
+        if not supply[name].ready and _is_useless(supply[name], ctx, matching)
     }
     waiting = sorted(
         (name in held_up, each.unready_since, name)
@@ -74,49 +74,49 @@ def give_up(round_: Round, matching: Matching) -> frozenset[PoolName]:
         and each.pool.hosts > 0
         and not each.leaving
         and name not in still
-        and _is_useless(each, round_, matching)
+        and _is_useless(each, ctx, matching)
     )
     listed = sum(pool.listed for pool in supply.values())
     most = max(1, listed * settings.replaced_share_percent // 100)
     return frozenset(still | {name for *_, name in waiting[: max(0, most - len(still))]})
 
 
-def _is_useless(each: Supply, round_: Round, matching: Matching) -> bool:
+def _is_useless(each: Supply, ctx: Round, matching: Matching) -> bool:
     """Whether no pod can make progress on a pool that is not completely ready; False if its users are unknown."""
     holders = matching.holders.get(each.name)
     if not holders:
         return each.name in matching.claimed or not each.undecided
     holder, *others = holders
-    slice_ = round_.slices.get(holder) if holder is not None else None
+    slice_ = ctx.slices.get(holder) if holder is not None else None
     # If the pods of a slice can only run together, its bound pods wait for its unschedulable pods.
     return not others and slice_ is not None and slice_.served and is_one_unit(slice_) and bool(unschedulable(slice_))
 
 
-def find_broken(round_: Round, matching: Matching) -> frozenset[PoolName]:
+def find_broken(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools with status ERROR, and the other failed pools that no pod uses."""
     return frozenset(
         name
-        for name, pool in round_.supply.items()
+        for name, pool in ctx.supply.items()
         if pool.pool.status is PoolStatus.ERROR or (pool.broken and not matching.holders.get(name))
     )
 
 
-def learn_from_pools(round_: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
+def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName]) -> Memory:
     """Return the memory after pools have failed, vanished or come up since the last round."""
-    memory, supply, now = round_.memory, round_.supply, round_.now
+    memory, supply, now = ctx.memory, ctx.supply, ctx.now
     backoffs: Backoffs = {key: last for key, last in memory.backoffs.items() if backoff.is_fresh(last, now)}
     tallies = backoff.still_counted(memory.tallies, now)
     for name in sorted(name for name in broken if not memory.pool(name).failed):
-        pool, owner, create = supply[name], round_.made_for.get(name), memory.pool(name).coming_up
+        pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
         # The request of a remembered create has choices of the pods that the listed pool does not show.
         capacity = capacity_key(create.request if create is not None else pool.pool)
-        failure = _failure_of(pool, round_.rules.supplier_name)
+        failure = _failure_of(pool, ctx.rules.supplier_name)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)
     places = {known.place for name, known in memory.pools.items() if known.place is not None and name not in supply}
     backoffs = backoff.freed(backoffs, places, now)
-    given_up = give_up(round_, matching)
+    given_up = give_up(ctx, matching)
     changes = {name: replace(memory.pool(name), given_up=name in given_up) for name in given_up ^ memory.given_up}
     for name, create in memory.coming_up.items():
         status = supply[name].pool.status if name in supply else None

@@ -14,14 +14,14 @@ from provisioner.slices.planning.round import Round, Supply
 
 
 def make_room(
-    round_: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
+    ctx: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
     """Return the pools to delete, so that the `refused` units fit the limits. Each unit is one or more slices.
 
     No pool is deleted for a unit that would not fit even if all idle pools were deleted. The work grows with the number
     of units plus the number of pools.
     """
-    idle = _longest_idle(round_, matching)
+    idle = _longest_idle(ctx, matching)
     if not idle:
         return frozenset()
     free = Counter(budget.going)
@@ -34,7 +34,7 @@ def make_room(
             idle_amount[scope] += amount
     chosen: set[PoolName] = set()
     for slices in refused:
-        limits = limits_of(slices, round_.settings)
+        limits = limits_of(slices, ctx.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
         # `free` is the amount of pools that are being deleted or were chosen, less the amount of units served before.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
@@ -52,16 +52,16 @@ def make_room(
     return frozenset(chosen)
 
 
-def _longest_idle(round_: Round, matching: Matching) -> list[Supply]:
+def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
     """Return the pools of buffers, followed by the idle pools, the longest idle first.
 
     Pools whose delete failed before come last, because pods that the caches do not show may use them.
     """
-    supply = round_.supply
-    warm = sorted(name for name, user in matching.claimed.items() if round_.slices[user].spare)
+    supply = ctx.supply
+    warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)
     idle_since = {
         name: known.unneeded_since
-        for name, known in round_.memory.pools.items()
+        for name, known in ctx.memory.pools.items()
         if known.unneeded_since is not None
         and name in supply
         and supply[name].usable

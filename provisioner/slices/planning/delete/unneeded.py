@@ -64,7 +64,7 @@ class Unneeded:
 
 
 def find_unneeded(
-    round_: Round,
+    ctx: Round,
     matching: Matching,
     stuck_slices: Mapping[PoolName, SliceId],
     releasing: Collection[WorkloadUid],
@@ -75,13 +75,13 @@ def find_unneeded(
     The deletion delay does not apply to pools in `stuck_slices` that have no pods of another slice, to pools of the
     workloads in `releasing`, and to `evicted` pools, which are deleted to make room for other slices.
     """
-    memory, now = round_.memory, round_.now
+    memory, now = ctx.memory, ctx.now
     deletes: list[Delete] = []
     since: dict[PoolName, datetime] = {}
     uncordons: list[str] = []
     due_of: dict[PoolName, Due] = {}
-    awaited = _selected_by_pending_pods(round_)
-    for pool in round_.supply.values():
+    awaited = _selected_by_pending_pods(ctx)
+    for pool in ctx.supply.values():
         if not pool.listed:
             continue
         known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
@@ -100,12 +100,12 @@ def find_unneeded(
         since[pool.name] = min(now, known.unneeded_since or now)
         if pool.leaving:
             continue
-        owner = round_.made_for.get(pool.name)
-        released = owner is not None and owner.workload_uid in releasing and owner in round_.slices
+        owner = ctx.made_for.get(pool.name)
+        released = owner is not None and owner.workload_uid in releasing and owner in ctx.slices
         at_once = failed or stuck is not None or released or pool.ended or pool.name in evicted
-        at = _due(pool, since[pool.name], round_, at_once=at_once)
+        at = _due(pool, since[pool.name], ctx, at_once=at_once)
         settle = not failed and _may_be_chosen(pool, awaited)
-        delete = _delete(pool, stuck, round_, matching, released=released, settle=settle)
+        delete = _delete(pool, stuck, ctx, matching, released=released, settle=settle)
         due_of[pool.name] = Due(at, delete.reason)
         if at <= now:
             deletes.append(delete)
@@ -120,14 +120,14 @@ def find_unneeded(
         due_at=tuple(due.at for due in due_of.values() if due.at > now),
         braked_delete_at=memory.braked_delete_at,
     )
-    return _braked(round_, found)
+    return _braked(ctx, found)
 
 
 def _reason(
-    pool: Supply, workload: Workload | None, stuck: SliceId | None, round_: Round, matching: Matching, *, released: bool
+    pool: Supply, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
     """Return the reason of a delete; `workload` is the one that the pool was created for, None if it is gone."""
-    owner, keep_suspended = round_.made_for.get(pool.name), round_.settings.keep_suspended
+    owner, keep_suspended = ctx.made_for.get(pool.name), ctx.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (
         (DeleteReason.POOL_FAILED, pool.pool.status is PoolStatus.ERROR),
@@ -160,9 +160,9 @@ def _cordoned_by_us(each: Supply) -> list[str]:
     return [node.name for node in each.nodes if node.cordoned_by_us]
 
 
-def _selected_by_pending_pods(round_: Round) -> Collection[_Selected]:
+def _selected_by_pending_pods(ctx: Round) -> Collection[_Selected]:
     """Return accelerator and topology of all unbound pods: the API does not show which nodes were chosen for them."""
-    pending = (pod for pod in round_.snapshot.pods if not pod.node_name and not pod.finished)
+    pending = (pod for pod in ctx.snapshot.pods if not pod.node_name and not pod.finished)
     asking = (pod.requirements for pod in pending if pod.requirements.chips or pod.requirements.claims)
     return {_selected(requirements.node_selector) for requirements in asking}
 
@@ -172,14 +172,14 @@ def _selected(labels: Mapping[str, str]) -> _Selected:
 
 
 def _delete(
-    pool: Supply, stuck: SliceId | None, round_: Round, matching: Matching, *, released: bool, settle: bool
+    pool: Supply, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool, settle: bool
 ) -> Delete:
     spared, (named, uid, *_) = GroupKey(""), pool.ownership
-    workload = round_.workloads.by_uid.get(uid or round_.workloads.uid_of_name.get(named, WorkloadUid("")))
-    reason = _reason(pool, workload, stuck, round_, matching, released=released)
+    workload = ctx.workloads.by_uid.get(uid or ctx.workloads.uid_of_name.get(named, WorkloadUid("")))
+    reason = _reason(pool, workload, stuck, ctx, matching, released=released)
     if reason is DeleteReason.SLICE_STUCK and stuck is not None:
         # The delete is for the workload of the stuck slice; the pool may have been created for another slice.
-        workload = round_.slices[stuck].workload
+        workload = ctx.slices[stuck].workload
         named, uid, spared = workload.full_name, workload.uid, stuck.group_key
     refs = (ObjectRef(kind="Node", api_version="v1", namespace="", name=node.name, uid=node.uid) for node in pool.nodes)
     return Delete(
@@ -192,15 +192,15 @@ def _delete(
         workload=workload_ref(workload) if workload is not None else None,
         node=next(refs, None),
         hosts=pool.pool.hosts,
-        membership=round_.memory.membership,
+        membership=ctx.memory.membership,
         spared_group=spared,
-        kind_absent=named.kind in round_.snapshot.absent_kinds,
+        kind_absent=named.kind in ctx.snapshot.absent_kinds,
         settle=settle,
     )
 
 
-def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> datetime:
-    settings, now, call = round_.settings, round_.now, round_.memory.pool(each.name).delete
+def _due(each: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetime:
+    settings, now, call = ctx.settings, ctx.now, ctx.memory.pool(each.name).delete
     due = since
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
@@ -215,18 +215,18 @@ def _due(each: Supply, since: datetime, round_: Round, *, at_once: bool) -> date
     return due
 
 
-def _braked(round_: Round, found: Unneeded) -> Unneeded:
+def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     """Return `found`. If many workloads have vanished, at most one delete of their pools is left in it."""
-    now, last_at, supply = round_.now, found.braked_delete_at, round_.supply
+    now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
     vanished = {
-        name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, round_)
+        name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, ctx)
     }
     few = max(_VANISHED_AT_ONCE, len(supply) // 2)
     if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + BRAKE_PAUSE)
     # Pools whose deletes failed come last. Otherwise such a pool could block the deletes of all other pools.
-    failures = {name: call.failures for name, call in round_.memory.deletes.items()}
+    failures = {name: call.failures for name, call in ctx.memory.deletes.items()}
     queue = sorted(
         (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
     )
@@ -252,7 +252,7 @@ def _braked(round_: Round, found: Unneeded) -> Unneeded:
     )
 
 
-def _vanished(each: Supply, round_: Round) -> bool:
+def _vanished(each: Supply, ctx: Round) -> bool:
     """Whether the workload of a pool does not exist, although this process saw no delete of it.
 
     False if a workload of the same name exists, if the workload is not watched, for kind POD, whose workloads end with
@@ -260,6 +260,6 @@ def _vanished(each: Supply, round_: Round) -> bool:
     """
     if each.unwatched or each.ownership.workload.kind is WorkloadKind.POD:
         return False
-    workloads, (named, uid, *_) = round_.workloads, each.ownership
+    workloads, (named, uid, *_) = ctx.workloads, each.ownership
     there = uid in workloads.by_uid or named in workloads.uid_of_name
-    return not there and uid not in round_.snapshot.deleted_workloads and each.pool.status is not PoolStatus.ERROR
+    return not there and uid not in ctx.snapshot.deleted_workloads and each.pool.status is not PoolStatus.ERROR
