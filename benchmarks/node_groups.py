@@ -83,9 +83,9 @@ def measure(say: Callable[..., None]) -> None:
             made, groups = figures["calls"], figures["groups"]
             say(what, f"{sum(made.values()) / groups:.0f}")
             say("    of these, changes", f"{(made['Insert'] + made['SetMetadata']) / groups:.0f}")
-            say("    most for one group", str(figures["most_calls_of_a_group"]))
+            say("    most for one group", str(figures["max_calls_of_a_group"]))
             say("  calls to delete each", f"{sum(figures['calls_to_delete'].values()) / groups:.0f}")
-        say("  most calls of one sort in a minute", str(many["most_calls_a_minute"]), "Compute Engine: 1,500")
+        say("  most calls of one sort in a minute", str(many["max_calls_a_minute"]), "Compute Engine: 1,500")
         _hold(say, kept)
 
 

@@ -28,7 +28,7 @@ _SETTINGS = PartitionSettings(servers=())
 _PODS = 500
 _SHORTEST_SECONDS, _LONGEST_SECONDS = 120.0, 1200.0
 #: Number of pods at the head of the queue that get a promised start.
-_MOST_PROMISES = 32
+_MAX_PROMISES = 32
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -238,7 +238,7 @@ class _Seeing:
             elif not self.ordered:
                 too_large = job.ipus
                 continue
-            elif start == inf or promised == _MOST_PROMISES:
+            elif start == inf or promised == _MAX_PROMISES:
                 break
             else:
                 promised += 1

@@ -90,7 +90,7 @@ def begin_of(
                 found = judge()
                 if callable(found):
                     # The cast is correct, because an answer is deferred at most once.
-                    return cast(Later, lambda most_bytes: go_on(partial(found, most_bytes)))
+                    return cast(Later, lambda max_bytes: go_on(partial(found, max_bytes)))
                 outcome, encoded = _outcome_of(found), review.encode_answer(head, found)
                 if found.notice is not None and not head.dry_run:
                     tell(found.notice)

@@ -23,7 +23,7 @@ _MORE = "there are more warnings than can be shown"
 _MESSAGE_CHARACTERS = 8192
 _UID_CHARACTERS = 128
 #: Maximum number of objects, lists and commas in a body; more than the largest object has in its old and new form.
-_MOST_PARTS = 500_000
+_MAX_PARTS = 500_000
 #: Number of bytes in which version, UID and namespace are searched; API servers write them before the object.
 _HEAD_BYTES = 4096
 _HEAD = (
@@ -110,8 +110,8 @@ Deferred = Callable[[int], Answer]
 def parse_review(body: bytes) -> Request:
     """Return a decoded review. Fields of wrong types count as absent. Raises NotAReview if the body is invalid."""
     parts = sum(map(body.count, (b"{", b"[", b",")))
-    if parts > _MOST_PARTS:
-        raise NotAReview(f"the body has {parts:,} values, and at most {_MOST_PARTS:,} are read")
+    if parts > _MAX_PARTS:
+        raise NotAReview(f"the body has {parts:,} values, and at most {_MAX_PARTS:,} are read")
     try:
         raw = _DECODER.decode(body)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:

@@ -29,7 +29,7 @@ _T = TypeVar("_T")
 _BOARD = "/api/v1/board"
 _SETTINGS = "/api/v1/settings"
 _SECONDS = 15.0
-_MOST_BYTES = 64 * 1024 * 1024
+_MAX_BYTES = 64 * 1024 * 1024
 _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=controller"
 
 
@@ -215,7 +215,7 @@ def _by_address(remote: Remote, path: str, *, absent_ok: bool = False) -> Any:
     url = f"{address.rstrip('/')}{quote(path)}"
     try:
         with urllib.request.urlopen(url, timeout=_SECONDS) as answer:
-            body = answer.read(_MOST_BYTES)
+            body = answer.read(_MAX_BYTES)
         return json.loads(body)
     except urllib.error.HTTPError as error:
         # Without the close, the connection would remain open, because the raised error keeps this error as its cause.

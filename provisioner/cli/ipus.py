@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 _UNKNOWN = "?"
 #: Maximum number of pods or partitions in one state that are explained.
-_MOST_EXPLAINED = 20
+_MAX_EXPLAINED = 20
 _MEANINGS = {
     "wanted": "is recorded and not requested yet",
     "creating": "is being created",
@@ -73,15 +73,15 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
     rejected = [each for each in document.rejected if each.pod == rest and namespace in ("", each.namespace)]
     if waiting or rejected or held:
         yield from _attention(document)
-    for refusal in rejected[:_MOST_EXPLAINED]:
+    for refusal in rejected[:_MAX_EXPLAINED]:
         yield plain(f"pod {refusal.namespace}/{refusal.pod} gets no IPUs as it is: {refusal.why}")
-    for line in waiting[:_MOST_EXPLAINED]:
+    for line in waiting[:_MAX_EXPLAINED]:
         waited = for_how_long(line.since, document.served_at)
         yield plain(
             f"pod {line.namespace}/{line.pod} has waited for {line.ipus} IPUs for {waited}, "
             f"at place {line.place} of {_waiting(document)}: {line.why}"
         )
-    for partition_line in held[:_MOST_EXPLAINED]:
+    for partition_line in held[:_MAX_EXPLAINED]:
         since = for_how_long(partition_line.since, document.served_at)
         whose = f"of pod {partition_line.pod}" if partition_line.pod else "of no pod"
         meaning = _MEANINGS.get(partition_line.phase, partition_line.phase)

@@ -65,7 +65,7 @@ def review_pod(
     request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
 ) -> Answer:
     """Return the answer to the review of a pod; other kinds, and pods without chips, are admitted unchanged."""
-    found = judge_pod(request, lambda key, _most_bytes: read_owner(key), settings)
+    found = judge_pod(request, lambda key, _max_bytes: read_owner(key), settings)
     return found(READ_BYTES) if callable(found) else found
 
 
@@ -95,15 +95,15 @@ def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings
     quick = layout is not None and layout.pods * len(pod.containers) ** 2 <= _MANY_HOST_NAMES
     if key is not None:
         return partial(_judged_by_owner, pod, key, read_owner, settings)
-    return _judged(pod, {}, settings) if quick else lambda _most_bytes: _judged(pod, {}, settings)
+    return _judged(pod, {}, settings) if quick else lambda _max_bytes: _judged(pod, {}, settings)
 
 
 def _judged_by_owner(
-    pod: TpuPod, key: OwnerKey, read_owner: ReadOwner, settings: WebhookSettings, most_bytes: int
+    pod: TpuPod, key: OwnerKey, read_owner: ReadOwner, settings: WebhookSettings, max_bytes: int
 ) -> Answer:
     why = "it does not exist"
     try:
-        owner = read_owner(key, most_bytes)
+        owner = read_owner(key, max_bytes)
     except OwnerError as error:
         owner, why = None, str(error)
     if owner is not None:

@@ -133,7 +133,7 @@ class KubeApi(Api):
         """Return one page of a collection."""
         query = {**request.query, "limit": str(limit)} | ({"continue": continue_token} if continue_token else {})
         # A page of one object may have up to ANSWER_BYTES, because no smaller page can be requested.
-        request = replace(request, query=query, most_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
+        request = replace(request, query=query, max_bytes=PAGE_BYTES if limit > 1 else ANSWER_BYTES)
         data = self._read(request, accept=_LIST_OF_METADATA if request.metadata_only else _JSON)
         return replace(wire.page_of(request.path, wire.decode_object(request.title, data)), size_bytes=len(data))
 
@@ -156,7 +156,7 @@ class KubeApi(Api):
         """Send a request and return the whole response."""
         with self._transport(request):
             response = self._send(request, accept=accept)
-            data = wire.read_answer(request.title, response, most_bytes=request.most_bytes)
+            data = wire.read_answer(request.title, response, max_bytes=request.max_bytes)
         if not 200 <= response.status < 300:
             raise wire.error_of(request.title, response, data)
         return data

@@ -19,19 +19,19 @@ _LARGEST_INDEX_DIGITS = 9
 #: Maximum of the API's counts, which are int32.
 _LARGEST_COUNT = 2**31 - 1
 #: Maximum bits of an integer in a message; Python refuses to print integers of thousands of digits.
-_MOST_BITS = 1024
+_MAX_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts of up to `most_characters` together. The reader `within` counts these texts as well.
+    """Reads texts of up to `max_characters` together. The reader `within` counts these texts as well.
 
     `problem` is the message about the first limit that a text exceeded; empty if none.
     """
 
-    def __init__(self, what: str, *, most_characters: int, within: BoundedReader | None = None) -> None:
+    def __init__(self, what: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
         self.problem = ""
         self.what = what
-        self._left = self.most_characters = most_characters
+        self._left = self.max_characters = max_characters
         self._within = within
 
     def refuse(self, problem: str) -> None:
@@ -50,7 +50,7 @@ class BoundedReader:
             return shared(raw)
         self.refuse(
             f"labels, selectors, tolerations, affinity and annotations of {full.what} have more than "
-            f"{full.most_characters:,} characters, and no more are read; use fewer"
+            f"{full.max_characters:,} characters, and no more are read; use fewer"
         )
         return ""
 
@@ -197,7 +197,7 @@ def shown(raw: object) -> str:
     """Return a value of any size as a short text for messages."""
     if isinstance(raw, (dict, list)):
         return f"a {type(raw).__name__}"
-    if isinstance(raw, int) and raw.bit_length() > _MOST_BITS:
+    if isinstance(raw, int) and raw.bit_length() > _MAX_BITS:
         return "a number of hundreds of digits"
     whole = repr(raw)
     return whole if len(whole) <= 60 else whole[:59] + "…"

@@ -26,7 +26,7 @@ Listed: TypeAlias = Mapping[Key, tuple[tpu.Accelerator, ...]]
 _INACTIVE_MODES = frozenset({"Legacy", "WeightsOnly"})
 _ARCHITECTURES = frozenset({"amd64", "arm64"})
 #: Maximum number of entries that are read of a list, and maximum number of chips of a VM.
-_MOST_ENTRIES, _MOST_CHIPS = 1024, 64
+_MAX_ENTRIES, _MAX_CHIPS = 1024, 64
 
 
 def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
@@ -43,7 +43,7 @@ def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
 
 
 def _entries(raw: Mapping[str, Any], key: str) -> list[Any]:
-    return list(raw.get(key) or ())[:_MOST_ENTRIES]
+    return list(raw.get(key) or ())[:_MAX_ENTRIES]
 
 
 def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accelerator:
@@ -71,7 +71,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
     alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
     chips, cpus, memory_gib = int(accelerator["fixedCount"]), int(resources["cpus"]), int(resources["memory"]) // 1024
     matches = not alone or tpu.Topology.parse(alone).chips == chips
-    if not (1 <= chips <= _MOST_CHIPS and matches and min(cpus, memory_gib) > 0):
+    if not (1 <= chips <= _MAX_CHIPS and matches and min(cpus, memory_gib) > 0):
         raise ValueError(f"{name} has {chips} chips, topology {alone!r}, {cpus} CPUs and {memory_gib} GiB")
     named = dict.fromkeys(str(entry) for entry in (disks.get("defaultType"), *_entries(disks, "types")) if entry)
     # If no disk type is listed, assume the only one that the newest generations support.

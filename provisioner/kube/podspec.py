@@ -243,7 +243,7 @@ def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
 
 def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
     """Return a reader with the limits of one pod."""
-    return BoundedReader("a pod", most_characters=bounds.REQUIREMENTS, within=within)
+    return BoundedReader("a pod", max_characters=bounds.REQUIREMENTS, within=within)
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:

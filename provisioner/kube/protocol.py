@@ -69,7 +69,7 @@ class Request:
     metadata_only: bool = False
     timeouts: Timeouts = DEFAULT_TIMEOUTS
     #: Maximum bytes of the response; a larger one raises TooLarge.
-    most_bytes: int = ANSWER_BYTES
+    max_bytes: int = ANSWER_BYTES
 
     @property
     def title(self) -> str:
@@ -98,10 +98,10 @@ class Api(ABC):
         query: Mapping[str, str] | None = None,
         *,
         timeouts: Timeouts = DEFAULT_TIMEOUTS,
-        most_bytes: int = ANSWER_BYTES,
+        max_bytes: int = ANSWER_BYTES,
     ) -> JsonObject:
-        """Return one object. Raises TooLarge if it has more than `most_bytes`."""
-        return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts, most_bytes=most_bytes))
+        """Return one object. Raises TooLarge if it has more than `max_bytes`."""
+        return self.exchange(Request("GET", path, query=query or {}, timeouts=timeouts, max_bytes=max_bytes))
 
     def post(self, path: str, body: JsonObject, *, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
         """Create an object in a collection. Raises Conflict if the name exists."""

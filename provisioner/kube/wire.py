@@ -99,21 +99,21 @@ class LineStream:
             raise errors.Unavailable(f"{self._what}: the stream broke: {error}") from error
 
 
-def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, most_bytes: int) -> bytes:
-    """Read a response. Raises TooLarge and closes the connection if it has more than `most_bytes`."""
+def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int) -> bytes:
+    """Read a response. Raises TooLarge and closes the connection if it has more than `max_bytes`."""
     data = bytearray()
     length = response.headers.get("content-length", "")
     announced = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
-    if announced <= most_bytes:
+    if announced <= max_bytes:
         while chunk := response.read(CHUNK_BYTES):
             data += chunk
-            if len(data) > most_bytes:
+            if len(data) > max_bytes:
                 break
         else:
             response.release_conn()
             return bytes(data)
     response.close()
-    raise errors.TooLarge(f"{what}: the answer has more than {most_bytes:,} bytes")
+    raise errors.TooLarge(f"{what}: the answer has more than {max_bytes:,} bytes")
 
 
 def decode_object(what: str, data: bytes) -> JsonObject:

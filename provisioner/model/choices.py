@@ -22,7 +22,7 @@ PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
 ZONE = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}")
 _PATH_START = "projects/"
 #: Maximum number of parts: project, name, block and sub-block.
-_MOST_PARTS = 4
+_MAX_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
 #: Time before the end of a reservation in which no pool is created in it, and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
@@ -138,9 +138,9 @@ def _choice(text: str) -> CapacityChoice:
 
 
 def _reservation(rest: str, text: str) -> str:
-    parts = rest.split("/", _MOST_PARTS)
+    parts = rest.split("/", _MAX_PARTS)
     # A path in the API's form would otherwise be read as a reservation of the project "projects".
-    if len(parts) > _MOST_PARTS or not all(parts) or rest.startswith(_PATH_START):
+    if len(parts) > _MAX_PARTS or not all(parts) or rest.startswith(_PATH_START):
         raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])
     if project and not PROJECT.fullmatch(project):

@@ -8,7 +8,7 @@ from datetime import UTC, datetime, timedelta
 from provisioner.model.capacity import Failure, FailureKind
 
 #: Maximum number of doublings, after which any first wait exceeds any cap.
-_MOST_DOUBLINGS = 30
+_MAX_DOUBLINGS = 30
 _SPREAD = 0.2
 
 
@@ -17,7 +17,7 @@ def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key
 
     The key shortens the wait by up to a fifth, so that waits of several keys end at different times.
     """
-    doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MOST_DOUBLINGS))
+    doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 

@@ -252,7 +252,7 @@ class Ask:
     #: Buffers only: number of slices in percent of those of that workload.
     percentage: int | None = None
     #: Buffers only: maximum number of chips; None if not limited.
-    most_chips: int | None = None
+    max_chips: int | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
     #: Requests only: node pools in the status of a request that has been served.
     named: tuple[str, ...] = ()

@@ -24,7 +24,7 @@ from provisioner.settings.webhook import WebhookSettings
 _STATUS = "status"
 _CHANGING = ("", _STATUS)
 #: Maximum number of conflicts in one rejection: a pod may have thousands of mounts.
-_MOST_CONFLICTS = 10
+_MAX_CONFLICTS = 10
 #: Names of the injected volumes. A volume of the pod with the same name is replaced.
 CONFIG_VOLUME = "graphcore-ipuof"
 TOKEN_VOLUME = "graphcore-token"  # noqa: S105 - a name
@@ -343,7 +343,7 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
         return Answer()
     if names.MIRROR in annotations:
         return _static(title)
-    wrong = list(islice(_conflicts(pod, settings), _MOST_CONFLICTS))
+    wrong = list(islice(_conflicts(pod, settings), _MAX_CONFLICTS))
     if wrong:
         return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
     warnings = [

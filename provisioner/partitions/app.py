@@ -118,7 +118,7 @@ def build(
     def line(address: str) -> Line:
         return Line(
             vipu=vipu[address],
-            changes=ThreadPoolExecutor(settings.most_changes_per_server, thread_name_prefix=f"change {address}"),
+            changes=ThreadPoolExecutor(settings.max_changes_per_server, thread_name_prefix=f"change {address}"),
             reads=ThreadPoolExecutor(1, thread_name_prefix=f"read {address}"),
         )
 

@@ -19,7 +19,7 @@ from provisioner.runtime.resources import Page
 
 PATH = "/api/v1/partitions"
 #: Maximum number of lines of each kind, so that clients that poll every two seconds cost little.
-_MOST_LINES = 1000
+_MAX_LINES = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,7 +45,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document(View):
-    """The JSON document that is served. Each kind of lines is limited to _MOST_LINES; `left_out` counts the rest."""
+    """The JSON document that is served. Each kind of lines is limited to _MAX_LINES; `left_out` counts the rest."""
 
     served_at: datetime
     release: str
@@ -84,7 +84,7 @@ class Board:
     def document(self) -> Document:
         """Return the document to show. Any thread may call this."""
         view, servers, at = self._published or (View(), (), None)
-        waiting, rejected = view.waiting[:_MOST_LINES], _of_all_namespaces(view.rejected)
+        waiting, rejected = view.waiting[:_MAX_LINES], _of_all_namespaces(view.rejected)
         partitions = _shown(view.partitions)
         return Document(
             served_at=self.now(),
@@ -122,13 +122,13 @@ def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, 
     for place, each in enumerate(rejected):
         ranks.append((before[each.namespace], place))
         before[each.namespace] += 1
-    return tuple(rejected[place] for place in sorted(place for _, place in sorted(ranks)[:_MOST_LINES]))
+    return tuple(rejected[place] for place in sorted(place for _, place in sorted(ranks)[:_MAX_LINES]))
 
 
 def _shown(partitions: Sequence[PartitionLine]) -> tuple[PartitionLine, ...]:
     """Limit the lines by leaving out active partitions first. The order is kept."""
     kept = sorted(range(len(partitions)), key=lambda place: partitions[place].phase == Phase.ACTIVE.value)
-    return tuple(partitions[place] for place in sorted(kept[:_MOST_LINES]))
+    return tuple(partitions[place] for place in sorted(kept[:_MAX_LINES]))
 
 
 def _server(view: ServerView) -> ServerLine:

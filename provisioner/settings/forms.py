@@ -73,12 +73,12 @@ def go_duration_seconds(text: str) -> float:
     return seconds
 
 
-def duration_from(least_seconds: int, reason: str, most_seconds: float = inf) -> Callable[[str], float]:
+def duration_from(least_seconds: int, reason: str, max_seconds: float = inf) -> Callable[[str], float]:
     """Return a reader of durations with bounds. `reason` is the error message for a duration outside the bounds."""
 
     def read(text: str) -> float:
         seconds = go_duration_seconds(text)
-        if not least_seconds <= seconds <= most_seconds:
+        if not least_seconds <= seconds <= max_seconds:
             raise ValueError(reason)
         return seconds
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from provisioner.model import bounds, choices
 from provisioner.settings import forms
-from provisioner.settings.option import MOST_CONCURRENCY, Group, options_of
+from provisioner.settings.option import MAX_CONCURRENCY, Group, options_of
 
 _DEFAULT_PORT = 6443
 #: Host of the API server: a name or an IPv4 address, because machines have no IPv6 addresses.
@@ -102,7 +102,7 @@ class NodeGroupSettings:
         "Calls to Compute Engine a second, of each sort, region and project. Compute Engine allows 1,500 a minute; "
         "this default uses up to 1,400.")
     concurrency: int = _option(
-        "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
+        "CONCURRENCY", forms.number_up_to(MAX_CONCURRENCY), "16",
         "Maximum number of concurrent calls to Compute Engine, deletes with their checks, and writes to Kubernetes, "
         "separately for each; up to 64.")
     dry_run: bool = _option("DRY_RUN", forms.go_bool, "false", "Nothing is changed; the log says what would be.")

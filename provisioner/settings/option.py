@@ -11,7 +11,7 @@ from provisioner.settings import forms
 
 _T = TypeVar("_T")
 
-MOST_CONCURRENCY = 64
+MAX_CONCURRENCY = 64
 
 
 class Group(Enum):

@@ -12,7 +12,7 @@ from provisioner.model.choices import CapacityChoice
 from provisioner.settings import forms, node_forms
 from provisioner.settings.forms import ACCELERATOR, GCE, Prices, check_accelerator, parse_prices
 from provisioner.settings.node_fields import NodeFields
-from provisioner.settings.option import MOST_CONCURRENCY, Group, options_of
+from provisioner.settings.option import MAX_CONCURRENCY, Group, options_of
 
 IMAGE = re.compile(r"[A-Za-z0-9:/._~-]*projects/[A-Za-z0-9:._~-]+/global/images/[A-Za-z0-9/._~-]+")
 _IMAGE_FORM = '"ACCELERATOR=IMAGE" (or "*" for all others), such as "tpu7x=projects/my-project/global/images/my-image"'
@@ -203,7 +203,7 @@ class Settings(NodeFields):
         "Replace a ready pool with some pods of a multi-host slice, whose other pods have been unschedulable for "
         "ten minutes. The bound pods end with it.")
     concurrency: int = _tuning(
-        "CONCURRENCY", forms.number_up_to(MOST_CONCURRENCY), "16",
+        "CONCURRENCY", forms.number_up_to(MAX_CONCURRENCY), "16",
         "Maximum number of concurrent requests to GKE, separately for creates and deletes; up to 64.")
     log_level: str = Group.TUNING.log_level()
 

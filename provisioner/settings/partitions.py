@@ -9,7 +9,7 @@ from provisioner.settings import forms
 from provisioner.settings.option import Group, options_of
 
 DEFAULT_PORT = 8090
-_MOST_SERVERS = 64
+_MAX_SERVERS = 64
 #: Maximum number of IPUs of a partition, also in the webhook.
 LARGEST_SIZE = 1024
 _SERVER = re.compile(rf"(?P<host>{forms.HOST})(?::(?P<port>[0-9]{{1,5}}))?(?::(?P<selector>[^:]+))?")
@@ -45,8 +45,8 @@ def _servers(text: str) -> tuple[Server, ...]:
         if (host, port) in found:
             raise ValueError(f"names {match['host']}:{port} twice")
         found[host, port] = Server(host, port, selector)
-    if len(found) > _MOST_SERVERS:
-        raise ValueError(f"names {len(found)} servers; at most {_MOST_SERVERS} are possible")
+    if len(found) > _MAX_SERVERS:
+        raise ValueError(f"names {len(found)} servers; at most {_MAX_SERVERS} are possible")
     return tuple(found.values())
 
 
@@ -108,7 +108,7 @@ class PartitionSettings:
     #: Seconds for which a pod that is rejected despite enough free IPUs delays others, if no deadlines are known.
     crowded_seconds: float = 3600.0
     #: Maximum number of concurrent creates and removes on one server.
-    most_changes_per_server: int = 4
+    max_changes_per_server: int = 4
 
     def limit_of(self, namespace: str) -> int | None:
         """Return the IPUs that the pods of a namespace may have at the same time; None if not limited."""

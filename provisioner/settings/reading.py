@@ -6,7 +6,7 @@ from typing import Any
 from provisioner.settings import forms
 from provisioner.settings.forms import GCE, GKE, is_more_than, region_of
 from provisioner.settings.node_fields import ROWS
-from provisioner.settings.option import MOST_CONCURRENCY, read
+from provisioner.settings.option import MAX_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
 #: OAuth scopes, each of which allows a node to pull private images.
@@ -110,8 +110,8 @@ def warnings_about(settings: Settings) -> Iterator[str]:
 
 def warnings_about_environment(environment: Mapping[str, str]) -> Iterator[str]:
     """Yield warnings about variables that look like options and have no effect, and about too large a CONCURRENCY."""
-    if is_more_than(environment.get("CONCURRENCY", "").strip(), MOST_CONCURRENCY):
-        yield f"CONCURRENCY is above the maximum and counts as {MOST_CONCURRENCY}."
+    if is_more_than(environment.get("CONCURRENCY", "").strip(), MAX_CONCURRENCY):
+        yield f"CONCURRENCY is above the maximum and counts as {MAX_CONCURRENCY}."
     for name in sorted(environment.keys() - _NAMES):
         known = next((why for key, why in _OF_THE_GO_PROVISIONER.items() if _is(name, key)), "")
         if known:

@@ -28,7 +28,7 @@ from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_o
 from provisioner.slices.offline.mistakes import unread_keys
 from provisioner.slices.offline.paths import path_of
 from provisioner.slices.offline.placement import NOT_PLACED
-from provisioner.slices.offline.reading import MOST_KEYS, Reading, is_served_job, read_document, title
+from provisioner.slices.offline.reading import MAX_KEYS, Reading, is_served_job, read_document, title
 from provisioner.slices.supplier import PoolRules
 from provisioner.workloads.jobset import ended_before, jobs_in_slice
 from provisioner.workloads.kind import controller_of, marked
@@ -52,7 +52,7 @@ _COUNTS = ("replicas", "parallelism", "completions")
 #: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Maximum number of slices of an object that are checked: the first ones, and the last one, whose name is the longest.
-_MOST_SLICES = 256
+_MAX_SLICES = 256
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds that are read themselves, not through their pods.
 _KINDS = {each.value: each for each in WorkloadKind if each is not WorkloadKind.POD}
@@ -96,7 +96,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
         if words:
             severity = Severity.ERROR if impossible else Severity.WARNING
             yield Finding(document, path, words, severity, subject, impossible=impossible)
-    for path, words in islice(unread_keys(document.value), MOST_KEYS) if kind not in _KINDS or kind == _JOB else ():
+    for path, words in islice(unread_keys(document.value), MAX_KEYS) if kind not in _KINDS or kind == _JOB else ():
         yield Finding(document, path, words, Severity.WARNING, subject)
 
 
@@ -177,7 +177,7 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     The function reads nothing, and never raises, whatever the JSON is. Its time depends on the size of the object, not
     on its demand: at most 256 slices are checked, so only the Event reports an exceeded limit of more slices.
     """
-    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MOST_SLICES)
+    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MAX_SLICES)
     read_document(reading, Document(raw), 1)
     every = (finding._replace(slices=1) for finding in forecast_of(reading, rules).remarks)
     return tuple(sorted(every, key=lambda finding: _ORDER[finding.severity]))

@@ -213,14 +213,14 @@ async def _greet(_request: HttpRequest) -> Response:
     return PlainTextResponse(f"{NAME}\n")
 
 
-def _read_owner(api: Api, key: OwnerKey, most_bytes: int) -> Mapping[str, Any] | None:
+def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | None:
     """Return the current object, None if it does not exist. Raises OwnerError, or TooLarge below READ_ALONE_BYTES."""
     try:
-        return api.get(key.path, timeouts=_READ_TIMEOUTS, most_bytes=most_bytes)
+        return api.get(key.path, timeouts=_READ_TIMEOUTS, max_bytes=max_bytes)
     except errors.NotFound:
         return None
     except (errors.ClusterError, ValueError) as error:
-        if isinstance(error, errors.TooLarge) and most_bytes < READ_ALONE_BYTES:
+        if isinstance(error, errors.TooLarge) and max_bytes < READ_ALONE_BYTES:
             raise
         raise OwnerError(str(error)) from error
 
@@ -251,9 +251,9 @@ def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]
     def after_reading(
         key: OwnerKey, judged: Callable[[Mapping[str, Any] | None], Answer], maker: ObjectRef | None = None
     ) -> Deferred:
-        def finish(most_bytes: int) -> Answer:
+        def finish(max_bytes: int) -> Answer:
             try:
-                found = read_owner(key, most_bytes)
+                found = read_owner(key, max_bytes)
             except OwnerError as error:
                 return _admitted_unread(key, error, maker)
             return judged(found)

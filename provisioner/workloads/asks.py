@@ -58,7 +58,7 @@ def parse_capacity_buffer(raw: object) -> Workload | None:
         pod_sets=((_referent(spec), replicas),),
         scalable=tuple(fields.name(scalable.get(key)) for key in ("apiGroup", "kind", "name")),  # type: ignore[arg-type]
         percentage=percentage,
-        most_chips=int(chips) if chips is not None else None,
+        max_chips=int(chips) if chips is not None else None,
         conditions=_conditions(status),
     )
     return replace(found, terminal_state="", problem=reader.problem or problem, ask=ask)

@@ -119,7 +119,7 @@ def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Wor
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
-    reader = BoundedReader(f"a {kind.value}", most_characters=bounds.JOBSET)
+    reader = BoundedReader(f"a {kind.value}", max_characters=bounds.JOBSET)
     managed_by = fields.name(spec.get("managedBy"))
     conditions = fields.conditions(status)
     workload = Workload(

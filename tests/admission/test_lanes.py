@@ -203,8 +203,8 @@ def test_reviews_with_large_owners_wait_in_the_lane_of_large_bodies():
     """The pods of a JobSet are created at the same time, so their reviews read the same large owner."""
     go_on = threading.Event()
 
-    def of_large(most_bytes: int) -> Response:
-        if most_bytes < 1_500_000:
+    def of_large(max_bytes: int) -> Response:
+        if max_bytes < 1_500_000:
             raise TooLarge("an owner")
         go_on.wait(20)
         return DONE
@@ -276,8 +276,8 @@ def test_large_owners_are_read_one_at_a_time_without_delaying_small_ones():
     """A decoded owner takes dozens of times its size in memory until its review is answered."""
     go_on, large_ones = threading.Event(), []
 
-    def of_large(most_bytes: int) -> Response:
-        if most_bytes < 1_500_000:
+    def of_large(max_bytes: int) -> Response:
+        if max_bytes < 1_500_000:
             raise TooLarge("an owner")
         large_ones.append(1)
         go_on.wait(20)

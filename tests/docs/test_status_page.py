@@ -8,7 +8,7 @@ from pathlib import Path
 from provisioner.slices.metrics import SPLIT
 from provisioner.slices.planning.memory.state import Phase
 from provisioner.slices.view.types import STATES, State
-from tests.page.screenshots import LARGE, MOST_BYTES, PICTURES
+from tests.page.screenshots import LARGE, MAX_BYTES, PICTURES
 
 _ROOT = Path(__file__).parents[2]
 _PAGE = (_ROOT / "docs" / "status-page.md").read_text("utf-8")
@@ -22,7 +22,7 @@ def test_each_picture_exists_and_is_on_the_page() -> None:
     assert {path.name for path in _FOLDER.iterdir()} == names
     assert set(re.findall(r"\]\(pictures/([^)]+)\)", _PAGE)) == names
     for name in names:
-        assert (_FOLDER / name).stat().st_size <= MOST_BYTES
+        assert (_FOLDER / name).stat().st_size <= MAX_BYTES
 
 
 def test_states_have_the_same_text_on_both_pages() -> None:

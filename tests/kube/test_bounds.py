@@ -230,7 +230,7 @@ def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
 
 
 @pytest.mark.parametrize(
-    ("sizes", "most_calls"),
+    ("sizes", "max_calls"),
     [
         pytest.param([4096] * 1200, 3, id="pods of a usual size come in full pages"),
         pytest.param([3 * MIB // 2] * 100, 110, id="objects of etcd's limit come two at a time"),
@@ -240,12 +240,12 @@ def read(kube: Sized, *, most: int = PAGE_SIZE) -> list[int]:
         pytest.param([], 1, id="nothing"),
     ],
 )
-def test_every_object_is_read_once_in_pages_of_limited_size(sizes: list[int], most_calls: int) -> None:
+def test_every_object_is_read_once_in_pages_of_limited_size(sizes: list[int], max_calls: int) -> None:
     """The number of calls is close to the minimum."""
     kube = Sized(*sizes)
     assert read(kube) == list(range(len(sizes)))
     assert kube.largest <= max([PAGE_BYTES, *sizes])
-    assert len(kube.asked) <= most_calls
+    assert len(kube.asked) <= max_calls
 
 
 def test_object_above_the_limit_raises_an_error_without_an_endless_loop() -> None:

@@ -35,7 +35,7 @@ _MINUTES = 40
 _SLICES = 160
 _WIDTH, _HEIGHT = 1200, 760
 _PHONE = 360
-MOST_BYTES = 150_000
+MAX_BYTES = 150_000
 #: Name of the picture of a board with 2,000 slices.
 LARGE = "board-2000-light"
 #: Name, query of the address, width, and theme of each picture.
@@ -85,8 +85,8 @@ def shoot_one(browser: webdriver.Chrome, address: str, path: Path, width: int = 
     picture(browser, path)
     size = path.stat().st_size
     sys.stdout.write(f"{path}: {size} bytes\n")
-    if size > MOST_BYTES:
-        raise SystemExit(f"{path} is larger than {MOST_BYTES} bytes; show less in it")
+    if size > MAX_BYTES:
+        raise SystemExit(f"{path} is larger than {MAX_BYTES} bytes; show less in it")
 
 
 def main() -> int:

@@ -364,7 +364,7 @@ def test_slow_v_ipu_server_does_not_delay_requests_for_other_servers(
 def test_reads_of_a_server_beyond_the_maximum_are_rejected_immediately(
     ground: Ground, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(api, "_MOST_READS", 1)
+    monkeypatch.setattr(api, "_MAX_READS", 1)
     ground.vipu.answers.clear()
     first, second = ground.add_pod("first"), ground.add_pod("second")
     ground.place(first)

@@ -117,12 +117,12 @@ class BufferRun(AskRun):
     #: False, because a buffer has no pods: its slices claim no pools, and slices of workloads may take them.
     bindable: bool = False
     #: Maximum number of chips; None if the buffer sets no limit.
-    most_chips: int | None = None
+    max_chips: int | None = None
 
     def slots(self) -> range:
         """Return the numbers of its slices."""
         chips = self.shape.hosts * self.shape.chips
-        return range(self.replicas if self.most_chips is None else min(self.replicas, self.most_chips // chips))
+        return range(self.replicas if self.max_chips is None else min(self.replicas, self.max_chips // chips))
 
     def group_name(self, job: int) -> str:
         """Return the name of a slice."""
@@ -130,7 +130,7 @@ class BufferRun(AskRun):
 
     def raw(self, agenda: Agenda) -> JsonObject:
         """Return the object as the API server shows it."""
-        limits = {"limits": {constants.TPU_RESOURCE: self.most_chips}} if self.most_chips is not None else {}
+        limits = {"limits": {constants.TPU_RESOURCE: self.max_chips}} if self.max_chips is not None else {}
         spec = {"provisioningStrategy": constants.BUFFER_STRATEGY, **self.template_ref(), "replicas": self.replicas}
         return {"metadata": self._metadata(agenda), "spec": {**spec, **limits}, "status": self.status}
 
@@ -145,7 +145,7 @@ class QueuedRun(JobSetRun):
     asked_times: int = 0
     #: Number of consecutive failed requests, and the maximum of this number.
     failures: int = 0
-    most_failures: int
+    max_failures: int
     active: bool = True
 
     def pod_annotations(self) -> dict[str, str]:
@@ -203,7 +203,7 @@ class BufferTeam(Team[BufferRun]):
             uid=uid,
             shape=shape,
             replicas=replicas,
-            most_chips=shape.hosts * shape.chips * rng.choice((0, 1, 1)) + 1 if rng.random() < 0.2 else None,
+            max_chips=shape.hosts * shape.chips * rng.choice((0, 1, 1)) + 1 if rng.random() < 0.2 else None,
             template=template,
             created=self.stage.agenda.now,
         )

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from tests.simulation.process import Process
 
 _HTML = "<html><body>not what you are looking for</body></html>"
-_MOST_CRASHES = 5
+_MAX_CRASHES = 5
 #: Factor by which pauses are more likely between the checks of the gate and the delete.
 _DELICATE = 10.0
 
@@ -54,7 +54,7 @@ class Calls:
         self._lag_seconds = rng.choice((0.0, 0.0, 0.5, 5.0))
         self._breaks_watches = stage.chance(0.2)
         self.refuses_requests = stage.chance(0.1)
-        self._crashes_left = self._pauses_left = _MOST_CRASHES
+        self._crashes_left = self._pauses_left = _MAX_CRASHES
         # Losses have their own random source, so that runs without losses do not change.
         self._losses = random.Random(f"losses {stage.seed}")
         self._loss_chance = self._losses.choice((0.0, 0.0, 0.0, 0.1))

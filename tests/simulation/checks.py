@@ -52,7 +52,7 @@ STALE_SECONDS = 150.0
 #: `STALE_SECONDS` for runs without late events: the deletion delay, and the time until the delete.
 PROMPT_STALE_SECONDS = 45.0
 #: Maximum number of calls of one process to GKE in any minute: up to two lists per second, and some calls per slice.
-MOST_CALLS_PER_MINUTE = 180
+MAX_CALLS_PER_MINUTE = 180
 _WINDOW_SECONDS = 60.0
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 _WAITING = frozenset({constants.LIMIT_REACHED, constants.CREATION_WAITING})
@@ -89,7 +89,7 @@ class Checker:
         self.repaired_since: dict[str, float] = {}
         #: Process that created each pool, and the time.
         self.created_by: dict[str, tuple[Process, float]] = {}
-        self.most_calls_per_minute = 0
+        self.max_calls_per_minute = 0
         self.changed_at = 0.0
         self._was_up = self._was_healthy = self._was_warm = False
         self._recent: dict[Process, deque[float]] = {}
@@ -108,8 +108,8 @@ class Checker:
         recent.append(now)
         while recent[0] < now - _WINDOW_SECONDS:
             recent.popleft()
-        self.most_calls_per_minute = max(self.most_calls_per_minute, len(recent))
-        if len(recent) > MOST_CALLS_PER_MINUTE:
+        self.max_calls_per_minute = max(self.max_calls_per_minute, len(recent))
+        if len(recent) > MAX_CALLS_PER_MINUTE:
             self.stage.violate(
                 RATE, f"{process.name} made {len(recent)} calls within a minute, the last {method} {pool}"
             )
@@ -268,7 +268,7 @@ class Checker:
             workload
             for workload in self.simulation.cluster.every_workload
             if workload.uid == owner[0]
-            and any(workload.slice_id(job).group_key == owner[1] for job in range(workload.most_replicas))
+            and any(workload.slice_id(job).group_key == owner[1] for job in range(workload.max_replicas))
             and any(fits_shape(workload, shape, pool) for shape in workload.shapes)
         ]
         if not charged and not self._is_namesakes(pool):
@@ -420,7 +420,7 @@ class Checker:
         """Whether its slices can run without a change by the workload's owner or by other users."""
         if not workload.shape.feasible or workload.name == self.simulation.singled.name:
             return False
-        return self._held_for_ever() + self._wanted(workload) <= self._most_chips()
+        return self._held_for_ever() + self._wanted(workload) <= self._max_chips()
 
     def _served(self, workload: WorkloadRun, job: int) -> bool:
         if isinstance(workload, AskRun):
@@ -443,13 +443,13 @@ class Checker:
         # Warm pools of a buffer do not count, because they are deleted if workloads need their room.
         warm = self.asked.warm() if workload.kind is not BUFFER else ()
         ours = (pool for pool in self.simulation.cloud.pools.values() if is_ours(pool) and pool.name not in warm)
-        return sum(map(chips_in, ours)) + self._wanted(workload) > self._most_chips()
+        return sum(map(chips_in, ours)) + self._wanted(workload) > self._max_chips()
 
     def _wanted(self, workload: WorkloadRun) -> int:
         """Return the chips that a workload needs at the same time."""
         return workload.shape.hosts * workload.shape.chips * (workload.replicas if workload.gang else 1)
 
-    def _most_chips(self) -> float:
+    def _max_chips(self) -> float:
         market = self.simulation.market
         return min((each for each in (market.max_chips, market.stock_chips) if each is not None), default=math.inf)
 

@@ -38,7 +38,7 @@ _SLICES = 200
 _MINUTE = 60.0
 _STEP_SECONDS = 1.0
 #: Maximum delay in seconds that is caught up; on a slower machine, the rest of the delay is skipped.
-_MOST_BEHIND_SECONDS = 5.0
+_MAX_BEHIND_SECONDS = 5.0
 
 
 def _shape(accelerator: str, topology: str, hosts: int, chips: int) -> Shape:
@@ -283,7 +283,7 @@ def _run(demo: Demo, *, speed: float, seconds: float | None) -> None:
     began = started
     while seconds is None or time.monotonic() - started < seconds:
         due = (time.monotonic() - began) * speed
-        if due - agenda.now > _MOST_BEHIND_SECONDS * speed:
+        if due - agenda.now > _MAX_BEHIND_SECONDS * speed:
             began = time.monotonic() - agenda.now / speed
         if agenda.now >= due:
             time.sleep(0.02)

@@ -64,7 +64,7 @@ class Controller:
     deployment: Deployment | None = None
     pods: dict[PodRun, None] = field(default_factory=dict)
     #: Maximum number of pods that it had at a time.
-    most_pods: int = 0
+    max_pods: int = 0
     sync_due: bool = False
 
     @property
@@ -115,7 +115,7 @@ class Controller:
         pod.index = index or 0
         if self.cluster.add_plain(pod):
             self.pods[pod] = None
-            self.most_pods = max(self.most_pods, len(self.active))
+            self.max_pods = max(self.max_pods, len(self.active))
         else:
             self.cluster.stage.agenda.after(_REJECTED_AGAIN_SECONDS, self.kick)
 

@@ -51,9 +51,9 @@ POOL_STUCK = "pool_stuck"
 #: Namespace, kind and name; only the namespace for pods without a workload.
 Payer = tuple[str, str, str]
 #: Maximum number of records in one part of the memory, in addition to one for each existing object.
-_MOST_RECORDS = 32
+_MAX_RECORDS = 32
 #: Maximum number of remembered times of grants: a workload and its namespace have a time at every resource.
-_MOST_STAMPS = 64
+_MAX_STAMPS = 64
 
 
 class Fairness:
@@ -76,8 +76,8 @@ class Fairness:
     def create_sent(self, process: Process, pool: dict[str, Any]) -> None:
         """Count a create."""
         uid, namespace = _counted_for(pool)
-        slices = sum(each.most_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
-        slices = slices or self._simulation.checker.shared.most_pods.get(uid, 0)
+        slices = sum(each.max_replicas for each in self._simulation.cluster.every_workload if each.uid == uid)
+        slices = slices or self._simulation.checker.shared.max_pods.get(uid, 0)
         for key, most, per_second in (
             # One create of each slice may be in progress when the response to the last one comes.
             (uid, _BURST + 2 * slices, _PER_SECOND),
@@ -116,9 +116,9 @@ class Fairness:
         units = len({(workload, None if workload.gang else job) for workload, job in waiting})
         before, self._waited = self._waited, {}
         for workload, job in waiting:
-            seconds, most_units = before.get((workload, job), (0.0, 0))
+            seconds, max_units = before.get((workload, job), (0.0, 0))
             seconds += passed if self._has_room(workload) and not self._is_on_its_way(workload, job) else 0.0
-            self._waited[workload, job] = seconds, max(most_units, units)
+            self._waited[workload, job] = seconds, max(max_units, units)
             self._judge_wait(workload, job)
 
     def _judge_wait(self, workload: WorkloadRun, job: int) -> None:
@@ -172,7 +172,7 @@ class Fairness:
         limits = (
             (hostile.max_chips, sum(used.values())),
             (hostile.stock_chips, of_stock),
-            (hostile.most_chips_of(NAMESPACE), used[NAMESPACE]),
+            (hostile.max_chips_of(NAMESPACE), used[NAMESPACE]),
         )
         return all(most is None or chips + wanted <= most for most, chips in limits)
 
@@ -222,17 +222,17 @@ class Fairness:
     def over_limit(self, pool: Pool, pools: list[Pool], stale_seconds: float) -> str:
         """Return the limit that a new pool of a user exceeds, empty if none."""
         owner = owner_name(pool)
-        most_chips, most_pools = self._hostile.most_chips_of(owner[0]), self._simulation.market.max_pools
-        if most_chips is None and most_pools is None:
+        max_chips, max_pools = self._hostile.max_chips_of(owner[0]), self._simulation.market.max_pools
+        if max_chips is None and max_pools is None:
             return ""
         payers = {each.name: self.payers(each, stale_seconds) for each in pools if each is not pool}
         charged = [each for each in pools if each is pool or {payer[0] for payer in payers[each.name]} == {owner[0]}]
         chips = sum(map(chips_in, charged))
-        if most_chips is not None and chips > most_chips:
-            return f"brings namespace {owner[0]} to {chips} chips of {most_chips}"
+        if max_chips is not None and chips > max_chips:
+            return f"brings namespace {owner[0]} to {chips} chips of {max_chips}"
         own = sum(owner_name(each) == owner and (each is pool or payers[each.name] == {owner}) for each in charged)
-        if most_pools is not None and own > most_pools:
-            return f"brings {owner[2]} to {own} pools of {most_pools}"
+        if max_pools is not None and own > max_pools:
+            return f"brings {owner[2]} to {own} pools of {max_pools}"
         return ""
 
     # --- reports
@@ -244,11 +244,11 @@ class Fairness:
             status, since = before.get(pool.name, (None, now))
             since = since if status is pool.status else now
             self._status_since[pool.name] = pool.status, since
-            most_seconds = _SILENT_SECONDS.get(pool.status)
-            if most_seconds is None or not is_ours(pool):
+            max_seconds = _SILENT_SECONDS.get(pool.status)
+            if max_seconds is None or not is_ours(pool):
                 continue
             since = max(since, self._simulation.disturbed_at)
-            if now - since > most_seconds + _TELLING_SECONDS and not self._is_told(pool):
+            if now - since > max_seconds + _TELLING_SECONDS and not self._is_told(pool):
                 text = f"node pool {pool.name} has been {pool.status.value} for {now - since:.0f} s, and nobody is told"
                 self._stage.violate(TOLD, text)
 
@@ -275,7 +275,7 @@ class Fairness:
         memory = process.loop.memory
         for field in dataclasses.fields(memory):
             part = getattr(memory, field.name)
-            most = there + (_MOST_STAMPS if field.name == "stamps" else _MOST_RECORDS)
+            most = there + (_MAX_STAMPS if field.name == "stamps" else _MAX_RECORDS)
             if isinstance(part, Sized) and len(part) > most:
                 self._stage.violate(COUNTED, f"{process.name} remembers {len(part)} {field.name}, {there} are there")
 

@@ -66,7 +66,7 @@ _SHAPES = ((_ONE_HOST, _ONE_HOST), (_TWO_HOSTS, _ONE_HOST), (_ONE_HOST_V5E, _TWO
 #: Limit on the chips of all namespaces together, in runs with such a limit.
 _MAX_CHIPS = 32
 _LARGE = Shape(accelerator=_V4, topology="2x4x4", hosts=8, chips=4, parallelism=8)
-_MOST_REPLICAS = 2
+_MAX_REPLICAS = 2
 _BURST = 22
 #: Seconds after which the burst is deleted, and duration of each delete, in runs with scarce operations.
 _BUILT_SECONDS, _SLOW_DELETE_SECONDS = 300.0, 40.0
@@ -115,14 +115,14 @@ class Hostile:
         self.quiet = self.present and rng.random() < 0.5
         self.shapes = rng.choice(_SHAPES)
         chips = max(shape.hosts * shape.chips for shape in self.shapes)
-        self._limits = {NAMESPACE: _MOST_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
+        self._limits = {NAMESPACE: _MAX_REPLICAS * chips, HOSTILE_NAMESPACE: rng.choice((0, chips))}
         self.limited = self.resource == "chips of a namespace" or (self.resource == "nothing" and rng.random() < 0.5)
         if self.resource == "nothing" and not self.limited:
             # Idle pools of pods that are never bound would serve honest slices, and hide effects of the other failures.
             self._kinds = self._kinds - {"never bound"} | {"fails for itself"}
         #: Chips that hostile tenants may hold permanently; the other chips suffice for the largest honest JobSet.
         held = chips + _ONE_HOST.chips if "holds chips" in self._kinds else 0
-        self.stock_chips = _MOST_REPLICAS * chips + held if self.resource == "stock" else None
+        self.stock_chips = _MAX_REPLICAS * chips + held if self.resource == "stock" else None
         #: Seconds until GKE reports a stockout.
         self.stockout_seconds = rng.choice((5.0, 5.0, 240.0)) if self.stock_chips else 5.0
         self._gangs = self.resource == "stock" and rng.random() < 0.7
@@ -161,7 +161,7 @@ class Hostile:
         """The limit on all chips; None without a limit."""
         return _MAX_CHIPS if self.resource == "limit" or self.rivals.has_buffer else None
 
-    def most_chips_of(self, namespace: str) -> int | None:
+    def max_chips_of(self, namespace: str) -> int | None:
         """Return the limit on the chips of a namespace; None without a limit."""
         return self._limits.get(namespace) if self.limited else None
 
@@ -175,7 +175,7 @@ class Hostile:
         agenda.after(1.0, lambda: self._come_honest("honest-0"))
         come = {
             "never fits": self._never_fits,
-            "never bound": lambda: self.come("never-bound", replicas=_MOST_REPLICAS, bindable=False),
+            "never bound": lambda: self.come("never-bound", replicas=_MAX_REPLICAS, bindable=False),
             "holds chips": self._hold_chips,
         }
         for kind, act in come.items():
@@ -280,7 +280,7 @@ class Hostile:
     def _come_honest(self, name: str, *, late: bool = False) -> None:
         self._still_to_come -= late
         # The honest JobSet uses the limit of its namespace completely.
-        replicas = _MOST_REPLICAS if self.limited or self._gangs else 1
+        replicas = _MAX_REPLICAS if self.limited or self._gangs else 1
         shape = self.rng.choice(self.shapes) if late else self.shapes[0]
         replicas, priority = max(replicas, self.rivals.honest_replicas), self.rivals.honest_priority
         self._create(name, NAMESPACE, shape, replicas=replicas, fate="complete", priority=priority)
@@ -335,7 +335,7 @@ class Hostile:
 
     def _hold_chips(self) -> None:
         """Run a JobSet that never ends, and in some runs a bare pod on any free host, which no limit prevents."""
-        self.come("holds", replicas=_MOST_REPLICAS if self.limited else 1, gang=False)
+        self.come("holds", replicas=_MAX_REPLICAS if self.limited else 1, gang=False)
         if _ONE_HOST in self.shapes:
             self._hold_one_host()
             self.stage.agenda.after(self.rng.uniform(200.0, 900.0), self._look_finished)

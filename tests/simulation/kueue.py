@@ -31,7 +31,7 @@ _LEFT_BEHIND_SECONDS = (0.0, 0.0, 30.0, 400.0)
 #: Share of served requests of which a foreign pod takes a node before the pods of the JobSet come.
 _TAKEN = 0.2
 #: Number of failures after which Kueue gives up a workload; in other runs Kueue never gives up in practice.
-_MOST_FAILURES = (3, 100)
+_MAX_FAILURES = (3, 100)
 
 
 class Kueue(Team[QueuedRun]):
@@ -83,7 +83,7 @@ class Kueue(Team[QueuedRun]):
             created=self.stage.agenda.now,
             labels_uid=self.simulation.labels_uid,
             suspended=True,
-            most_failures=rng.choice(_MOST_FAILURES) if shape.feasible else _MOST_FAILURES[0],
+            max_failures=rng.choice(_MAX_FAILURES) if shape.feasible else _MAX_FAILURES[0],
         )
         self.stage.agenda.after(rng.uniform(*_SEES_AFTER_SECONDS), lambda: self._ask(run))
         return run
@@ -198,7 +198,7 @@ class Kueue(Team[QueuedRun]):
         elif request.is_true(constants.FAILED) or (run.suspended and request.is_true(constants.BOOKING_EXPIRED)):
             self._drop(run)
             run.failures += 1
-            if run.failures >= run.most_failures:
+            if run.failures >= run.max_failures:
                 self._deactivate(run, "it was tried often enough")
             else:
                 self._ask_later(run)

@@ -32,7 +32,7 @@ _CHOICES = (
     ("on-demand", "flex-start"),
 )
 #: Maximum number of chips that one JobSet requests in runs with scarce capacity: three slices of 16 chips.
-MOST_CHIPS_OF_A_JOBSET = 48
+MAX_CHIPS_OF_A_JOBSET = 48
 #: Probability that a run with buffers has a limit on chips, at which pools of buffers are deleted for workloads.
 _LIMIT_ON_BUFFERS = 0.5
 
@@ -48,8 +48,8 @@ class Market:
         self.zones = (ZONE, OTHER_ZONE) if stage.chance(0.3) else (ZONE,)
         self.same_zone = len(self.zones) > 1 and stage.chance(0.4)
         #: Number of chips that a zone has; None if unlimited.
-        self.stock_chips = rng.choice((MOST_CHIPS_OF_A_JOBSET, 64)) if not self.choices and stage.chance(0.2) else None
-        self.max_chips = rng.choice((MOST_CHIPS_OF_A_JOBSET, 64)) if stage.chance(0.2) else None
+        self.stock_chips = rng.choice((MAX_CHIPS_OF_A_JOBSET, 64)) if not self.choices and stage.chance(0.2) else None
+        self.max_chips = rng.choice((MAX_CHIPS_OF_A_JOBSET, 64)) if stage.chance(0.2) else None
         self.max_pools = 3 if stage.chance(0.1) else None
         self.gangs = stage.chance(0.3)
         self.hold_seconds = rng.choice((15.0, 45.0))
@@ -65,7 +65,7 @@ class Market:
         #: pool fails.
         self._full_code = own.choice((0, 400, 429, 429))
         if BUFFER in simulation.asks and own.random() < _LIMIT_ON_BUFFERS:
-            self.stock_chips, self.max_chips = None, MOST_CHIPS_OF_A_JOBSET
+            self.stock_chips, self.max_chips = None, MAX_CHIPS_OF_A_JOBSET
         if simulation.hostile.present:
             # With one choice in one zone, only the available capacity decides which tenant has to wait.
             self.choices, self.zones, self.same_zone, self.flex_start_alone = (), (ZONE,), False, False

@@ -31,7 +31,7 @@ _PREDICTED = (
 #: Resource that only the scheduler knows to be missing.
 _UNKNOWN = {"example.com/fuse": "1"}
 #: Maximum time in seconds from the readiness of a pool to its delete, and maximum number of pools of a workload.
-_KEPT_SECONDS, _MOST_POOLS = 120.0, 6
+_KEPT_SECONDS, _MAX_POOLS = 120.0, 6
 
 
 class Misfits:
@@ -66,7 +66,7 @@ class Misfits:
             self._pools[uid].add(pool.name)
             if requests[uid] != _UNKNOWN:
                 self._stage.violate(FIT, f"{pool.name} is created for pods that request {requests[uid]}")
-            if len(self._pools[uid]) > _MOST_POOLS:
+            if len(self._pools[uid]) > _MAX_POOLS:
                 self._stage.violate(FIT, f"{len(self._pools[uid])} pools are created for pods that fit none of them")
             if pool.status is not PoolStatus.RUNNING or not simulation.checker.healthy(pool):
                 self._ready_since.pop(pool.name, None)

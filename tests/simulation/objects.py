@@ -189,7 +189,7 @@ class WorkloadRun(abc.ABC):
     sync_due: bool = False
     #: All shapes that slices of the workload have had, and maximum number of slices.
     shapes: set[Shape] = field(default_factory=set)
-    most_replicas: int = 0
+    max_replicas: int = 0
 
     @property
     def kind(self) -> WorkloadKind:
@@ -263,7 +263,7 @@ class WorkloadRun(abc.ABC):
     def touch(self, now: float, job: int | None = None) -> None:
         """Record a change of one slice, or of all."""
         self.shapes.add(self.shape)
-        self.most_replicas = max(self.most_replicas, len(self.slots()))
+        self.max_replicas = max(self.max_replicas, len(self.slots()))
         for each in self.slots() if job is None else (job,):
             self.changed[each] = now
 

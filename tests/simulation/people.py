@@ -30,7 +30,7 @@ INFEASIBLE = (
 
 #: Accelerators that Google does not offer as flex-start.
 _NOT_ON_FLEX_START = ("tpu-v4-podslice",)
-_MOST_JOBSETS = 7
+_MAX_JOBSETS = 7
 _LATECOMERS = 2
 #: Seconds after the storm until JobSets come: soon, or when refused JobSets have a long back-off.
 _LATE_SECONDS = (5.0, 280.0)
@@ -94,7 +94,7 @@ class People:
             name = f"train-{self._names}"
         if any(each.name == name for each in self._jobsets()):
             return
-        if len(self._jobsets()) >= _MOST_JOBSETS and not late:
+        if len(self._jobsets()) >= _MAX_JOBSETS and not late:
             return
         shapes = self.late_shapes if late else self.shapes
         shape = rng.choice(INFEASIBLE) if rng.random() < 0.08 else rng.choice(shapes)

@@ -75,7 +75,7 @@ class PodTeam:
         limits = {"max_chips_per_namespace": tuple(self._limits.items())} if self.present and self._limits else {}
         return {"serve_pods": self.serve_pods, **limits}
 
-    def most_chips_of(self, namespace: str) -> int | None:
+    def max_chips_of(self, namespace: str) -> int | None:
         """Return the limit on the chips of a namespace; None without a limit."""
         return self._limits.get(namespace) if self.present else None
 

@@ -25,7 +25,7 @@ _HERD_SLICES = 12
 #: Seconds that tenants stay in runs with a buffer: longer than an hour, in which a warm pool is replaced at most once.
 WARM_SECONDS = 4500.0
 _RESTART_EVERY_SECONDS = (40.0, 150.0)
-_MOST_RESTARTS = 3
+_MAX_RESTARTS = 3
 
 
 class Rivals:
@@ -132,7 +132,7 @@ class Rivals:
             and each.pods
             and all(pod.node for pod in each.pods.values())
         ]
-        if running and self._restarts < _MOST_RESTARTS:
+        if running and self._restarts < _MAX_RESTARTS:
             self._restarts += 1
             cluster.restart(self._rng.choice(running), "a pod fails")
         if self._hostile.present:

@@ -192,7 +192,7 @@ class Simulation:
                 self.checker.settled()
                 return {
                     "seconds from the storm until the world has settled": settled_at - calm_since,
-                    "calls to GKE by one process within a minute": self.checker.most_calls_per_minute,
+                    "calls to GKE by one process within a minute": self.checker.max_calls_per_minute,
                 }
             agenda.wait(_STEP_SECONDS)
 

@@ -39,7 +39,7 @@ SERVED = "26 no pool is created for pods that SERVE_PODS excludes"
 COSTS = "27 a Deployment that scales in empties one pool before the next"
 
 #: Maximum number of nodes of a shared pool, and maximum number of pools of a workload that fits no host.
-MOST_NODES, MOST_REFUSED = 16, 6
+MAX_NODES, MAX_REFUSED = 16, 6
 #: Resources whose requests the provisioner compares with the machine, so that it creates no pool for too much of them.
 _KNOWN = frozenset({"cpu", "memory"})
 #: Maximum lag of a cache in seconds in the calm, and time in seconds after the storm until that lag applies.
@@ -77,7 +77,7 @@ class Shared:
         #: Time since which each ready pool has had no pods.
         self._empty_since: dict[str, float] = {}
         #: Number of pods that each workload has ever had, by UID.
-        self.most_pods: Counter[str] = Counter()
+        self.max_pods: Counter[str] = Counter()
 
     # --- events of the world
 
@@ -88,10 +88,10 @@ class Shared:
             return
         for uid in self._uids_of(pod) if not pod.gone else ():
             key = uid, group_key(pod.namespace, pod.name)
-            self.most_pods[uid] += key not in self._classes
+            self.max_pods[uid] += key not in self._classes
             self._classes[key] = class_
             if not pod.bindable:
-                self._most_refused[uid] = 0 if pod.requests.keys() <= _KNOWN else MOST_REFUSED
+                self._most_refused[uid] = 0 if pod.requests.keys() <= _KNOWN else MAX_REFUSED
         if pod.gone and pod.deadline is not None and pod.deadline + LEAVES_SECONDS < self._stage.agenda.now:
             self._lingered_at[pod.pool] = self._stage.agenda.now
         wants = not (pod.gone or pod.finished or pod.deadline is not None)
@@ -140,7 +140,7 @@ class Shared:
             return
         if class_ != (namespace_of(pool.body["config"]["labels"]), pool.plan.machine.accelerator, pool.plan.topology):
             self._stage.violate(SERVED, f"{made} for a pod of {class_}")
-        if hosts(pool) > MOST_NODES:
+        if hosts(pool) > MAX_NODES:
             self._stage.violate(FEW, made)
         if owner[0] in self._most_refused:
             self._refused[owner[0]].add(pool.name)
@@ -227,7 +227,7 @@ class Shared:
 
     def _judge_charge(self, pool: Pool, namespace: str, made: str) -> None:
         """Compare a new pool with the limit of its namespace, which counts the nodes that its pods use."""
-        most = self._simulation.pods.most_chips_of(namespace)
+        most = self._simulation.pods.max_chips_of(namespace)
         if most is None:
             return
         used = {each.name: self._charge(each, namespace) for each in self._simulation.cloud.pools.values()}
@@ -290,4 +290,4 @@ class Shared:
 
 def _pools_of_burst(pods: int) -> float:
     """Return the maximum number of pools for a burst of pods: full pools, and three pools for late or other pods."""
-    return -(-pods // MOST_NODES) + 3 if pods >= _BURST else math.inf
+    return -(-pods // MAX_NODES) + 3 if pods >= _BURST else math.inf

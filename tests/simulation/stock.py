@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 HERD = "18 creates of a capacity that was out of stock double with each pool that comes up"
 WARM = "19 a warm pool is remade at most once an hour for each failed capacity"
 #: Number of pools after which the creates of a capacity are no longer limited.
-_MOST_DOUBLINGS = 6
+_MAX_DOUBLINGS = 6
 _HOUR_SECONDS = 3600.0
 #: Number of warm pools that may be deleted without a cause: before a response, or by a second leader.
 _BY_CHANCE = 2
@@ -91,7 +91,7 @@ class Stock:
         """Check a create that GKE accepted."""
         capacity, checker = _capacity(pool.body), self._simulation.checker
         failed = self._failed.get(capacity)
-        if failed is None or failed.up >= _MOST_DOUBLINGS or process.started_at > failed.at:
+        if failed is None or failed.up >= _MAX_DOUBLINGS or process.started_at > failed.at:
             return
         if self._stage.agenda.now - failed.at > _HOUR_SECONDS:
             # A failure has no effect on creates after an hour.

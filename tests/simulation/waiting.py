@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 #: Maximum time in seconds for which an unschedulable leader has no pool on its way and no create is sent.
 CREATE_WITHIN_SECONDS = 120.0
 #: Maximum number of pools that are deleted while the slice that they were created for waits for a pool.
-_MOST_TAKEN_AWAY = 4
+_MAX_TAKEN_AWAY = 4
 _UP = (PoolStatus.PROVISIONING, PoolStatus.RUNNING)
 
 _SliceKey = tuple[str, str]
@@ -75,7 +75,7 @@ class Waiting:
         for workload, job in self.waiting():
             if _key(workload, job) == owner and not self._simulation.stage.stormy:
                 self._taken_away[owner] += 1
-                if self._taken_away[owner] > _MOST_TAKEN_AWAY:
+                if self._taken_away[owner] > _MAX_TAKEN_AWAY:
                     return f"slice {workload.group_name(job)} waits, and pool after pool is made for it and deleted"
         return ""
 

@@ -147,7 +147,7 @@ class FakeKube(Api):
         method = "APPLY" if request.content_type == APPLY_PATCH else request.method
         with self._call(method, request.path, request.query, body=None if method == "DELETE" else request.body):
             found = copy.deepcopy(self._done(method, request, request.body or {}))
-        if request.most_bytes < ANSWER_BYTES and len(json.dumps(found)) > request.most_bytes:
+        if request.max_bytes < ANSWER_BYTES and len(json.dumps(found)) > request.max_bytes:
             raise errors.TooLarge(request.title)
         return found
 

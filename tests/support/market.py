@@ -64,7 +64,7 @@ class Market:
         seconds: float = 20.0,
         boot_seconds: float = 0.0,
         delete_seconds: float = 0.0,
-        most_operations: int | None = None,
+        max_operations: int | None = None,
     ) -> None:
         self.world = world
         self.seconds = seconds
@@ -77,11 +77,11 @@ class Market:
         self._up_at: dict[PoolName, datetime] = {}
         #: Time at which all leaders of a JobSet were first bound.
         self.ran_at: dict[str, datetime] = {}
-        if most_operations is not None:
+        if max_operations is not None:
             busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
             world.refuse_create = world.refuse_delete = lambda _: (
                 failure(FailureKind.TOO_MANY_OPERATIONS)
-                if sum(pool.status in busy for pool in world.pools.values()) >= most_operations
+                if sum(pool.status in busy for pool in world.pools.values()) >= max_operations
                 else None
             )
 

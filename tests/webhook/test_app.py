@@ -246,8 +246,8 @@ def test_memory_limit_covers_the_largest_reviews_of_all_lanes(file: str, path: t
     # character takes 4 bytes if one of them is outside of the Basic Multilingual Plane.
     part = b'{"abcdefg":'
     decoded = _size(json.loads(part + b"0}"))
-    largest = review_module._MOST_PARTS * decoded
-    largest += 4 * max(0, app._LIMITS.body_bytes - review_module._MOST_PARTS * len(part))
+    largest = review_module._MAX_PARTS * decoded
+    largest += 4 * max(0, app._LIMITS.body_bytes - review_module._MAX_PARTS * len(part))
     lanes = len(hooks.Lanes()._large) * hooks._LARGE_AT_ONCE
     # A list of short texts takes the most memory for its size among small bodies.
     small = json.dumps(["\u0436"] * 10_000, ensure_ascii=False, separators=(",", ":")).encode()

@@ -92,7 +92,7 @@ _PAGE_SIZE = 500
 #: Instances are returned with all their metadata, up to 512 KB each, and several threads may hold a response.
 _METADATA_PAGE_SIZE = 8
 #: Maximum number of pages of a list: enough for the largest group. A longer list is an error.
-_MOST_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
+_MAX_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
 
 _T = TypeVar("_T")
 
@@ -231,15 +231,15 @@ class ComputeClient:
         *,
         said: Sequence[str],
     ) -> Iterator[_T]:
-        """Request page after page, and yield their entries. Raises ComputeError after _MOST_PAGES pages."""
+        """Request page after page, and yield their entries. Raises ComputeError after _MAX_PAGES pages."""
         token = ""
-        for _ in range(_MOST_PAGES):
+        for _ in range(_MAX_PAGES):
             asked = request._replace(params=request.params | ({"pageToken": token} if token else {}))
             page, token = self._call(subject, Call.READ, asked, read, seconds=_LIST_SECONDS, said=said)
             yield from page
             if not token:
                 return
-        raise _unreadable(subject, Call.READ, f"The list has more than {_MOST_PAGES} pages.")
+        raise _unreadable(subject, Call.READ, f"The list has more than {_MAX_PAGES} pages.")
 
     def _get(self, scope: records.Scope, collection: str, name: str, mask: str, read: Callable[[object], _T]) -> _T:
         subject = f"get of {_NOUNS[collection]} {name!r}"

@@ -35,7 +35,7 @@ OPERATION_FIELDS = "name,status,operationType,targetLink,error,httpErrorStatusCo
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
 _SPECIFIC = "SPECIFIC_RESERVATION"
 _DONE = "DONE"
-_MOST_DIGITS = 20
+_MAX_DIGITS = 20
 
 
 def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def _whole(raw: object) -> int:
     if type(raw) is int:
         return raw
     text = fields.text(raw)
-    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MOST_DIGITS else 0
+    return int(text) if text.isascii() and text.isdigit() and len(text) <= _MAX_DIGITS else 0
 
 
 def _number_text(raw: object) -> str:

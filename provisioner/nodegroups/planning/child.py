@@ -46,7 +46,7 @@ _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
-_MOST_POLLS_COUNTED = 10
+_MAX_POLLS_COUNTED = 10
 #: Interval in seconds between reads of a resource that has another owner and may be deleted by that owner.
 _FOREIGN_SECONDS = 600.0
 #: Interval in seconds between reads of a policy or a template that exists and is unchanged.
@@ -150,7 +150,7 @@ def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
 
 
 def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
-    polls = min(known.polls, _MOST_POLLS_COUNTED)
+    polls = min(known.polls, _MAX_POLLS_COUNTED)
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)

@@ -243,7 +243,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
             ends.append(until)
     most = max(1.0, settings.calls_per_second * settings.burst_seconds)
     spare = {bucket: _spare(before, most, settings, now) for bucket, before in memory.pace.items()}
-    room = settings.most_calls - len(memory.calls)
+    room = settings.max_calls - len(memory.calls)
     chosen: list[actions.Call] = []
     waiting = False
     for each in _in_turn(free, memory):

@@ -49,7 +49,7 @@ _LIST_PLACEHOLDERS_SECONDS = 30.0
 _REFUSALS = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 #: Reasons of a group for which nothing is created until a user changes it or its template, or the settings change.
 _NOT_SERVED = (Reason.NOT_ALLOWED, Reason.INVALID_SPEC, Reason.REQUEST_REJECTED)
-_MOST_FAILURES = 2
+_MAX_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
@@ -92,7 +92,7 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
         )
         return not_ready(Reason.RECONCILE_ERROR, message)
     if bulk is not None and bulk.failures and (bulk.in_progress or not resource.is_stable):
-        said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MOST_FAILURES]))
+        said = "; ".join(dict.fromkeys(failure.message for failure in bulk.failures[:_MAX_FAILURES]))
         return not_ready(
             Reason.INSTANCES_CREATION_FAILED, f"waiting for capacity{_since(resource.created_at)}, Google says: {said}"
         )

@@ -172,7 +172,7 @@ class PlanningSettings(NodeGroupSettings):
     #: Maximum burst of calls of one bucket, in seconds of `calls_per_second`.
     burst_seconds: float = 10.0
     #: Maximum number of calls in flight.
-    most_calls: int = 64
+    max_calls: int = 64
 
 
 #: Time in seconds from the start of this process until nodes count as reporting. After a restore, Kubernetes finds out

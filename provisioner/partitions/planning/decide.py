@@ -16,7 +16,7 @@ from provisioner.model.writes import Proposed, WriteFailure, choose_writes, with
 from provisioner.partitions import names
 from provisioner.partitions.planning import actions, events, making
 from provisioner.partitions.planning.events import Event
-from provisioner.partitions.planning.ledger import MOST_CHARACTERS, Entry, characters_of
+from provisioner.partitions.planning.ledger import MAX_CHARACTERS, Entry, characters_of
 from provisioner.partitions.planning.making import Step, Stray
 from provisioner.partitions.planning.memory import Memory, PartitionMemory, fold
 from provisioner.partitions.planning.picture import Picture, View, look, view_of
@@ -154,7 +154,7 @@ def _read(
 
 
 def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
-    """Return the calls to send now: at most one of a key, and `most_changes_per_server` open changes of a server."""
+    """Return the calls to send now: at most one of a key, and `max_changes_per_server` open changes of a server."""
     under_way = Counter(
         each.call.server for each in memory.calls.values() if not isinstance(each.call, actions.ReadServer)
     )
@@ -166,7 +166,7 @@ def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: Partitio
         if call.key in memory.calls or call.key in chosen:
             continue
         if not isinstance(call, actions.ReadServer):
-            if under_way[call.server] >= settings.most_changes_per_server:
+            if under_way[call.server] >= settings.max_changes_per_server:
                 continue
             under_way[call.server] += 1
         chosen[call.key] = call
@@ -196,7 +196,7 @@ def entries_of(picture: Picture, ctx: Round) -> tuple[Entry, ...]:
         if standing.phase not in OVER or standing.entry.id in picture.restored
     }
     kept |= {key: entry for key, entry in picture.restored.items() if key not in kept}
-    room = MOST_CHARACTERS - sum(map(characters_of, kept.values()))
+    room = MAX_CHARACTERS - sum(map(characters_of, kept.values()))
     room -= sum(len(key) + len(text) for key, text in ctx.ledger.unreadable.items())
     for pod, (server, allocation) in picture.schedule.placed:
         partition_id = pod.told_partition or names.partition_id(ctx.snapshot.cluster_uid, pod.uid, server)

@@ -22,7 +22,7 @@ REJECTED = "PartitionRejected"
 #: Topics of Events that are repeated if their cause recurs after the partition was active.
 _REPEATABLE = frozenset({"lost", "broken"})
 #: Maximum number of Events in a round; later rounds emit the rest.
-MOST_PER_ROUND = 200
+MAX_PER_ROUND = 200
 #: Reasons to wait that may not end before a user or another cluster changes something.
 _WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 
@@ -99,10 +99,10 @@ def unnamed(pod: Pod, entry: Entry) -> Event:
     return Event("unnamed", pod, FAILED, message, warning=True)
 
 
-def unreadable(pod: Pod, entry: Entry, failure: Failure, most_seconds: float) -> Event:
+def unreadable(pod: Pod, entry: Entry, failure: Failure, max_seconds: float) -> Event:
     """Return the Event for a partition on a server that cannot be read while the pod waits for it."""
     if pod.gated:
-        what = f"After {most_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
+        what = f"After {max_seconds / 60:g} minutes without an answer the pod waits for IPUs of other servers, too."
     else:
         what = "The pod waits for it on its node; delete it and create it again to get IPUs of another server."
     words = bounds.cut(failure.message, bounds.HINTED_WORDS)
@@ -127,7 +127,7 @@ def choose(
         before = known.get(event.pod.uid, frozenset())
         if event.topic in before:
             continue
-        if len(chosen) >= MOST_PER_ROUND:
+        if len(chosen) >= MAX_PER_ROUND:
             return chosen, known, True
         known[event.pod.uid] = before | {event.topic}
         chosen.append(event)

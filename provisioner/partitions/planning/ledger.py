@@ -15,7 +15,7 @@ import msgspec
 from provisioner.partitions import names
 
 #: Maximum number of characters of all entries: a ConfigMap holds 1 MiB, which is about 3,000 entries.
-MOST_CHARACTERS = 1_000_000
+MAX_CHARACTERS = 1_000_000
 #: Maximum number of characters of an entry in addition to its texts.
 _FRAME_CHARACTERS = 200
 #: Maximum length of an entry that is read: longer than any entry that the provisioner writes.

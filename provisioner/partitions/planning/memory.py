@@ -18,7 +18,7 @@ from provisioner.partitions.planning import actions
 
 #: Server (HOST:PORT) and name of an allocation on it: a possible place of a partition.
 Site = tuple[str, str]
-_MOST_IN_VAIN = 3
+_MAX_IN_VAIN = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -58,7 +58,7 @@ class Refusal:
     @property
     def never_fits(self) -> bool:
         """Whether the partition may never fit. Then other pods are not delayed for it."""
-        return self.in_vain >= _MOST_IN_VAIN
+        return self.in_vain >= _MAX_IN_VAIN
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

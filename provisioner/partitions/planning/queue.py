@@ -14,7 +14,7 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.memory import IN_VAIN, Refusal, Site, failed
 from provisioner.partitions.planning.round import Guard, Round
-from provisioner.partitions.planning.standing import MOST_REMOVES, MOST_TRIES, OVER, Phase, Standing
+from provisioner.partitions.planning.standing import MAX_REMOVES, MAX_TRIES, OVER, Phase, Standing
 from provisioner.partitions.vipu.records import Allocation, Partition
 from provisioner.settings.partitions import PartitionSettings
 
@@ -97,7 +97,7 @@ def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, Si
 def _is_tried(standing: Standing) -> bool:
     wait = standing.known.backoff
     is_trial = standing.phase in _TRIALS and standing.partition is None
-    return is_trial and (wait is None or wait.failures < MOST_TRIES)
+    return is_trial and (wait is None or wait.failures < MAX_TRIES)
 
 
 def _within_reach(
@@ -110,7 +110,7 @@ def _within_reach(
     stays = sum(standing.ipus for standing in own if standing.stays)
     for partition in theirs:
         stray = ctx.memory.strays.get((address, partition.id))
-        kept = stray is not None and stray.removing is not None and stray.removing.failures >= MOST_REMOVES
+        kept = stray is not None and stray.removing is not None and stray.removing.failures >= MAX_REMOVES
         if kept or partition.id in unreadable or not partition.id.startswith(prefix):
             stays += partition.size
     return max(0, allocation.ipus - stays)

@@ -18,7 +18,7 @@ from provisioner.settings.partitions import PartitionSettings, Server
 
 _T = TypeVar("_T")
 #: Maximum number of faults of one round; more of them add no information.
-_MOST_FAULTS = 20
+_MAX_FAULTS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -68,7 +68,7 @@ class Guard:
         try:
             return part()
         except Exception as error:  # noqa: BLE001 - a bug in one part must not affect the others
-            if len(self.faults) < _MOST_FAULTS:
+            if len(self.faults) < _MAX_FAULTS:
                 self.faults.append(Fault(subject=subject, error=bounds.cut(repr(error), bounds.CONDITION_MESSAGE)))
             return instead
 

@@ -39,9 +39,9 @@ class Phase(Enum):
 OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
 #: Number of failed creates after which a partition no longer delays other pods: it may never be created.
-MOST_TRIES = 3
+MAX_TRIES = 3
 #: Number of removes, successful or not, after which a listed partition counts as permanent; takes about 30 s.
-MOST_REMOVES = 6
+MAX_REMOVES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -118,7 +118,7 @@ def standing_of(entry: Entry, ctx: Round) -> Standing:
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
     """Return whether removes failed many times, the last not because of a pod: the partition may never be removed."""
-    return known.removing is not None and known.removing.failures >= MOST_REMOVES and not known.kept
+    return known.removing is not None and known.removing.failures >= MAX_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
@@ -147,7 +147,7 @@ def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> 
         # The entry is kept: the annotation names a server that is not in the settings, and it may be this one.
         return False
     if known.refused:
-        is_refused_often = known.backoff is not None and known.backoff.failures >= MOST_TRIES
+        is_refused_often = known.backoff is not None and known.backoff.failures >= MAX_TRIES
         return pod.gated or pod.uid in ctx.memory.refusals or is_refused_often
     # A create that fails for other reasons is given up after `stuck_seconds`, but only for a pod with its gate.
     is_in_vain = known.backoff is not None and _is_long_ago(known.since, ctx)

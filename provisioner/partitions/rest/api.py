@@ -54,9 +54,9 @@ _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
 _AT_ONCE, _MOST = 8, 256
 #: Seconds for which a review by the API server is reused; a token of a deleted pod may be accepted for this time.
 _KEPT_SECONDS = 10.0
-_MOST_KEPT = 4096
+_MAX_KEPT = 4096
 #: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
-_READS_AT_ONCE, _MOST_READS = 2, 128
+_READS_AT_ONCE, _MAX_READS = 2, 128
 #: Maximum wait in seconds of a request for a read, which continues afterwards, and time in seconds to reuse a result.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
@@ -103,7 +103,7 @@ class Shared:
 
     def _forget(self) -> None:
         """Remove the oldest results that no longer count or that exceed the maximum number."""
-        while self._asked and (len(self._asked) >= _MOST_KEPT or not self._counts(next(iter(self._asked.values())))):
+        while self._asked and (len(self._asked) >= _MAX_KEPT or not self._counts(next(iter(self._asked.values())))):
             del self._asked[next(iter(self._asked))]
 
 
@@ -152,7 +152,7 @@ class Servers:
         """Return a partition's state, and its configuration (empty unless active). Raises VipuError or Busy."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
-            self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MOST_READS)
+            self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MAX_READS)
         threads, shared = self._by_address[address]
 
         async def ask() -> tuple[float, tuple[str, str]]:

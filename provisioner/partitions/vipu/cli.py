@@ -28,12 +28,12 @@ from provisioner.partitions.vipu.records import Allocation, Partition, Partition
 #: Maximum duration of a read and of a remove in seconds; then the command is killed.
 _READ_SECONDS, _REMOVE_SECONDS = 30.0, 120.0
 #: Maximum number of bytes of stdout, and of stderr.
-_MOST_OUTPUT_BYTES = 2 << 20
+_MAX_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Valid ids and allocations in arguments of the command; none of them can be taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
 #: Maximum bytes of an IPUoF configuration: about 300 for each device, up to 64 of them, or 256 over several domains.
-MOST_BYTES = 1 << 20
+MAX_BYTES = 1 << 20
 
 CONFIG_FILE = "vipu-cli.hcl"
 USER_FILE = "user-id"
@@ -123,7 +123,7 @@ class Runner:
         self._closed = False
 
     def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, max_bytes: int
     ) -> Ended:
         """Run a program until it ends or exceeds the limit on time, stdout or stderr. Raises StartError."""
         deadline = self._monotonic() + seconds
@@ -131,15 +131,15 @@ class Runner:
             process = self._start(arguments, environment, folder, (stdout, stderr))
             try:
                 with contextlib.suppress(OSError):
-                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (most_bytes + 1, most_bytes + 1))
+                    resource.prlimit(process.pid, resource.RLIMIT_FSIZE, (max_bytes + 1, max_bytes + 1))
                 cause = self._watch(process, deadline)
             finally:
                 self._end(process)
-            if any(os.fstat(io.fileno()).st_size > most_bytes for io in (stdout, stderr)):
+            if any(os.fstat(io.fileno()).st_size > max_bytes for io in (stdout, stderr)):
                 cause = "it wrote too much"
             elif not cause and process.returncode < 0:
                 cause = f"it was killed by {signal.Signals(-process.returncode).name}"
-            texts = [_text(io, most_bytes) for io in (stdout, stderr)]
+            texts = [_text(io, max_bytes) for io in (stdout, stderr)]
         return Ended(code=None if cause else process.returncode, stdout=texts[0], stderr=texts[1], cause=cause)
 
     def close(self) -> None:
@@ -210,9 +210,9 @@ def _memory() -> IO[bytes]:
     return os.fdopen(os.memfd_create("output"), "w+b")
 
 
-def _text(file: IO[bytes], most_bytes: int) -> str:
+def _text(file: IO[bytes], max_bytes: int) -> str:
     file.seek(0)
-    return file.read(most_bytes).decode("utf-8", "replace")
+    return file.read(max_bytes).decode("utf-8", "replace")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -341,7 +341,7 @@ class VipuCommand:
             with _home(known) as home:
                 options = ("--config", str(home / CONFIG_FILE)) if known.config else ()
                 words = (self.command, *arguments, "--api-host", self.host, "--api-port", str(self.port), *options)
-                ended = self.runner.run(words, _environment(home), home, seconds=seconds, most_bytes=_MOST_OUTPUT_BYTES)
+                ended = self.runner.run(words, _environment(home), home, seconds=seconds, max_bytes=_MAX_OUTPUT_BYTES)
         except (StartError, ValueError) as error:
             raise VipuError(errors.unsent(str(error)), subject) from None
         except OSError as error:
@@ -354,8 +354,8 @@ class VipuCommand:
 
 def parse_config(text: str) -> str:
     """Return the JSON that `vipu get partition --ipuof-configs` printed after other text. Raises ValueError."""
-    if len(text.encode("utf-8", "replace")) > MOST_BYTES:
-        raise ValueError(f"the IPUoF configuration has more than {MOST_BYTES} bytes")
+    if len(text.encode("utf-8", "replace")) > MAX_BYTES:
+        raise ValueError(f"the IPUoF configuration has more than {MAX_BYTES} bytes")
     lines = text.splitlines()
     begin = next((number for number, line in enumerate(lines) if line.lstrip()[:1] in ("{", "[")), None)
     if begin is None:

@@ -15,7 +15,7 @@ from provisioner.partitions.vipu.records import Allocation, Partition, Partition
 _CELL_END = "|"
 _RULE_CHARACTERS = frozenset("-=+| ")
 _SHORTEST_RULE = "---"
-_MOST_IPUS = 65_536
+_MAX_IPUS = 65_536
 _LONGEST_SHOWN = 120
 
 #: Names of columns in lower case, including possible names in other versions.
@@ -143,7 +143,7 @@ class _Row:
 
     def number(self, column: int | None) -> int:
         text = self.text(column)
-        if not (text.isascii() and text.isdecimal()) or len(text) > len(str(_MOST_IPUS)) or int(text) > _MOST_IPUS:
+        if not (text.isascii() and text.isdecimal()) or len(text) > len(str(_MAX_IPUS)) or int(text) > _MAX_IPUS:
             raise self.error(f"has {text[:_LONGEST_SHOWN]!r} where a number should be")
         return int(text)
 

@@ -130,8 +130,8 @@ def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: 
     if ask.scalable[2] and ask.percentage is not None:
         counts.append(max(1, -(-like * ask.percentage // 100)))
     hosts = shape.nodes(1)
-    if ask.most_chips is not None:
-        counts.append(ask.most_chips // (hosts * shape.machine_type.chips))
+    if ask.max_chips is not None:
+        counts.append(ask.max_chips // (hosts * shape.machine_type.chips))
     if not counts:
         raise ValueError(f"it has neither replicas nor a percentage nor a limit of {constants.TPU_RESOURCE}")
     return _group("", template, replicas=min(counts), hosts=hosts, together=False)

@@ -28,12 +28,12 @@ from provisioner.workloads.plain import workloads_of
 #: Creation time of all objects; its value has no effect.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
 #: Maximum number of slices of all files together: more than a cluster has.
-MOST_SLICES = 5_000
+MAX_SLICES = 5_000
 #: Maximum number of remarks on the keys, or on the invalid fields, of one object.
-MOST_KEYS = 100
+MAX_KEYS = 100
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
-_LEFT_OUT = f"is left out: at most {MOST_SLICES:,} slices are planned at once; plan fewer files at once"
+_LEFT_OUT = f"is left out: at most {MAX_SLICES:,} slices are planned at once; plan fewer files at once"
 _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described in workloads.KINDS.items()}
 
 
@@ -149,7 +149,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
         _unquoted(document.value),
         mistakes.misspelled_resources(document),
     )
-    for path, message in islice(chain(*wrong), MOST_KEYS):
+    for path, message in islice(chain(*wrong), MAX_KEYS):
         reading.remark(document, path, "", f"{named}: {message}")
         accepted = False
     if not metadata["name"]:
@@ -208,7 +208,7 @@ def _read_plain(
 ) -> None:
     """Read an object whose pods are of kind POD."""
     named, serve_pods = title(raw["kind"], raw["metadata"]), reading.settings.serve_pods
-    most = min(each for each in (reading.most_of_object, MOST_SLICES - reading.slices + 1) if each is not None)
+    most = min(each for each in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if each is not None)
     try:
         pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
         served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
@@ -229,7 +229,7 @@ def _read_plain(
         message = f"its pods are not served with SERVE_PODS={serve_pods}; {advice}or ask the administrator"
         reading.remark(document, template.path, named, message, Severity.NOT_SERVED)
         return
-    if reading.slices + len(pods) > MOST_SLICES:
+    if reading.slices + len(pods) > MAX_SLICES:
         reading.remark(document, template.replicas_path, named, _LEFT_OUT)
         return
     workload = next(iter(workloads_of(pods)), None)
@@ -320,7 +320,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
     most = reading.most_of_object
     numbers = _numbers(template.replicas, most and most // len(subject.templates))
     named = title(kind.value, raw["metadata"])
-    if len(numbers) > MOST_SLICES - reading.slices:
+    if len(numbers) > MAX_SLICES - reading.slices:
         reading.remark(subject.document, template.replicas_path, named, _LEFT_OUT)
         return
     found = list(leaders_of(workload, raw, template, MOMENT, numbers))
@@ -352,7 +352,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
     if path is None:
-        misspelled = list(islice(mistakes.misspelled_resources(document), MOST_KEYS))
+        misspelled = list(islice(mistakes.misspelled_resources(document), MAX_KEYS))
         for found, message in misspelled:
             reading.remark(document, found, named, message)
         if not misspelled:
@@ -387,7 +387,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
 
 def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
     opts_in = (reading.settings.opt_in_label or ())[:1]
-    for path, message in islice(mistakes.unread_keys(document.value), MOST_KEYS):
+    for path, message in islice(mistakes.unread_keys(document.value), MAX_KEYS):
         if path[-1:] != opts_in:
             reading.remark(document, path, named, message, Severity.WARNING)
 

@@ -19,7 +19,7 @@ from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
 #: Maximum number of reservations that are checked: each takes one call per zone.
-_MOST_RESERVATIONS = 20
+_MAX_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: Permission on the nodes' service account.
@@ -162,7 +162,7 @@ def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, .
         project, _, name = allowed.rpartition("/")
         if not allowed.endswith("*"):
             found.setdefault((project or settings.project_id, name), everywhere)
-    return dict(itertools.islice(found.items(), _MOST_RESERVATIONS))
+    return dict(itertools.islice(found.items(), _MAX_RESERVATIONS))
 
 
 def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:

@@ -51,7 +51,7 @@ _Notices = Mapping[str, tuple[NoticeView, ...]]
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
 #: Maximum length in characters of messages in the view: twice the maximum of an Event.
-_MOST_CHARACTERS = 2048
+_MAX_CHARACTERS = 2048
 #: Phases in which a pool without pods still determines the state of the slice that it was created for.
 _ENDING = (Phase.FAILED, Phase.DELETING)
 #: Shown in place of the capacity if a request is backed off because its pool failed.
@@ -371,4 +371,4 @@ def _workload_view(workload: Workload, chips: int, notices: _Notices, *, has_sli
 
 
 def _shortened(text: str) -> str:
-    return bounds.cut(text, _MOST_CHARACTERS)
+    return bounds.cut(text, _MAX_CHARACTERS)

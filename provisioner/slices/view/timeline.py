@@ -13,9 +13,9 @@ from provisioner.slices.view.types import State, slice_of_pool, state_of, worklo
 #: Time for which the track of a deleted pool is kept.
 _KEPT = timedelta(hours=24)
 #: Maximum number of segments of a track; the oldest ones are dropped.
-_MOST_SEGMENTS = 50
+_MAX_SEGMENTS = 50
 #: Maximum number of segments of all tracks together: a response may contain all of them.
-_MOST_SEGMENTS_IN_ALL = 20_000
+_MAX_SEGMENTS_IN_ALL = 20_000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,17 +85,17 @@ class Timeline:
         last = before.segments[-1]
         if last == replace(segment, since=last.since):
             return
-        segments = (*_ended(before, now).segments, segment)[-_MOST_SEGMENTS:]
+        segments = (*_ended(before, now).segments, segment)[-_MAX_SEGMENTS:]
         self._tracks[pool.name] = Track(pool=pool.name, segments=segments)
 
     def _shorten(self) -> None:
         total = sum(len(track.segments) for track in self._tracks.values())
-        if total <= _MOST_SEGMENTS_IN_ALL:
+        if total <= _MAX_SEGMENTS_IN_ALL:
             return
         of_namespaces: Counter[str] = Counter()
         for name in self._ended:
             of_namespaces[_namespace_of(self._tracks[name])] += len(self._tracks[name].segments)
-        while self._ended and total > _MOST_SEGMENTS_IN_ALL:
+        while self._ended and total > _MAX_SEGMENTS_IN_ALL:
             ((largest, _),) = of_namespaces.most_common(1)
             first = next(name for name in self._ended if _namespace_of(self._tracks[name]) == largest)
             segments = len(self._forget(first).segments)

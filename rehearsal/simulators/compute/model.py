@@ -57,7 +57,7 @@ from rehearsal.simulators.machines import find_machine, parse_topology
 _STALE = "Supplied fingerprint does not match current metadata fingerprint."
 
 
-_MOST_INSTANCES = 1000
+_MAX_INSTANCES = 1000
 
 
 def base_name(body: Mapping[str, Any]) -> str:
@@ -86,8 +86,8 @@ def check_group(body: Mapping[str, Any], scope: Scope, template: Template, polic
     if "targetSize" not in body:
         raise errors.required("resource.targetSize")
     size = body["targetSize"]
-    if not 0 <= size <= _MOST_INSTANCES:
-        raise errors.invalid("resource.targetSize", size, f"Must be from 0 to {_MOST_INSTANCES}.")
+    if not 0 <= size <= _MAX_INSTANCES:
+        raise errors.invalid("resource.targetSize", size, f"Must be from 0 to {_MAX_INSTANCES}.")
     terms = template.terms
     lifecycle = body.get("instanceLifecyclePolicy", {})
     if terms.model == FLEX_START and lifecycle.get("defaultActionOnFailure") != "DO_NOTHING":

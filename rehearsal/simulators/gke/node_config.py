@@ -17,7 +17,7 @@ _IMAGES = ("COS_CONTAINERD", "UBUNTU_CONTAINERD")
 _NAME = re.compile(r"[a-z](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _BILL_KEY = re.compile(r"[a-z][a-z0-9_-]{0,62}")
 _BILL_VALUE = re.compile(r"[a-z0-9_-]{0,63}")
-_MOST_LABELS, _MOST_TAGS = 64, 64
+_MAX_LABELS, _MAX_TAGS = 64, 64
 _DISK_GB = (10, 65_536)
 _SYSCTL = re.compile(
     r"net\.core\.(busy_poll|busy_read|netdev_max_backlog|[rw]mem_(max|default)|optmem_max|somaxconn)"
@@ -76,7 +76,7 @@ def check_node_config(pool: Mapping[str, Any], machine: Machine, *, multi_host: 
         raise _invalid("config.image_type", image, "Not supported by this node pool.")
     _check_bill(config.get("resourceLabels", {}))
     tags = config.get("tags", [])
-    if len(tags) > _MOST_TAGS or any(_NAME.fullmatch(tag) is None for tag in tags):
+    if len(tags) > _MAX_TAGS or any(_NAME.fullmatch(tag) is None for tag in tags):
         raise _invalid("config.tags", ",".join(tags), "Must be at most 64 names of RFC 1035.")
     _check_kubelet(config.get("kubeletConfig", {}))
     _check_linux(config.get("linuxNodeConfig", {}), machine)
@@ -92,8 +92,8 @@ def _check_bill(labels: Mapping[str, str]) -> None:
     for key, value in labels.items():
         if _BILL_KEY.fullmatch(key) is None or key.startswith("goog") or _BILL_VALUE.fullmatch(value) is None:
             raise _invalid("config.resource_labels", f"{key}={value}", "Not a label of Google Cloud.")
-    if len(labels) > _MOST_LABELS:
-        raise _invalid("config.resource_labels", len(labels), f"At most {_MOST_LABELS} labels.")
+    if len(labels) > _MAX_LABELS:
+        raise _invalid("config.resource_labels", len(labels), f"At most {_MAX_LABELS} labels.")
 
 
 def _check_kubelet(config: Mapping[str, Any]) -> None:

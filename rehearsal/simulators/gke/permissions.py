@@ -12,7 +12,7 @@ from typing import Any
 from rehearsal.simulators.gke.errors import ApiError
 from rehearsal.simulators.gke.settings import ACT_AS, SimulatorSettings
 
-_MOST_AT_ONCE = 100
+_MAX_AT_ONCE = 100
 #: Permissions that exist on each kind of resource, limited to those that clients here use.
 _ON_ACCOUNTS = frozenset({ACT_AS, "iam.serviceAccounts.get", "iam.serviceAccounts.getAccessToken"})
 _ON_PROJECTS = _ON_ACCOUNTS | {
@@ -62,6 +62,6 @@ def _read(raw: object) -> list[str]:
     asked = sent.get("permissions", [])
     if not isinstance(asked, list) or not all(isinstance(permission, str) for permission in asked):
         raise ApiError("INVALID_ARGUMENT", "Invalid value at 'permissions' (TYPE_STRING).")
-    if len(asked) > _MOST_AT_ONCE:
-        raise ApiError("INVALID_ARGUMENT", f"At most {_MOST_AT_ONCE} permissions can be tested at once.")
+    if len(asked) > _MAX_AT_ONCE:
+        raise ApiError("INVALID_ARGUMENT", f"At most {_MAX_AT_ONCE} permissions can be tested at once.")
     return asked

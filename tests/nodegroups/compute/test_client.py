@@ -165,7 +165,7 @@ def test_entries_of_pages_are_unique_and_sorted_by_name(server: RecordingServer,
 def test_list_with_too_many_pages_is_an_error(
     server: RecordingServer, client: ComputeClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("provisioner.nodegroups.compute.client._MOST_PAGES", 3)
+    monkeypatch.setattr("provisioner.nodegroups.compute.client._MAX_PAGES", 3)
     server.answer = Answer(body={"nextPageToken": "again"})
     for name in ("list_managed_instances", "list_instances", "list_managers"):
         assert failure_of(client, name).failure.kind is K.UNAVAILABLE

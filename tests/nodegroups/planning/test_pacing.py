@@ -69,7 +69,7 @@ def test_changes_of_groups_precede_changes_of_machines() -> None:
 
 def test_number_of_calls_in_flight_is_limited() -> None:
     """Calls that have no answer yet count against the limit."""
-    settings = replace(SETTINGS, most_calls=4)
+    settings = replace(SETTINGS, max_calls=4)
     first = pace(wanted(*(insert(f"g{number}") for number in range(3))), Memory(), settings, NOW)
     second = pace(wanted(*(insert(f"h{number}") for number in range(3))), first.memory, settings, NOW)
     assert (len(first.calls), names(second.calls)) == (3, ["h0"])

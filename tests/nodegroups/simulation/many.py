@@ -43,7 +43,7 @@ _INSTALL_SECONDS = 40.0
 _FIRST_WAIT_SECONDS = 2.0
 _LONGEST_WAIT_SECONDS = 60.0
 _STEP_SECONDS = 0.5
-_MOST_SECONDS = 3600.0
+_MAX_SECONDS = 3600.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,13 +56,13 @@ class Figures:
     #: Time until all Secrets of tokens are deleted.
     settled_seconds: float
     #: Maximum number of calls of one kind in a minute, in a region or globally. Compute Engine allows 1,500.
-    most_calls_a_minute: int
+    max_calls_a_minute: int
     #: Calls by method, until all Secrets of tokens are deleted.
     calls: dict[str, int]
     #: Calls by method, from the deletes of all groups until no resource is left.
     calls_to_delete: dict[str, int]
     #: Maximum number of calls for one group, until all Secrets of tokens are deleted.
-    most_calls_of_a_group: int
+    max_calls_of_a_group: int
     gone_seconds: float
 
 
@@ -104,15 +104,15 @@ class Many:
             first_ready_seconds=first,
             all_ready_seconds=last,
             settled_seconds=settled,
-            most_calls_a_minute=max(self.minutes.values()),
+            max_calls_a_minute=max(self.minutes.values()),
             calls=dict(calls),
             calls_to_delete=dict(self.calls - calls),
-            most_calls_of_a_group=most,
+            max_calls_of_a_group=most,
             gone_seconds=gone - began,
         )
 
     def _wait(self, condition: Callable[[], bool]) -> float:
-        self.world.wait_until(condition, within_seconds=_MOST_SECONDS, step_seconds=_STEP_SECONDS)
+        self.world.wait_until(condition, within_seconds=_MAX_SECONDS, step_seconds=_STEP_SECONDS)
         return self.world.stage.agenda.now
 
     def _look(self, machine: MachineView, waited: float) -> None:

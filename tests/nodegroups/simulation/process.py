@@ -35,7 +35,7 @@ from tests.support.simulations.stage import Stage
 #: shows a step that requests its next round too late.
 _LONGEST_PAUSE_SECONDS = 60.0
 #: Maximum number of rounds in a minute. A controller that makes more never comes to rest.
-_MOST_ROUNDS_A_MINUTE = 600
+_MAX_ROUNDS_A_MINUTE = 600
 _BAD_ANSWERS = (
     FailureKind.UNAVAILABLE,
     FailureKind.PERMISSION,
@@ -126,8 +126,8 @@ class Process:
     def _check_rest(self) -> None:
         minute = int(self.stage.agenda.now // 60)
         self._rounds[minute] += 1
-        if self._rounds[minute] > _MOST_ROUNDS_A_MINUTE:
-            self.stage.violate(f"the controller goes round in circles: {_MOST_ROUNDS_A_MINUTE} rounds in a minute")
+        if self._rounds[minute] > _MAX_ROUNDS_A_MINUTE:
+            self.stage.violate(f"the controller goes round in circles: {_MAX_ROUNDS_A_MINUTE} rounds in a minute")
 
     def _begin(self, key: str, run: Callable[[], None]) -> None:
         if self.stage.stormy and self.stage.chance(self.loss_chance):

@@ -23,7 +23,7 @@ GONE_WITHIN_SECONDS = 7200.0
 _HOUR = 3600.0
 #: Maximum CPU time in seconds of a run. A normal run takes 1 to 2 s, some runs with a planted bug several seconds.
 _CPU_SECONDS = 12.0
-_MOST_READS_PER_HOUR = 12
+_MAX_READS_PER_HOUR = 12
 _BY_HAND = (
     *("resized", "reduced", "recreated", "dropped", "node", "token", "child", "finalizers", "partial", "unsynced"),
     *(Loss.HOST_ERROR, Loss.MAINTENANCE),
@@ -119,7 +119,7 @@ class Run:
             self.stage.violate(f"in an hour without events there were writes: {dict(written)}")
         changes = {kind: count for kind, count in made.items() if kind not in _READS}
         reads = sum(count for kind, count in made.items() if kind in _READS and kind != "ListManagers")
-        if changes or reads > _MOST_READS_PER_HOUR * max(1, len(self.wanted)):
+        if changes or reads > _MAX_READS_PER_HOUR * max(1, len(self.wanted)):
             self.stage.violate(f"in an hour without events {len(self.wanted)} groups were called {dict(made)}")
 
     # --- users and faults

@@ -12,7 +12,7 @@ import yaml
 from provisioner.kube.kept import size_of
 from provisioner.partitions.planning import making, queue
 from provisioner.partitions.planning.actions import SaveLedger
-from provisioner.partitions.planning.events import MOST_PER_ROUND
+from provisioner.partitions.planning.events import MAX_PER_ROUND
 from provisioner.settings.partitions import PartitionSettings
 from tests.partitions.planning.stories import Story, events_of, make_entry, make_pod
 
@@ -27,7 +27,7 @@ def test_decision_on_20000_pods_serves_the_oldest_and_limits_events() -> None:
     (save,) = story.calls(SaveLedger)
     assert {entry.pod for entry in save.entries} <= {f"p{number}" for number in range(19_900, 20_000)}
     assert sum(entry.size for entry in save.entries) == 60  # The next pod requests 8 IPUs.
-    assert len(plan.events) == MOST_PER_ROUND
+    assert len(plan.events) == MAX_PER_ROUND
     assert plan.wake_at == story.now + timedelta(seconds=1)
 
 
@@ -46,11 +46,11 @@ def test_memory_limit_covers_all_pods_of_the_largest_cluster(file: str, path: tu
         found = found[step]
     limit = found["resources"]["limits"]["memory"]
     assert limit.endswith("Mi")
-    most_pods = 150_000  # Kubernetes' limit for a cluster.
+    max_pods = 150_000  # Kubernetes' limit for a cluster.
     pod = make_pod("p" * 253, namespace="n" * 63, uid="u" * 36, resource_version="1" * 20)
     # A process without pods takes 71 MiB; pages of lists, calls and files of the vipu command take at most as
     # much again. A round takes half of the memory of the pods.
-    assert 2 * 71 + 1.5 * most_pods * size_of(pod) / 2**20 < int(limit.removesuffix("Mi"))
+    assert 2 * 71 + 1.5 * max_pods * size_of(pod) / 2**20 < int(limit.removesuffix("Mi"))
 
 
 def test_pod_whose_evaluation_raises_does_not_affect_other_pods(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ from provisioner.model.capacity import FailureKind
 from provisioner.partitions.demand import Pod
 from provisioner.partitions.planning.actions import Call, CreatePartition, RemovePartition
 from provisioner.partitions.planning.decide import Plan
-from provisioner.partitions.planning.ledger import MOST_CHARACTERS
+from provisioner.partitions.planning.ledger import MAX_CHARACTERS
 from provisioner.partitions.vipu.records import Allocation, PartitionRequest, PartitionState
 from provisioner.settings.partitions import PartitionSettings, Server
 from tests.partitions.planning.stories import (
@@ -203,7 +203,7 @@ def test_stray_of_another_size_than_its_pod_requests_is_recreated() -> None:
 def test_pod_gets_an_event_if_the_ledger_is_full() -> None:
     """The Event must not report a lack of IPUs, because enough IPUs are free."""
     story = Story(pods=[make_pod("train")])
-    story.record(unreadable={"x": "y" * MOST_CHARACTERS})
+    story.record(unreadable={"x": "y" * MAX_CHARACTERS})
     story.read()
     plans = story.settle(5)
     assert [(told.reason, "ledger" in told.message) for told in events_of(plans)] == [("PartitionWaiting", True)]

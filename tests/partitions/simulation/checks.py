@@ -24,7 +24,7 @@ OUTLIVES_SECONDS = 600.0
 #: Maximum time in seconds to detect a failed server: servers are read once a minute, in rounds up to 30 s apart.
 _NOTICED_SECONDS = 120.0
 #: Maximum number of creates of a partition in a minute, over all servers. A restarted controller counts from zero.
-MOST_TRIES_A_MINUTE = 40
+MAX_TRIES_A_MINUTE = 40
 
 
 class Checks:
@@ -116,7 +116,7 @@ class Checks:
         now = self.stage.agenda.now
         tries = [at for at in self.tries.get(partition_id, []) if at > now - 60.0] + [now]
         self.tries[partition_id] = tries
-        if len(tries) > MOST_TRIES_A_MINUTE:
+        if len(tries) > MAX_TRIES_A_MINUTE:
             self.stage.violate(f"partition {partition_id} is tried {len(tries)} times within a minute")
 
     # --- the ledger

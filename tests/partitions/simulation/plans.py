@@ -23,9 +23,9 @@ from tests.partitions.simulation.kube import CLUSTER
 from tests.partitions.simulation.process import own
 
 #: Number of stockouts in an empty allocation after which a pod may never fit.
-_MOST_IN_VAIN = 3
-_MOST_TRIES = 3
-_MOST_REMOVES = 6
+_MAX_IN_VAIN = 3
+_MAX_TRIES = 3
+_MAX_REMOVES = 6
 #: Tolerance in seconds for the comparison of start times.
 _NOTHING_SECONDS = 1.0
 
@@ -122,7 +122,7 @@ class _Placement:
             known = self.plan.memory.partitions.get(entry.id)
             site, tries = (entry.server, entry.allocation), known.backoff.failures if known and known.backoff else 0
             refusal = self.plan.memory.refusals.get(entry.pod_uid, {}).get(site)
-            if refusal is None or refusal.listed is None or refusal.in_vain >= _MOST_IN_VAIN or tries >= _MOST_TRIES:
+            if refusal is None or refusal.listed is None or refusal.in_vain >= _MAX_IN_VAIN or tries >= _MAX_TRIES:
                 continue
             pod = self.pods.get(entry.pod_uid)
             if (entry.server, entry.id) in listed or pod is None or not self._needs(pod):
@@ -204,14 +204,14 @@ class _Placement:
     def _is_left(self, view: ServerView, partition: Partition) -> bool:
         """Return whether an orphan cannot be removed."""
         known = self.plan.memory.strays.get((view.server.address, partition.id))
-        return known is not None and known.removing is not None and known.removing.failures >= _MOST_REMOVES
+        return known is not None and known.removing is not None and known.removing.failures >= _MAX_REMOVES
 
     def _passing(self, head: Pod, younger: list[Entry]) -> Iterator[str]:
         """Yield younger pods that are placed now although the deadlines show that they delay the oldest waiting pod."""
         sites = {
             site: each
             for site, each in self._sites(head).items()
-            if site not in self._refused(head) and all(r.in_vain < _MOST_IN_VAIN for r in self._crowding(head, site))
+            if site not in self._refused(head) and all(r.in_vain < _MAX_IN_VAIN for r in self._crowding(head, site))
         }
         passing = {site: [each for each in younger if (each.server, each.allocation) == site] for site in sites}
         before = {site: self._start(head, each, site, without=passing[site]) for site, each in sites.items()}
@@ -310,7 +310,7 @@ class _Placement:
     def _stays(self, entry: Entry) -> bool:
         """Return whether the partition of an entry cannot be removed, although its pod is gone or waits for another."""
         known, pod = self.plan.memory.partitions.get(entry.id), self.pods.get(entry.pod_uid)
-        if known is None or known.removing is None or known.kept or known.removing.failures < _MOST_REMOVES:
+        if known is None or known.removing is None or known.kept or known.removing.failures < _MAX_REMOVES:
             return False
         return pod is None or pod.gated or not self._needs(pod)
 

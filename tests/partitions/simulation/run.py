@@ -25,7 +25,7 @@ from tests.support.simulations.stage import Stage
 SERVED_WITHIN_SECONDS = 7200.0
 _QUIET_SECONDS = 600.0
 #: Maximum number of reads of a server in `_QUIET_SECONDS`: an idle controller reads each server once a minute.
-_MOST_READS = 13
+_MAX_READS = 13
 #: Maximum CPU time of a run in seconds; a normal run takes 0.1 s, so a run that takes longer is an endless loop.
 _CPU_SECONDS = 20.0
 _NEIGHBOUR = names.id_prefix("another-cluster")
@@ -191,7 +191,7 @@ class Run:
             made += process.sent
         made -= before
         reads = made.pop("ReadServer", 0)
-        if made or reads > _MOST_READS * len(self.servers):
+        if made or reads > _MAX_READS * len(self.servers):
             self.stage.violate(f"in ten minutes without events there were {reads} reads and {dict(made)}")
 
     # --- pods and faults

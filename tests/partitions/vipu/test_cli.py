@@ -57,10 +57,10 @@ class InThisProcess(Runner):
     """A runner that runs the simulated command in the test process."""
 
     def run(
-        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, most_bytes: int
+        self, arguments: Sequence[str], environment: Mapping[str, str], folder: Path, *, seconds: float, max_bytes: int
     ) -> Ended:
         """Run the simulated command."""
-        assert (environment["HOME"], seconds > 0, most_bytes > 0) == (str(folder), True, True)
+        assert (environment["HOME"], seconds > 0, max_bytes > 0) == (str(folder), True, True)
         stdout, stderr = io.StringIO(), io.StringIO()
         code = command.run(arguments[1:], environment, stdout, stderr)
         return Ended(code=code, stdout=stdout.getvalue(), stderr=stderr.getvalue())

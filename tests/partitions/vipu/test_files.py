@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from provisioner.partitions.vipu.cli import MOST_BYTES, parse_config, read_credentials
+from provisioner.partitions.vipu.cli import MAX_BYTES, parse_config, read_credentials
 
 TEXTS = st.text('ab{}[]"\\\n é', max_size=6)
 VALUES = st.none() | st.integers() | TEXTS | st.lists(TEXTS, max_size=3) | st.dictionaries(TEXTS, TEXTS, max_size=3)
@@ -33,7 +33,7 @@ def test_configuration_is_found_after_other_text(document: object, words: str, i
         ('{"devices": []}\n{"devices": []}\n', "is not JSON"),
         ("{}", "is empty"),
         ("[" * 100_000, "is not JSON"),
-        ('{"a": "' + "x" * MOST_BYTES + '"}', "more than 1048576 bytes"),
+        ('{"a": "' + "x" * MAX_BYTES + '"}', "more than 1048576 bytes"),
     ],
 )
 def test_invalid_configuration_is_rejected(text: str, problem: str) -> None:

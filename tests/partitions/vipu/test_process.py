@@ -16,9 +16,9 @@ from tests.support.waiting import wait_for
 pytestmark = pytest.mark.timeout(30)
 
 
-def _run(runner: Runner, folder: Path, script: str, *, seconds: float = 60, most_bytes: int = 1 << 20) -> Ended:
+def _run(runner: Runner, folder: Path, script: str, *, seconds: float = 60, max_bytes: int = 1 << 20) -> Ended:
     command = ["/bin/sh", "-c", script]
-    return runner.run(command, {"WORD": "from us"}, folder, seconds=seconds, most_bytes=most_bytes)
+    return runner.run(command, {"WORD": "from us"}, folder, seconds=seconds, max_bytes=max_bytes)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_output_is_not_written_to_the_file_system(tmp_path: Path) -> None:
 
 
 def test_program_with_too_much_output_is_killed(tmp_path: Path) -> None:
-    ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", most_bytes=1000)
+    ended = _run(Runner(), tmp_path, "while :; do echo xxxxxxxxxxxxxxxx; done", max_bytes=1000)
     assert (ended.code, ended.cause, len(ended.stdout)) == (None, "it wrote too much", 1000)
 
 
@@ -102,7 +102,7 @@ def test_close_does_not_kill_ended_programs(tmp_path: Path, monkeypatch: pytest.
 
 def test_missing_program_raises_start_error(tmp_path: Path) -> None:
     with pytest.raises(StartError, match="cannot run nothing-of-that-name: No such file or directory"):
-        Runner().run(["nothing-of-that-name"], {}, tmp_path, seconds=1, most_bytes=1)
+        Runner().run(["nothing-of-that-name"], {}, tmp_path, seconds=1, max_bytes=1)
 
 
 def test_close_does_not_wait_for_a_program_that_hangs_at_its_start(

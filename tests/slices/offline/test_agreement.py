@@ -42,7 +42,7 @@ from tests.support.world import World
 pytestmark = pytest.mark.timeout(120)
 
 #: Maximum number of rounds until nothing changes: after each round, new pools are ready and leaders are bound.
-_MOST_ROUNDS = 6
+_MAX_ROUNDS = 6
 #: Reason and message of a notice, without the name of the slice.
 Told = tuple[str, str]
 
@@ -102,7 +102,7 @@ class AppliedWorld(World):
     def settle(self) -> None:
         """Run rounds until nothing changes."""
         told: set[tuple[str, str, str]] = set()
-        for _ in range(_MOST_ROUNDS):
+        for _ in range(_MAX_ROUNDS):
             plan = self.step()
             assert not plan.deletes
             self.creates += plan.creates

@@ -22,7 +22,7 @@ from provisioner.settings import Settings, read_settings
 from provisioner.slices.offline.documents import Severity, objects_of
 from provisioner.slices.offline.expand import cluster_of
 from provisioner.slices.offline.forecast import Forecast, forecast
-from provisioner.slices.offline.reading import MOST_KEYS, MOST_SLICES
+from provisioner.slices.offline.reading import MAX_KEYS, MAX_SLICES
 from provisioner.slices.suppliers.gke.rules import GKE_RULES
 from provisioner.slices.suppliers.gke.translate import create_request_json
 from tests.support.any_json import spoilt
@@ -433,10 +433,10 @@ def test_unknown_key_is_reported_except_on_a_namespace() -> None:
     assert found.all_served
     [remark] = found.remarks
     assert remark.message.endswith("is not read; did you mean tpu-provisioner.cloud.google.com/zones?")
-    many = {constants.CAPACITY: ""} | {f"tpu-provisioner.cloud.google.com/x-{each}": "" for each in range(MOST_KEYS)}
+    many = {constants.CAPACITY: ""} | {f"tpu-provisioner.cloud.google.com/x-{each}": "" for each in range(MAX_KEYS)}
     told = [each.message for each in plan(raw_jobset(metadata={"labels": many})).remarks]
     assert f"the label {constants.CAPACITY} is not read; make it an annotation" in told
-    assert len(told) == MOST_KEYS == 100
+    assert len(told) == MAX_KEYS == 100
 
 
 def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> None:
@@ -608,10 +608,10 @@ def test_remark_on_an_incomplete_object_names_the_missing_field(missing: str, na
 
 
 def test_number_of_planned_slices_is_limited() -> None:
-    counts = (2500, MOST_SLICES - 2500, 1)
+    counts = (2500, MAX_SLICES - 2500, 1)
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=count) for number, count in enumerate(counts)))
     assert ["a2" in str(each) for each in found.remarks if "slices are planned at once" in each.message] == [True]
-    assert len(found.pools) == MOST_SLICES
+    assert len(found.pools) == MAX_SLICES
 
 
 @hypothesis_settings(max_examples=250, deadline=None)

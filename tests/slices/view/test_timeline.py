@@ -19,7 +19,7 @@ DAY = timedelta(hours=24)
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
     """Keep at most 51 segments."""
-    monkeypatch.setattr(timelines, "_MOST_SEGMENTS_IN_ALL", 51)
+    monkeypatch.setattr(timelines, "_MAX_SEGMENTS_IN_ALL", 51)
 
 
 def followed(world: World, timeline: Timeline) -> None:
