@@ -3,8 +3,6 @@
 Nothing here waits until a partition is active. Each V-IPU server and the writes to Kubernetes have separate threads.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass

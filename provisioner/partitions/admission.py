@@ -4,8 +4,6 @@ The patch brings a pod into one canonical form, and removes annotations that onl
 form gets no patch, so a review can be repeated.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from itertools import islice

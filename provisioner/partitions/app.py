@@ -1,7 +1,5 @@
 """Controller of IPU partitions: the loop that observes, decides, acts and reports, and the assembly of all parts."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor

@@ -1,7 +1,5 @@
 """Holds the latest decision on partitions, and encodes it as JSON for each request."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass

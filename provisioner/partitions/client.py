@@ -4,8 +4,6 @@ Before `patience_seconds`, it gives up only if the API answers that the pod gets
 modules, so that the program starts in 0.1 s.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

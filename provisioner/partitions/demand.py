@@ -1,7 +1,5 @@
 """Reads pods that request IPUs from raw JSON. Any JSON results in a record or in MalformedObject. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

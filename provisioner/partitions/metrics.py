@@ -1,7 +1,5 @@
 """Metrics of the controller of partitions. Labels have bounded values, and never contain names of pods."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from datetime import UTC, datetime

@@ -1,7 +1,5 @@
 """Names of annotations, labels, objects and paths that the webhook, controller, REST API and init container share."""
 
-from __future__ import annotations
-
 import hashlib
 import re
 

@@ -1,7 +1,5 @@
 """Observes pods, the ledger and the last readings of the V-IPU servers, and combines them into a snapshot."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime, timedelta

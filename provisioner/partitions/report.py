@@ -1,7 +1,5 @@
 """Reports decisions and answers as Events on pods, log lines and metrics. Decides nothing."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime

@@ -3,8 +3,6 @@
 The `name` of a call or write is its name in metrics and in the log.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from typing import ClassVar, NamedTuple

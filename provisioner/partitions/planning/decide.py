@@ -3,8 +3,6 @@
 A decision may be repeated or skipped. If the code raises for one pod, entry or server, the others are still decided.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace

@@ -1,7 +1,5 @@
 """Events on pods: texts, and limits on the repetition and the number of Events."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

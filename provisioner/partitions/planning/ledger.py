@@ -3,8 +3,6 @@
 Each entry is a value of a ConfigMap, with the partition's id as key, so that an unreadable entry affects no other.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime

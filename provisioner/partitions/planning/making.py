@@ -1,7 +1,5 @@
 """Steps for entries of the ledger, and for strays: partitions that the ledger lacks, or has on another server."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

@@ -4,8 +4,6 @@ Losing it is safe: partitions are created again with the same ids. A failure del
 which is retried without limit.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """Picture of a round: state of pods, entries and allocations for all steps of a decision, and the view for users."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace

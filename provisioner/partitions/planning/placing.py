@@ -9,8 +9,6 @@ A server may reject a partition although enough IPUs are free. The pod's shadow 
 first partition there; without deadlines, the pod's reservation lasts for `crowded_seconds`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import partial

@@ -1,7 +1,5 @@
 """Supply of the V-IPU servers, and the queue of waiting pods: their order, and the allocations that each may use."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime

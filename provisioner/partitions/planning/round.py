@@ -1,7 +1,5 @@
 """Input of one decision: snapshot, settings and memory, indexed once."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime

@@ -1,7 +1,5 @@
 """State of each entry of the ledger, derived from pods and servers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum

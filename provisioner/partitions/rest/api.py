@@ -5,8 +5,6 @@ caller that is neither the pod itself nor has a right to the pod gets no informa
 and reads per V-IPU server: a busy client or a slow server delays only its own requests.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hashlib
 import re

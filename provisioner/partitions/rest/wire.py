@@ -1,7 +1,5 @@
 """JSON of the REST API's requests and answers, and the identity of callers from reviews by the API server. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

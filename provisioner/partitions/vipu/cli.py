@@ -3,8 +3,6 @@
 This module, `tables.py` and `errors.py` assume the details that are not published; docs/partitions lists them.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

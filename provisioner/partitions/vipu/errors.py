@@ -5,8 +5,6 @@ writes `rpc error: code = CODE desc = WORDS`. A change that ended with an unknow
 never counts as a stockout. Names from the request are removed from a message before the rules are applied.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from enum import Enum

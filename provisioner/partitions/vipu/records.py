@@ -1,7 +1,5 @@
 """Records of V-IPU servers."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from datetime import datetime
 from enum import Enum

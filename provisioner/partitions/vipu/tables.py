@@ -4,8 +4,6 @@ Columns are found by their names in the header. A line of dashes follows the hea
 without it, the table may be truncated. Any unreadable part fails the whole table: lists must not have gaps.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -3,8 +3,6 @@
 Not handled: pods on several hosts, because only their controller determines which of them are one slice.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from typing import Any
 

@@ -6,8 +6,6 @@ labels. The labels are read from the nodes in each round, so the memory does not
 its labels are chosen for the slice of these pods.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 
 from provisioner import constants

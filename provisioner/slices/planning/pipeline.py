@@ -14,8 +14,6 @@ Level-triggered: decisions may be repeated or skipped, and calls may fail, becau
 the state of the cluster.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import replace
 from datetime import datetime

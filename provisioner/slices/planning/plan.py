@@ -1,7 +1,5 @@
 """Defines the result of one decision: the changes, the reports, and the memory. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime

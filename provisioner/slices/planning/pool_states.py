@@ -3,8 +3,6 @@
 The phase follows from the observed state, so a pool may have passed a phase between two rounds (`_PASSED`).
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import datetime

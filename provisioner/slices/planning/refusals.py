@@ -1,7 +1,5 @@
 """Decides whether a pool suits a slice, by the specifications of both and by the nodes of the pool. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Container, Hashable, Iterable, Iterator, Mapping
 from enum import Enum
 from itertools import accumulate

@@ -1,7 +1,5 @@
 """Makes the next memory from a decision, without the entries of pools and slices that no longer exist. Pure."""
 
-from __future__ import annotations
-
 import re
 from collections import defaultdict
 from collections.abc import Hashable, Iterable, Mapping

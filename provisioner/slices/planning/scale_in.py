@@ -4,8 +4,6 @@ A ReplicaSet first deletes the ready pods with the lowest cost. The cost depends
 written at most once, because frequent updates would load the API server (KEP-2255).
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from zlib import crc32
 

@@ -4,8 +4,6 @@ Such a slice is one pod, and the scheduler chooses its node. Nodes that exist or
 pool is created. The node of a pod that is being deleted counts as free, so a rolling update creates no second pool.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Container, Hashable, Iterable, Mapping, Sequence

@@ -5,8 +5,6 @@ The scheduler binds pods to any nodes that fit if the workload has no exclusive 
 not installed. Slices of one host cannot be split.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Mapping
 from typing import NamedTuple

@@ -1,7 +1,5 @@
 """Finds slices whose pods cannot run on their pool. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from datetime import timedelta

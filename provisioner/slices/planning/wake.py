@@ -1,7 +1,5 @@
 """Computes the time of the next decision, and the maximum age of the list of pools. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Iterator
 from datetime import datetime, timedelta
 

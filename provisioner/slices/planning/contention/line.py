@@ -11,8 +11,6 @@ the resource, so that the memory stays small even if pods are edited often. Fair
 Kueue.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
 from datetime import UTC, datetime

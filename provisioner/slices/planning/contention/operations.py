@@ -5,8 +5,6 @@ the number of operations at that time is the bound. Every 10 s without another r
 are tried (1, 3, 7), and after 60 s the bound is dropped. If creates and deletes wait, each kind gets half of the slots.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta
 

@@ -1,7 +1,5 @@
 """Determines the namespaces and the workload that each pool counts for: by its pods, otherwise by its labels."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass

@@ -11,8 +11,6 @@ several accelerators waits until it can hold all of them.
 Only workloads whose pods admission has marked, and workloads of kinds without pods, start together.
 """
 
-from __future__ import annotations
-
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from collections.abc import Set as AbstractSet

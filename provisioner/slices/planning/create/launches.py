@@ -4,8 +4,6 @@ Each slice is first examined on its own: the result is a list of possible pools,
 are decided in the order of the line, because operations of the supplier and capacity that was out of stock are scarce.
 """
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace

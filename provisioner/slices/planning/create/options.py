@@ -1,7 +1,5 @@
 """Finds the pools that a slice could have now, and the causes that block its other choices of capacity."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from types import MappingProxyType

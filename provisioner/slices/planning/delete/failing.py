@@ -1,7 +1,5 @@
 """Finds pools that fail, hang or do not become ready, chooses pools to replace, and updates back-off. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable
 from dataclasses import replace
 from datetime import datetime, timedelta

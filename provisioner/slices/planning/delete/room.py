@@ -1,7 +1,5 @@
 """Makes room for slices that a limit refuses: chooses idle pools, and pools of buffers, to delete. Pure."""
 
-from __future__ import annotations
-
 from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 

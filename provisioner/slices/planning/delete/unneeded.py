@@ -6,8 +6,6 @@ vanish and this process saw no delete of them, an incomplete list or a restored 
 are deleted one at a time.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

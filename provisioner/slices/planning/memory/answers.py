@@ -1,7 +1,5 @@
 """Updates the memory with the responses of GKE, and with the list of pools. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

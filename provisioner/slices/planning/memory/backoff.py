@@ -7,8 +7,6 @@ different times. Failed creates are also counted by workload and namespace (`Tal
 changes after each failure has to wait as well.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime, timedelta

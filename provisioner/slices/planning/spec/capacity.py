@@ -3,8 +3,6 @@
 Selectors of the pod have precedence over annotations, and annotations over settings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 

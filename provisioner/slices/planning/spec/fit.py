@@ -1,7 +1,5 @@
 """Checks before the create of a pool whether its nodes will fit the pods of the slice. Pure."""
 
-from __future__ import annotations
-
 from provisioner import constants, tpu
 from provisioner.model.capacity import NodePoolRequest, expected_pool
 from provisioner.model.fit import misfit, room_misfit

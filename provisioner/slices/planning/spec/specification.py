@@ -10,8 +10,6 @@ in the hash: a create with another choice of capacity, or by a second process, g
 created, and an existing pool is adopted.
 """
 
-from __future__ import annotations
-
 import hashlib
 import re
 from collections.abc import Callable, Hashable, Iterable, Mapping
