@@ -48,6 +48,10 @@ _PLUGIN, _PLUGIN_ELSEWHERE = (
 )
 #: The second group has the rights of a kubelet, because this cluster has no authorizer for nodes.
 _KUBELET = ("--as=system:node:guarded", "--as-group=system:nodes", "--as-group=system:masters")
+#: A pod that may patch all nodes, such as of a network plugin.
+_AGENT = ("--as=system:serviceaccount:kube-system:a", "--as-group=system:masters", _PLUGIN_ELSEWHERE[-1])
+#: All nodes of GKE share this identity, which may patch the status of nodes.
+_DETECTOR = ("--as=system:node-problem-detector", "--as-group=system:masters")
 #: Beginning of the message of each policy.
 _DENIED = "denied request: tpu-"
 _MANIFESTS = (
@@ -177,6 +181,22 @@ _OF_KUBELET: dict[str, tuple[Json, Change, bool]] = {
     "changes no assignment": (_ASSIGNED, _CAPTURED, False),
     "changes no assignment by the status": (_ASSIGNED, {**_CHIPS, **_CAPTURED}, False),
     "removes no assignment": (_ASSIGNED, _assigned(dict.fromkeys(MARKS)), False),
+    # The provisioner may cordon only its own nodes, and deletes no pool before.
+    "keeps its node from no delete": (_OURS, _labelled(constants.NODEPOOL_MANAGER, None), False),
+}
+_OF_AGENT: dict[str, tuple[Json, Change, bool]] = {
+    "sets another label": (_ASSIGNED, _labelled("a", "b"), True),
+    "assigns no node to a slice": (_OURS, _CAPTURED, False),
+    "gives no node to another tenant": (_OF_TENANT, _labelled(of_groups.TRUSTED_NAMESPACE, "victim"), False),
+}
+_OF_DETECTOR: dict[str, tuple[Json, Change, bool]] = {
+    "writes the status": (_ASSIGNED, _CHIPS, True),
+    "assigns no node to a slice": (_OURS, {**_CHIPS, **_CAPTURED}, False),
+    "gives no node to another tenant": (
+        _OF_TENANT,
+        {**_CHIPS, **_labelled(of_groups.TRUSTED_NAMESPACE, "victim")},
+        False,
+    ),
 }
 _OF_PLUGIN_ELSEWHERE: dict[str, tuple[Json, Change, bool]] = {
     "sets no chips": (_OF_TENANT, _CHIPS, False),
@@ -232,6 +252,8 @@ _CASES = [
         ("partitions", _PARTITIONS, _OF_PARTITIONS),
         ("the device plugin", _PLUGIN, {**_OF_PLUGIN, "assigns its node to no slice": (_OF_TENANT, _CAPTURED, False)}),
         ("the kubelet", _KUBELET, _OF_KUBELET),
+        ("a pod of another node", _AGENT, _OF_AGENT),
+        ("node-problem-detector", _DETECTOR, _OF_DETECTOR),
         ("the device plugin of another node", _PLUGIN_ELSEWHERE, _OF_PLUGIN_ELSEWHERE),
         ("a token without a node", _PLUGIN_WITHOUT_NODE, _OF_PLUGIN_ELSEWHERE),
     )
