@@ -10,8 +10,9 @@ from provisioner.slices.metrics import PREFIX
 
 GROUP = "tpu-provisioner"
 RUNBOOKS = Path("docs") / "runbooks"
-#: Labels that identify an installation: one Prometheus or one project may have several installations.
-EACH = "cluster, namespace"
+#: Labels that identify an installation: one Prometheus may have several. Clusters of GKE in other locations or projects
+#: may have the same name.
+EACH = "project_id, location, cluster, namespace"
 CRITICAL, WARNING = "critical", "warning"
 #: Page of runbooks by the first word of an alert's slug. All other alerts are on the page of node pools.
 _PAGES = {"nodegroups": "node-groups", "partitions": "partitions", "webhook": "webhook"}

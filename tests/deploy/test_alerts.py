@@ -214,6 +214,12 @@ _CASES = (
         {"TPUProvisionerAbsent": (20, _END)},
         {"cluster": "x"},
     ),
+    _Case(
+        "nobody leads in one of two clusters with the same name in two locations",
+        {f'leader{{cluster="x",location="{place}",pod="a"}}': f"{value}x90" for place, value in (("y", 0), ("z", 1))},
+        {"TPUProvisionerWithoutLeader": (5, _END)},
+        {"cluster": "x", "location": "y"},
+    ),
     _Case("node groups alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS | _WEBHOOK, "")),
     _Case("the webhook server alone, for more than a day", dict.fromkeys(_SLICES | _PARTITIONS | _NODE_GROUPS, "")),
     _Case("no node groups, ever", dict.fromkeys(_NODE_GROUPS, "")),
