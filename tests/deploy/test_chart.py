@@ -218,7 +218,7 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
 def test_service_monitor_with_products_that_it_does_not_scrape_is_rejected(product: str, value: str) -> None:
     """Without metrics, alerts about these products would never fire."""
     with pytest.raises(ValueError, match=r"use podMonitor\.enabled"):
-        _template({**_SERVICE_MONITOR, product: {value: True}})
+        _template({**_IMAGE, "serviceMonitor": {"enabled": True}, product: {value: True}})
 
 
 @pytest.mark.parametrize(
@@ -230,6 +230,22 @@ def test_null_value_is_rejected_by_its_name(values: dict[str, Any]) -> None:
     """A key with only comments below it is null in YAML."""
     with pytest.raises(ValueError, match=f"missing property '({'|'.join([*values, 'settings'])})'"):
         _template({**_IMAGE, **values})
+
+
+def test_failure_policy_that_is_null_is_the_default() -> None:
+    """Kubernetes' own default, Fail, would reject pods while no replica of the webhook server answers."""
+    documents = _template({**_IMAGE, "webhook": {"enabled": True, "failurePolicy": None}})
+    assert {each["failurePolicy"] for each in only(documents, "MutatingWebhookConfiguration")["webhooks"]} == {"Ignore"}
+
+
+@pytest.mark.parametrize(
+    "values",
+    [{"replicas": 2}, {"nodeSelector": {"a": "b"}}, {"resources": {"limits": {"memory": "1Gi"}}}],
+    ids=lambda values: next(iter(values)),
+)
+def test_value_of_the_provisioner_is_rejected_if_only_node_groups_are_installed(values: dict[str, Any]) -> None:
+    with pytest.raises(ValueError, match=rf"set nodegroups\.{next(iter(values))}"):
+        _template({**_IMAGE, "nodegroups": {"only": True}, **values})
 
 
 def test_extra_env_and_env_from_apply_to_every_deployment() -> None:

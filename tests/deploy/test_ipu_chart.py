@@ -100,6 +100,11 @@ def test_unchanged_values_of_the_plugin_install_all_parts() -> None:
     }  # fmt: skip
 
 
+def test_null_in_place_of_an_optional_map_is_the_default() -> None:
+    """A key with only comments below it is null in YAML."""
+    assert render(**dict.fromkeys(("podSecurityPolicyContext", "securityContext", "autoscaling"))) == render()
+
+
 def test_certificate_adds_a_port_for_init_containers_with_tls() -> None:
     """Pods that already wait use the port without TLS, which remains unless it is disabled."""
     objects = render(tls={"secretName": "api-tls", "caConfigMap": "bundle"})

@@ -57,12 +57,12 @@ app.kubernetes.io/managed-by: {{ .Release.Service }}
 
 {{- define "ipu-partitions.podSecurity" -}}
 {{- $default := dict "runAsNonRoot" true "runAsUser" 65532 "runAsGroup" 65532 "fsGroup" 65532 "seccompProfile" (dict "type" "RuntimeDefault") -}}
-{{- toYaml (mergeOverwrite $default (deepCopy .Values.podSecurityPolicyContext)) }}
+{{- toYaml (mergeOverwrite $default (deepCopy (.Values.podSecurityPolicyContext | default dict))) }}
 {{- end }}
 
 {{- define "ipu-partitions.security" -}}
 {{- $default := dict "allowPrivilegeEscalation" false "readOnlyRootFilesystem" true "capabilities" (dict "drop" (list "ALL")) -}}
-{{- toYaml (mergeOverwrite $default (deepCopy .Values.securityContext)) }}
+{{- toYaml (mergeOverwrite $default (deepCopy (.Values.securityContext | default dict))) }}
 {{- end }}
 
 {{- /* Environment variables of a map, which has each name once. */ -}}

@@ -84,7 +84,7 @@ taken under their old names; those without a counterpart are refused. */ -}}
 {{- end -}}
 {{- end -}}
 {{- if $webhook.only -}}
-{{- if hasSuffix "/gke-tpu-env-injector" .Values.image.repository -}}
+{{- if hasSuffix "/gke-tpu-env-injector" (.Values.image.repository | default "") -}}
 {{- fail "image.repository is gke-tpu-env-injector's; remove it, or name this program's image" -}}
 {{- end -}}
 {{- $defaults := dict "requests" (dict "cpu" "100m" "memory" "256Mi") "limits" (dict "memory" "512Mi") -}}
