@@ -422,6 +422,9 @@ helm upgrade --install tpu-provisioner oci://{REGISTRY}/charts/tpu-provisioner -
   --set settings.GCP_NODE_SERVICE_ACCOUNT=NODES@PROJECT.iam.gserviceaccount.com
 ```
 
+`helm upgrade` rejects values that would delete a running controller, without which nothing deletes its node pools or
+machines; `helm rollback` and `helm template` cannot.
+
 On GKE, project, location, zone and cluster are inferred. values.schema.json validates every value.
 
 | value, and its default if it has one | meaning |
