@@ -1,9 +1,9 @@
 """Decides what to do, from a snapshot of the cluster and the readings of Compute Engine. Pure, and level-triggered.
 
 A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
-limits the calls of a project by kind, region and minute, so calls are paced. Changes come first, those of whole
-resources before those of machines, then polls, reads and lists. Among equal calls, namespaces take turns, and so do
-groups whose machines are changed; then the call that has been due for longest is first.
+limits the calls of a project by kind, region and minute, so calls are paced. For each kind of call, namespaces take
+turns, and so do groups whose machines are changed. In each turn, changes come first, those of whole resources before
+those of machines, then polls, reads and lists; among equal calls, the one that has been due for longest is first.
 """
 
 from __future__ import annotations
@@ -265,12 +265,12 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls: by urgency, then by the number of its party's calls that are in flight or precede a call."""
+    """Sort due calls by the number of their party's calls that are in flight or precede them, then by urgency."""
     turns = Counter(_party(each.call) for each in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
         party = _party(each.call)
-        queue.append((_urgency(each.call), turns[party], each.due_at, each.call.key, each))
+        queue.append((turns[party], _urgency(each.call), each.due_at, each.call.key, each))
         turns[party] += 1
     return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
 

@@ -14,6 +14,7 @@ from provisioner.nodegroups.compute.records import ManagedInstance, Manager, Sco
 from provisioner.nodegroups.planning.actions import (
     Call,
     Insert,
+    ListMachines,
     Poll,
     Read,
     ReadMachines,
@@ -126,6 +127,20 @@ def test_many_objects_of_one_namespace_do_not_delay_other_namespaces() -> None:
     late = wanted(insert("few2"), due_at=NOW + timedelta(seconds=1))
     second = pace([*many[10:], *late], first.memory, SETTINGS, NOW + timedelta(seconds=1))
     assert names(second.calls) == ["few2", "many10"]
+
+
+def test_urgent_calls_of_one_namespace_do_not_delay_other_namespaces() -> None:
+    """Before, a tenant who created and deleted groups all the time kept other tenants' machines from joining."""
+    settings = replace(SETTINGS, max_calls=6)
+    flood = wanted(*(insert(f"evil{number}") for number in range(20)))
+    flood += wanted(*(Read(target=target(f"evil{number}")) for number in range(20)))
+    machines = ListMachines(target=target("list"))
+    few = wanted(machines, set_metadata("joining"), due_at=NOW)
+    first = pace(flood, Memory(), settings, NOW)
+    mixed = pace([*flood, *few], Memory(), settings, NOW)
+    assert {call.target.namespace for call in mixed.calls} == {"evi", "lis", "g"}
+    memory, now = replace(first.memory, calls=dict(list(first.memory.calls.items())[2:])), NOW + timedelta(seconds=1)
+    assert names(pace([*flood, *few], memory, settings, now).calls) == ["joining", "list"]
 
 
 def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
