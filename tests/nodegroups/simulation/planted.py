@@ -93,7 +93,12 @@ BUGS = (
     Bug(name="nodes-are-left", at=(nodes, "left_over"), mutate=always(())),
     Bug(name="tokens-are-left", at=(group, "_delete_nodes"), mutate=always(None)),
     Bug(name="machines-are-not-listed-again", at=(manager, "SETTLED_SECONDS"), mutate=lambda _: 1.0),
-    Bug(name="recreating-is-not-told-first", at=(repair, "recreating"), mutate=_without_recreating_first),
+    Bug(
+        name="recreating-is-not-told-first",
+        at=(repair, "recreating"),
+        mutate=_without_recreating_first,
+        search_from=22,
+    ),
     Bug(name="lost-writes-are-awaited", at=(writes, "LOST_SECONDS"), mutate=lambda _: 1e9, search_from=12),
     Bug(
         name="slices-are-never-made-anew",
