@@ -195,7 +195,7 @@ def swap() -> None:
         here.rehearsal.gke.set(create_seconds=_POOL_SECONDS)
         _create_at_once(here, {f"swap-{index}": f"{30 + 5 * index}s" for index in range(12)})
         here.await_completed(300)
-        restarts = sum(each["status"].get("restarts", 0) for each in here.jobsets())
+        restarts = sum(jobset["status"].get("restarts", 0) for jobset in here.jobsets())
         pods = here.rehearsal.objects("/api/v1/pods", labelSelector="jobset.sigs.k8s.io/jobset-name")
         here.await_empty()
         swapped = _swapped(here)

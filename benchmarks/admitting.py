@@ -75,8 +75,8 @@ async def _measure(say: Say, title: str, requests: list[bytes], hook: str, **var
             before = server.values()
             seconds = sorted(await _ask(clients, requests, PODS))
             found = server.values().since(before)
-            for each in clients:
-                each.transport.abort()
+            for client in clients:
+                client.transport.abort()
     api.close()
     _say(say, f"{title}: {PODS} reviews of {AT_ONCE} clients at once", found)
     say("  median of the clients, from request to answer", f"{1000 * statistics.median(seconds):.1f} ms")

@@ -71,13 +71,13 @@ class Server:
         """Return the current values of its metrics."""
         samples = read_metrics(self.metrics_url)
         prefix = "tpu_provisioner_webhook_review_duration_seconds"
-        mine = [each for each in samples if each.labels.get("hook") == self.hook]
+        mine = [sample for sample in samples if sample.labels.get("hook") == self.hook]
         return Values(
             within={float(each.labels["le"]): each.value for each in mine if each.name == f"{prefix}_bucket"},
             reviews=sum(each.value for each in mine if each.name == f"{prefix}_count"),
             seconds=sum(each.value for each in mine if each.name == f"{prefix}_sum"),
-            processor_seconds=next(each.value for each in samples if each.name == "process_cpu_seconds_total"),
-            memory_bytes=next(each.value for each in samples if each.name == "process_resident_memory_bytes"),
+            processor_seconds=next(sample.value for sample in samples if sample.name == "process_cpu_seconds_total"),
+            memory_bytes=next(sample.value for sample in samples if sample.name == "process_resident_memory_bytes"),
         )
 
 

@@ -71,11 +71,11 @@ class World:
     def unschedulable_since(self) -> list[datetime]:
         """Return the times at which the scheduler first found no node for each leader pod, rounded down to seconds."""
         leaders = self.rehearsal.objects("/api/v1/pods", labelSelector=f"{constants.COMPLETION_INDEX}=0")
-        conditions = [each for pod in leaders for each in pod["status"].get("conditions", ())]
+        conditions = [condition for pod in leaders for condition in pod["status"].get("conditions", ())]
         return [
-            datetime.fromisoformat(each["lastTransitionTime"])
-            for each in conditions
-            if each["type"] == "PodScheduled" and each.get("reason") == "Unschedulable"
+            datetime.fromisoformat(condition["lastTransitionTime"])
+            for condition in conditions
+            if condition["type"] == "PodScheduled" and condition.get("reason") == "Unschedulable"
         ]
 
     def await_running(self, jobsets: int, timeout_seconds: float) -> datetime:
@@ -120,9 +120,9 @@ class World:
         with urllib.request.urlopen(address, timeout=10) as answer:
             operations = json.load(answer)["operations"]
         return [
-            (datetime.fromisoformat(each["startTime"]), datetime.fromisoformat(each["endTime"]))
-            for each in operations
-            if each["operationType"] == "CREATE_NODE_POOL" and each.get("endTime")
+            (datetime.fromisoformat(operation["startTime"]), datetime.fromisoformat(operation["endTime"]))
+            for operation in operations
+            if operation["operationType"] == "CREATE_NODE_POOL" and operation.get("endTime")
         ]
 
     def memory_mib(self, field: str = "VmRSS") -> float:

@@ -174,12 +174,12 @@ def vex(image: str, timestamp: str, statements: Sequence[Statement]) -> str | No
         "version": 1,
         "statements": [
             {
-                "vulnerability": {"name": each.vulnerability},
-                "products": [{"@id": product, "subcomponents": [{"@id": f"pkg:deb/debian/{each.package}"}]}],
+                "vulnerability": {"name": statement.vulnerability},
+                "products": [{"@id": product, "subcomponents": [{"@id": f"pkg:deb/debian/{statement.package}"}]}],
                 "status": "not_affected",
-                "justification": each.justification,
+                "justification": statement.justification,
             }
-            for each in statements
+            for statement in statements
         ],
     }
     return json.dumps(document, indent=2) + "\n"

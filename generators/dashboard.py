@@ -402,7 +402,7 @@ BY_CHART = {
 def files() -> dict[Path, str]:
     """Return the content of every generated file."""
     return {
-        _CHARTS / chart / "dashboards" / f"{each.uid}.json": each.content()
+        _CHARTS / chart / "dashboards" / f"{dashboard.uid}.json": dashboard.content()
         for chart, dashboards in BY_CHART.items()
-        for each in dashboards
+        for dashboard in dashboards
     }

@@ -73,7 +73,7 @@ def _component(setting: str, kinds: list[Kind]) -> str:
         f"          resources: [{resources}]\n          verbs: [{verbs}]\n"
         for group, resources, verbs in _rights(kinds)
     )
-    return _COMPONENT.format(setting=setting, plurals=" and ".join(each.plural for each in kinds)) + patch
+    return _COMPONENT.format(setting=setting, plurals=" and ".join(kind.plural for kind in kinds)) + patch
 
 
 def _rights(kinds: Iterable[Kind]) -> Iterable[tuple[str, str, str]]:
@@ -82,7 +82,7 @@ def _rights(kinds: Iterable[Kind]) -> Iterable[tuple[str, str, str]]:
     for kind in kinds:
         by_group.setdefault(kind.api_group, []).append(kind)
     for group, members in by_group.items():
-        yield group, ", ".join(each.resource for each in members), "get, list, watch"
+        yield group, ", ".join(member.resource for member in members), "get, list, watch"
         # Kinds without pods need another right, because the provisioner writes their status.
-        if statuses := [f"{each.resource}/status" for each in members if not each.kind.has_pods]:
+        if statuses := [f"{member.resource}/status" for member in members if not member.kind.has_pods]:
             yield group, ", ".join(statuses), "patch"

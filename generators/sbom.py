@@ -47,7 +47,7 @@ def main(arguments: Sequence[str]) -> int:
     # All packages become dependencies of the image, because the lock file has no dependencies between packages.
     bill["dependencies"] = [
         {"ref": component["bom-ref"], "dependsOn": sorted(part["bom-ref"] for part in bill["components"])},
-        *(each for each in bill.get("dependencies", []) if each["ref"] != component["bom-ref"]),
+        *(dependency for dependency in bill.get("dependencies", []) if dependency["ref"] != component["bom-ref"]),
     ]
     target.parent.mkdir(parents=True, exist_ok=True)
     target.write_text(json.dumps(bill, indent=2) + "\n", encoding="utf-8")

@@ -1,7 +1,5 @@
 """Executes plans in threads and queues the answers for the loop. Never waits for an operation of Compute Engine."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Mapping
 from concurrent.futures import Executor

@@ -1,7 +1,5 @@
 """The controller of node groups: the loop (observe, decide, act, report), and the assembly of all parts."""
 
-from __future__ import annotations
-
 import os
 import time
 from collections.abc import Callable
@@ -138,7 +136,7 @@ def device_plugin_of(settings: NodeGroupSettings) -> dict[str, object] | None:
 def planning_settings(settings: NodeGroupSettings, plugin: dict[str, object] | None) -> PlanningSettings:
     """Return the settings for decisions, with the startup script and the version of the device plugin."""
     return PlanningSettings(
-        **{each.name: getattr(settings, each.name) for each in fields(settings)},
+        **{field_.name: getattr(settings, field_.name) for field_ in fields(settings)},
         startup_script=startup_script(settings.packages),
         device_plugin_version=version_of(plugin) if plugin is not None else "",
     )

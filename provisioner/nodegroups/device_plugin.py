@@ -3,8 +3,6 @@
 The version is a hash of the whole manifest: if a release or a setting changes the manifest, it is applied again.
 """
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

@@ -8,8 +8,6 @@ The API server cannot select nodes by providerID. So the gate lists nodes with t
 without labels of any group. It reads the nodes of other machines by name; such nodes have no device plugin yet.
 """
 
-from __future__ import annotations
-
 import functools
 import time
 from collections.abc import Callable, Collection, Iterable

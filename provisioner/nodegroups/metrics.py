@@ -1,7 +1,5 @@
 """Metrics of the controller of node groups. Labels have few values. docs/metrics.md is generated from the texts."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator
 
@@ -64,9 +62,9 @@ def values_of(memory: Memory, snapshot: Snapshot) -> Iterator[Shown]:
     yield Shown("nodes", "Nodes of all TPUNodeGroups, by state.", nodes, ("state",))
     wanted = sum(group.status.node_count or 0 for group in snapshot.groups if not group.meta.deleting)
     yield Shown("nodes_wanted", "Nodes that all TPUNodeGroups should have.", wanted)
-    calls = {"call": len(memory.calls), "write": sum(each.answered_at is None for each in memory.writes.values())}
+    calls = {"call": len(memory.calls), "write": sum(write.answered_at is None for write in memory.writes.values())}
     yield Shown("open", "Calls and writes that are not answered yet.", calls, ("sort",))
-    kinds = ({each.failure.kind.value for each in of.backoffs.values()} for of in memory.resources.values())
+    kinds = ({backoff.failure.kind.value for backoff in of.backoffs.values()} for of in memory.resources.values())
     failing = Counter(kind for of_resource in kinds for kind in of_resource)
     text = "Resources whose last read, create or delete failed, by kind of failure."
     yield Shown("failing", text, failing, ("kind",))

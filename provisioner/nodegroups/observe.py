@@ -7,8 +7,6 @@
   of a group after its pods were seen.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import re
@@ -225,8 +223,8 @@ def ca_hash_of(config_map: object) -> str:
     pem = fields.text(fields.at(config_map, "data").get("ca.crt"))
     try:
         keys = [
-            each.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
-            for each in x509.load_pem_x509_certificates(pem.encode())
+            certificate.public_key().public_bytes(Encoding.DER, PublicFormat.SubjectPublicKeyInfo)
+            for certificate in x509.load_pem_x509_certificates(pem.encode())
         ]
     except (ValueError, TypeError, UnsupportedAlgorithm):
         return ""

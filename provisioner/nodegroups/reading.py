@@ -3,8 +3,6 @@
 An identity, a number of chips or a time of deletion must be valid. Any other field of a wrong type counts as absent.
 """
 
-from __future__ import annotations
-
 from datetime import timedelta
 from typing import Any
 
@@ -64,7 +62,7 @@ def parse_node(raw: object) -> Node:
         resource_version=fields.name(metadata.get("resourceVersion")),
         provider_id=fields.name(spec.get("providerID")),
         labels={key: fields.name(labels[key]) for key in sorted(_READ_LABELS & labels.keys())},
-        tainted=any((each.get("key"), each.get("effect")) == _TAINT for each in fields.mappings(spec.get("taints"))),
+        tainted=any((taint.get("key"), taint.get("effect")) == _TAINT for taint in fields.mappings(spec.get("taints"))),
         unschedulable=spec.get("unschedulable") is True,
         ready=ready.get("status") == "True",
         silent_since=reported if ready.get("status") == "Unknown" and was_silent else None,

@@ -1,7 +1,5 @@
 """Writes Events, log lines and metrics. Decides nothing. An Event about a status is written after the status."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Writes to Kubernetes, with one or two requests. Patches and deletes have preconditions. Raises only ClusterError."""
 
-from __future__ import annotations
-
 import contextlib
 import secrets
 import string

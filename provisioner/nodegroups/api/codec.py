@@ -4,8 +4,6 @@ A field has the attribute's name in camel case, or the string in its `Annotated`
 values by the CustomResourceDefinitions; a value of another type raises ValueError or TypeError.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import types
@@ -72,7 +70,7 @@ def write(record: object) -> Json:
 def parts_of(cls: Callable[..., Any]) -> tuple[Part, ...]:
     """Return the fields of a dataclass."""
     hints = get_type_hints(cls, include_extras=True)
-    return tuple(_part(each, hints[each.name]) for each in dataclasses.fields(cast("Any", cls)))
+    return tuple(_part(field_, hints[field_.name]) for field_ in dataclasses.fields(cast("Any", cls)))
 
 
 def _part(each: dataclasses.Field[Any], hint: Any) -> Part:
@@ -96,7 +94,7 @@ def _bare(hint: Any) -> Any:
     if get_origin(hint) is Annotated:
         return _bare(get_args(hint)[0])
     if get_origin(hint) in (Union, types.UnionType):
-        return next(each for each in get_args(hint) if each is not types.NoneType)
+        return next(arg for arg in get_args(hint) if arg is not types.NoneType)
     return hint
 
 

@@ -3,8 +3,6 @@
 Specs are written with the defaults of the API server, so a child that is read equals the record it was created from.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection
 from typing import Any, TypeVar
 

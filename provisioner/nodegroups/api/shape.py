@@ -3,8 +3,6 @@
 The machines of a multi-host slice are wired together, so they are created as a whole (BULK), others one by one.
 """
 
-from __future__ import annotations
-
 import difflib
 import functools
 from dataclasses import dataclass

@@ -5,8 +5,6 @@ are optional, and combinations that never work are rejected. Absent texts are em
 Fields without an effect, such as minNodeCount, are not read.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum

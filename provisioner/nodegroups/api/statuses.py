@@ -1,7 +1,5 @@
 """Statuses of the four kinds. Only the controller writes them. Times are in UTC, in whole seconds."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from enum import StrEnum

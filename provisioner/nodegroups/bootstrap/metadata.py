@@ -4,8 +4,6 @@ Compute Engine replaces all items at once, if the fingerprint is that of the las
 machines run (version, address, token) are items of their own, because the script in a template cannot be changed.
 """
 
-from __future__ import annotations
-
 import functools
 import hashlib
 import re

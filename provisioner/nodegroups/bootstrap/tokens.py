@@ -6,8 +6,6 @@ because Kubernetes approves any node's certificate for it: a user who writes a s
 the group of these tokens, only this controller approves certificates, and only for the machine of the token.
 """
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Collection, Mapping, Sequence

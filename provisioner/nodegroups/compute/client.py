@@ -3,8 +3,6 @@
 It replaces Google's library, whose import takes one second and 140 MB of memory.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import threading

@@ -3,8 +3,6 @@
 Values that users chose are removed from a text before it is classified.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace

@@ -4,8 +4,6 @@ The same records are used for inserts and for reads: fields below `# --- only in
 below `# --- only in reads` in an insert. Statuses and modes are strings, so that an unknown value causes no error.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -3,8 +3,6 @@
 In a response, a field of a wrong type counts as absent. JSON contains int64 values as strings.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -164,22 +162,22 @@ def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
     """Read a page of the managed instance groups of all zones. Return them and the token of the next page."""
     body = fields.mapping(raw)
     zones = map(fields.mapping, fields.mapping(body.get("items")).values())
-    found = [manager_of(each) for zone in zones for each in fields.mappings(zone.get("instanceGroupManagers"))]
+    found = [manager_of(manager) for zone in zones for manager in fields.mappings(zone.get("instanceGroupManagers"))]
     return tuple(found), fields.text(body.get("nextPageToken"))
 
 
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
     """Read a page of a group's machines, without those that have no name. Return them and the next page's token."""
     body = fields.mapping(raw)
-    found = (_managed_instance_of(each, scope) for each in fields.mappings(body.get("managedInstances")))
-    return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
+    found = (_managed_instance_of(instance, scope) for instance in fields.mappings(body.get("managedInstances")))
+    return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))
 
 
 def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
     """Read a page of machines; return it and the next page's token. `shared` deduplicates metadata values in memory."""
     body = fields.mapping(raw)
-    found = (_instance_of(each, shared) for each in fields.mappings(body.get("items")))
-    return tuple(each for each in found if each.name), fields.text(body.get("nextPageToken"))
+    found = (_instance_of(item, shared) for item in fields.mappings(body.get("items")))
+    return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))
 
 
 def operation_of(raw: object, scope: records.Scope) -> records.Operation:
@@ -240,8 +238,8 @@ def _failures_of(raw: object, name: str) -> tuple[Failure, ...]:
 
 def _work_errors(raw: object) -> Sequence[WorkError]:
     return [
-        WorkError(fields.text(each.get("code")), fields.text(each.get("message")))
-        for each in fields.mappings(fields.mapping(raw).get("errors"))
+        WorkError(fields.text(error.get("code")), fields.text(error.get("message")))
+        for error in fields.mappings(fields.mapping(raw).get("errors"))
     ]
 
 
@@ -254,7 +252,7 @@ def _call_of(operation_type: str) -> Call:
 
 def _items_of(raw: object) -> dict[str, str]:
     entries = fields.mappings(fields.mapping(raw).get("items"))
-    return {key: fields.text(each.get("value")) for each in entries if (key := fields.text(each.get("key")))}
+    return {key: fields.text(entry.get("value")) for entry in entries if (key := fields.text(entry.get("key")))}
 
 
 def _whole(raw: object) -> int:

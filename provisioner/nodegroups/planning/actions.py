@@ -4,8 +4,6 @@ At most one action with the same key is in flight; the key of a write identifies
 exactly once. NotFound of a delete and AlreadyExists of a child's create count as done.
 """
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

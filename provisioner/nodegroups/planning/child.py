@@ -4,8 +4,6 @@ The step for a child with its finalizer depends on whether the object is deleted
 last reading. Failures delay the next attempt, until an attempt succeeds or a reading shows that no attempt is needed.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, replace
 from datetime import datetime
 
@@ -84,26 +82,26 @@ def _lasts(child: Child, now: datetime) -> bool:
     return (now - ready.last_transition_time).total_seconds() >= _CONFIRMED_SECONDS
 
 
-def step_of(child: Child, round_: Round) -> Step:
+def step_of(child: Child, ctx: Round) -> Step:
     """Return the step for one child."""
-    meta, known = child.meta, round_.known(child)
+    meta, known = child.meta, ctx.known(child)
     finalizer = names.CHILD_FINALIZERS[child.kind]
     if finalizer not in meta.finalizers and meta.deleting:
         return NOTHING
-    refusal = not_served(child, round_) or squats(child, round_)
+    refusal = not_served(child, ctx) or squats(child, ctx)
     kept_away = refusal is not None and refusal.reason == Reason.NOT_ALLOWED and meta.deleting
-    if round_.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
+    if ctx.is_set(names.ABANDON, child) and (kept_away or _denied(child, known)):
         # The annotation has no effect while Compute Engine accepts calls, because machines would remain and cost money.
         outcome = Outcome(done=True)
     elif refusal is not None:
         outcome = _refused(child, refusal)
     elif finalizer not in meta.finalizers:
-        return events.set_finalizers(child, (*meta.finalizers, finalizer), round_)
+        return events.set_finalizers(child, (*meta.finalizers, finalizer), ctx)
     else:
-        outcome = _look(child, known, round_)
+        outcome = _look(child, known, ctx)
     if outcome.done and finalizer in meta.finalizers:
-        return events.set_finalizers(child, (each for each in meta.finalizers if each != finalizer), round_)
-    return outcome.step + _status(child, known, outcome, round_.now)
+        return events.set_finalizers(child, (each for each in meta.finalizers if each != finalizer), ctx)
+    return outcome.step + _status(child, known, outcome, ctx.now)
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
@@ -127,32 +125,32 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     return Outcome(condition=replace(refusal, message=note))
 
 
-def _look(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
+def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     uid = child.meta.uid
-    if round_.calling(uid, Insert, Delete):
+    if ctx.calling(uid, Insert, Delete):
         # Wait for the answer of the call, because a reading during the call may be outdated.
         return Outcome()
     if known.operation is not None:
-        return _poll(child, known, known.operation, round_)
+        return _poll(child, known, known.operation, ctx)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
-        due_at = max(known.changed_at, round_.memory.began_at)
-        step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
+        due_at = max(known.changed_at, ctx.memory.began_at)
+        step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # Both calls are sent together, so that a process that crashes early has both results or none.
-            step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, round_)
+            step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unread(child, known))
     if reading.resource is None:
-        return _absent(child, known, round_)
-    if not is_ours(child, reading.resource, round_):
-        return _foreign(child, known, reading, reading.resource, round_)
-    return _ours(child, known, reading, reading.resource, round_)
+        return _absent(child, known, ctx)
+    if not is_ours(child, reading.resource, ctx):
+        return _foreign(child, known, reading, reading.resource, ctx)
+    return _ours(child, known, reading, reading.resource, ctx)
 
 
-def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, round_: Round) -> Outcome:
+def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, ctx: Round) -> Outcome:
     polls = min(known.polls, _MAX_POLLS_COUNTED)
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
-    due_at = round_.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
+    due_at = ctx.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
     condition = None
     wait = known.backoffs.get(memory.POLL)
@@ -161,7 +159,7 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, r
         condition = not_ready(Reason.REQUEST_REJECTED, message)
     elif operation.type is OperationType.CREATE and memory.INSERT not in known.backoffs:
         condition = _being_made(child)
-    return Outcome(step=want(known, memory.POLL, call, due_at, round_), condition=condition)
+    return Outcome(step=want(known, memory.POLL, call, due_at, ctx), condition=condition)
 
 
 def _unread(child: Child, known: memory.ResourceMemory) -> Condition | None:
@@ -175,53 +173,53 @@ def _unread(child: Child, known: memory.ResourceMemory) -> Condition | None:
     return not_ready(Reason.REQUEST_REJECTED, f"the {_WHAT[child.kind]} cannot be read: {wait.failure.message}")
 
 
-def _absent(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
+def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     target = target_of(child)
     if child.meta.deleting:
-        sure_at = _nothing_arrives_after(child, known, round_)
+        sure_at = _nothing_arrives_after(child, known, ctx)
         if known.reading is not None and known.reading.asked_at >= sure_at:
             return Outcome(done=True)
         until = f"a create of an earlier process may arrive until {format_time(sure_at)}"
         condition = not_ready(Reason.PROVISIONING, f"the {_WHAT[child.kind]} is gone; {until}")
-        return Outcome(step=want(known, memory.READ, Read(target=target), sure_at, round_), condition=condition)
+        return Outcome(step=want(known, memory.READ, Read(target=target), sure_at, ctx), condition=condition)
     refusal = None
     if isinstance(child, InstanceTemplate):
-        refusal = not_to_be_used(child, round_)
+        refusal = not_to_be_used(child, ctx)
     elif isinstance(child, ManagedInstanceGroup):
-        refusal = manager.not_to_be_made(child, round_)
+        refusal = manager.not_to_be_made(child, ctx)
     if refusal is not None:
         return Outcome(condition=refusal, url="")
     attempt = known.attempts + 1
     call = Insert(
         target=target,
-        resource=asked_for(child, str(mark_for(child, round_))),
+        resource=asked_for(child, str(mark_for(child, ctx))),
         attempt=attempt,
         request_id=names.request_id(child.meta.uid, OperationType.CREATE, attempt),
     )
     wait = known.backoffs.get(memory.INSERT)
     condition = _failing(child, wait, "created") if wait is not None else _being_made(child)
-    wanted, reading = want(known, memory.INSERT, call, known.changed_at, round_), known.reading
-    is_old = reading is not None and (round_.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
+    wanted, reading = want(known, memory.INSERT, call, known.changed_at, ctx), known.reading
+    is_old = reading is not None and (ctx.now - reading.asked_at).total_seconds() > _ARRIVED_SECONDS
     if wanted.calls and is_old:
         # Read again before the create: another client may have created a resource of this name since the reading.
-        wanted = want(known, memory.READ, Read(target=target), round_.now, round_)
+        wanted = want(known, memory.READ, Read(target=target), ctx.now, ctx)
     return Outcome(step=wanted, condition=condition, url="")
 
 
-def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, round_: Round) -> datetime:
+def _nothing_arrives_after(child: Child, known: memory.ResourceMemory, ctx: Round) -> datetime:
     """Return the time after which no insert for a deleted object can take effect.
 
     An earlier process may have sent an insert right before this process began. If processes crash too often to wait
     for that, the time of the deletion counts: no process sends an insert for an object that it sees deleted.
     """
-    before_us = waits.after(round_.memory.began_at, _ARRIVED_SECONDS)
+    before_us = waits.after(ctx.memory.began_at, _ARRIVED_SECONDS)
     if child.meta.deleted_at is not None:
         before_us = min(before_us, waits.after(child.meta.deleted_at, _SEEN_DELETED_SECONDS + _ARRIVED_SECONDS))
     return max(before_us, waits.after(known.unsure_at or memory.LONG_AGO, _ARRIVED_SECONDS))
 
 
 def _foreign(
-    child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, round_: Round
+    child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, ctx: Round
 ) -> Outcome:
     if child.meta.deleting:
         # The resource has another owner and must not be deleted.
@@ -229,37 +227,37 @@ def _foreign(
     due_at = later(reading.asked_at, _FOREIGN_SECONDS, child.meta.uid)
     words = f"its description is {bounds.quoted(resource.description)}" if resource.description else "it has no mark"
     advice = "Delete it, or create this object with another name"
-    if round_.parent_of(child) is not None:
+    if ctx.parent_of(child) is not None:
         advice = f'Delete it, or set the annotation {names.ADOPT}: "true" to take over one of gke-labs/tpu-operator'
     message = f"a {_WHAT[child.kind]} {resource.name} exists that was not created for this object: {words}. {advice}"
-    step = want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
+    step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
     return Outcome(step=step, condition=not_ready(Reason.REQUEST_REJECTED, message), url="")
 
 
 def _ours(
-    child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, round_: Round
+    child: Child, known: memory.ResourceMemory, reading: memory.Reading, resource: Resource, ctx: Round
 ) -> Outcome:
     if child.meta.deleting:
-        return _delete(child, known, round_)
+        return _delete(child, known, ctx)
     step, url = NOTHING, resource.url
     if isinstance(resource, ResourcePolicy) and resource.status not in ("", READY):
         condition = not_ready(Reason.PROVISIONING, f"the workload policy is {resource.status}")
         again, url = _UNUSABLE_SECONDS, ""
     elif isinstance(child, ManagedInstanceGroup) and isinstance(resource, Manager):
-        condition, again, step = manager.sight(child, known, resource, round_)
+        condition, again, step = manager.sight(child, known, resource, ctx)
     else:
         condition = created(difference(child, resource))
-        again = _SETTLED_SECONDS if _lasts(child, round_.now) else _CONFIRMED_SECONDS
+        again = _SETTLED_SECONDS if _lasts(child, ctx.now) else _CONFIRMED_SECONDS
     due_at = later(reading.asked_at, again, child.meta.uid)
-    step += want(known, memory.READ, Read(target=target_of(child)), due_at, round_)
+    step += want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
     return Outcome(step=step, condition=condition, url=url)
 
 
-def _delete(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcome:
+def _delete(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     if isinstance(child, ManagedInstanceGroup):
-        hold, step = manager.drain(child, known, round_)
+        hold, step = manager.drain(child, known, ctx)
     else:
-        hold, step = _in_use(child, round_), NOTHING
+        hold, step = _in_use(child, ctx), NOTHING
     if isinstance(hold, Condition):
         return Outcome(step=step, condition=hold)
     attempt = known.attempts + 1
@@ -275,7 +273,7 @@ def _delete(child: Child, known: memory.ResourceMemory, round_: Round) -> Outcom
     if known.kept is not None:
         due_at = known.kept.until
         condition = not_ready(Reason.DRAINING_NODES, known.kept.failure.message)
-    return Outcome(step=step + want(known, memory.DELETE, call, due_at, round_), condition=condition)
+    return Outcome(step=step + want(known, memory.DELETE, call, due_at, ctx), condition=condition)
 
 
 def _being_made(child: Child) -> Condition:
@@ -301,14 +299,14 @@ def _status(child: Child, known: memory.ResourceMemory, outcome: Outcome, now: d
     return events.propose(child, status, () if condition is None else (condition,), now)
 
 
-def _in_use(child: WorkloadPolicy | InstanceTemplate, round_: Round) -> Condition | None:
+def _in_use(child: WorkloadPolicy | InstanceTemplate, ctx: Round) -> Condition | None:
     """Return a condition if a managed instance group of the same namespace uses the resource of a deleted child.
 
     Compute Engine would reject the delete. Objects of other namespaces are ignored, because their users can write any
     address; if one really uses the resource, Compute Engine rejects the delete.
     """
     url = child.status.url
-    user = round_.users.get((child.meta.namespace, parse_link(url) or url)) if url else None
+    user = ctx.users.get((child.meta.namespace, parse_link(url) or url)) if url else None
     if user is None:
         return None
     return not_ready(Reason.PROVISIONING, f"ManagedInstanceGroup {user.meta} uses it, and is deleted first")

@@ -1,7 +1,5 @@
 """Status of a group: conditions with tpu-operator's types and reasons, counts, and the list of machines. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
@@ -63,10 +61,10 @@ class Sightings:
         return self.children.get(Kind.MANAGED_INSTANCE_GROUP)
 
 
-def report(sightings: Sightings, round_: Round) -> Step:
+def report(sightings: Sightings, ctx: Round) -> Step:
     """Return a step with the status of a group that is not being deleted, if it differs from the current one."""
-    group, now = sightings.group, round_.now
-    ready, status = _ready(sightings, round_)
+    group, now = sightings.group, ctx.now
+    ready, status = _ready(sightings, ctx)
     resolved = sightings.shape
     if resolved is not None:
         status = replace(
@@ -77,14 +75,14 @@ def report(sightings: Sightings, round_: Round) -> Step:
     moments = [loss.due_at] if loss is not None else []
     told = {machine.name: machine for machine in group.status.machines}
     members = fleet.members if fleet is not None else ()
-    moments += [repair.joins_until(told.get(member.machine.name), member, round_) for member in members]
+    moments += [repair.joins_until(told.get(member.machine.name), member, ctx) for member in members]
     return step + Step(moments=tuple(moment for moment in moments if moment is not None and moment > now))
 
 
-def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, round_: Round) -> Step:
+def deleting(group: TpuNodeGroup, reason: Reason, message: str, step: Step, ctx: Round) -> Step:
     """Return `step` with the condition that reports the progress of a deletion and the step's first rejected write."""
-    condition = not_ready(reason, f"{message}{round_.refusal(step)}")
-    return step + events.propose(group, group.status, (condition,), round_.now)
+    condition = not_ready(reason, f"{message}{ctx.refusal(step)}")
+    return step + events.propose(group, group.status, (condition,), ctx.now)
 
 
 def _of_children(sightings: Sightings) -> tuple[Condition, ...]:
@@ -113,13 +111,13 @@ def _of_child(kind: Kind, child: Child | None) -> Condition:
     return not_ready(Reason.PROVISIONING, own.message if own is not None else "", condition_type)
 
 
-def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
+def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupStatus]:
     """Return the condition Ready, and the status with the fields that belong to it."""
     group, fleet, resolved = sightings.group, sightings.fleet, sightings.shape
-    status, now = group.status, round_.now
+    status, now = group.status, ctx.now
     before = condition_of(status.conditions, ConditionType.READY)
     if repair.recreating(group):
-        return _recreating(sightings, round_)
+        return _recreating(sightings, ctx)
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
@@ -140,26 +138,26 @@ def _ready(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroup
         return not_ready(Reason.NODE_LOST if was_whole(group) else Reason.AWAITING_NODE_JOIN, loss.message), status
     if not fleet.ready == len(fleet.members) == resolved.node_count:
         return _waiting(sightings), status
-    unmarked = nodes.marks_to_set(group, resolved, fleet, round_)
+    unmarked = nodes.marks_to_set(group, resolved, fleet, ctx)
     if unmarked:
-        return _unmarked(unmarked, round_), status
+        return _unmarked(unmarked, ctx), status
     message = ". ".join(filter(None, (resolved.warning, *sightings.notes)))
     ready = Condition(type=ConditionType.READY, status=ConditionStatus.TRUE, reason=Reason.READY, message=message)
     return ready, status
 
 
-def _unmarked(changes: Sequence[PatchNode], round_: Round) -> Condition:
+def _unmarked(changes: Sequence[PatchNode], ctx: Round) -> Condition:
     """Return the condition for nodes that lack labels or the taint. Without labels, pods would find no worker index."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""
-    words = (f"node {first.name}{more} does not have {', '.join(lacks)} yet", round_.refused(first))
+    words = (f"node {first.name}{more} does not have {', '.join(lacks)} yet", ctx.refused(first))
     return not_ready(Reason.AWAITING_NODE_JOIN, ": ".join(filter(None, words)))
 
 
-def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNodeGroupStatus]:
+def _recreating(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupStatus]:
     group, manager = sightings.group, sightings.manager
-    old = nodes.left_over(group, None, round_) if manager is None else ()
+    old = nodes.left_over(group, None, ctx) if manager is None else ()
     if manager is None and not old:
         # The transition time of ManagedInstanceGroupReady starts again with the new machines.
         kind = ConditionType.MANAGED_INSTANCE_GROUP_READY
@@ -176,10 +174,10 @@ def _recreating(sightings: Sightings, round_: Round) -> tuple[Condition, TpuNode
         if own is not None and not is_true(own) and own.message:
             message = f"all machines are recreated: {own.message}"
     elif manager is None:
-        failed, exists = _failed(sightings), f"node {old[0].name} still exists{round_.refusal(sightings.step)}"
-        words = failed.message if failed is not None else nodes.silent_node(old, round_.oldest_ready) or exists
+        failed, exists = _failed(sightings), f"node {old[0].name} still exists{ctx.refusal(sightings.step)}"
+        words = failed.message if failed is not None else nodes.silent_node(old, ctx.oldest_ready) or exists
         message = f"all machines are recreated: {words}"
-    elif refusal := round_.refusal(sightings.step):
+    elif refusal := ctx.refusal(sightings.step):
         message = f"all machines are recreated{refusal}"
     return not_ready(Reason.RECREATING, message), group.status
 

@@ -6,8 +6,6 @@ turns, and so do groups whose machines are changed. In each turn, changes come f
 those of machines, then polls, reads and lists; among equal calls, the one that has been due for longest is first.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
@@ -82,21 +80,21 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
     if memory.began_at == LONG_AGO:
         memory = replace(memory, began_at=now)
     memory = without_lost(memory, snapshot.live, now, fold)
-    round_ = begin_round(snapshot, memory, settings, now)
+    ctx = begin_round(snapshot, memory, settings, now)
     if settings.machines_per_namespace:
-        round_ = replace(round_, machines_before=machines_before(round_))
-    concluded = {unit[0].meta.uid: _attempt(unit, round_) for unit in _units_of(round_)}
-    resources = {each.meta.uid: round_.known(each) for each in (*snapshot.groups, *snapshot.children)}
-    projects = strays.known(round_)
+        ctx = replace(ctx, machines_before=machines_before(ctx))
+    concluded = {unit[0].meta.uid: _attempt(unit, ctx) for unit in _units_of(ctx)}
+    resources = {each.meta.uid: ctx.known(each) for each in (*snapshot.groups, *snapshot.children)}
+    projects = strays.known(ctx)
     resources |= {target.uid: known for target, known in projects.items()}
-    shared = (_apply_device_plugin(round_), joining.approvals(round_), strays.look(projects, round_))
+    shared = (_apply_device_plugin(ctx), joining.approvals(ctx), strays.look(projects, ctx))
     step = merged((*shared, *(each.step for each in concluded.values())))
     chosen, later = choose_writes(step.writes, memory.writes, now)
     proposed = _with_few_tokens(chosen, snapshot, memory)
     memory = replace(
         with_open(memory, now, writes=proposed),
         resources=resources,
-        machines=_machines_of(resources.values(), round_),
+        machines=_machines_of(resources.values(), ctx),
         lost={key: each.lost for key, each in concluded.items() if each.lost},
     )
     paced = pace(step.calls, memory, settings, now)
@@ -107,7 +105,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: 
         writes=tuple(each.write for each in proposed),
         events=tuple(event for each in proposed for event in each.events),
         crashed=tuple(each.crashed for each in concluded.values() if each.crashed is not None),
-        strays=strays.find(projects, round_),
+        strays=strays.find(projects, ctx),
         wake_at=min((moment for moment in moments if moment > now), default=None),
     )
 
@@ -121,45 +119,45 @@ class _Concluded:
     crashed: Crashed | None = None
 
 
-def _units_of(round_: Round) -> Iterator[tuple[Record, ...]]:
+def _units_of(ctx: Round) -> Iterator[tuple[Record, ...]]:
     """Yield the units of decisions: each child without a group, and each group followed by its children."""
     owned: dict[str, list[Child]] = {}
-    for child in round_.snapshot.children:
-        parent = round_.parent_of(child)
+    for child in ctx.snapshot.children:
+        parent = ctx.parent_of(child)
         if parent is not None:
             owned.setdefault(parent.meta.uid, []).append(child)
         else:
             yield (child,)
-    for uid, each in round_.groups.items():
+    for uid, each in ctx.groups.items():
         yield (each, *owned.get(uid, ()))
 
 
-def _attempt(unit: tuple[Record, ...], round_: Round) -> _Concluded:
+def _attempt(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
     try:
-        return _conclude(unit, round_)
+        return _conclude(unit, ctx)
     except Exception as error:  # noqa: BLE001 - one unit must not prevent the others
         return _Concluded(
-            step=_tell(unit[0], error, round_),
-            lost=round_.memory.lost.get(unit[0].meta.uid, {}),
+            step=_tell(unit[0], error, ctx),
+            lost=ctx.memory.lost.get(unit[0].meta.uid, {}),
             crashed=Crashed(object=events.reference(unit[0]), error=error),
         )
 
 
-def _conclude(unit: tuple[Record, ...], round_: Round) -> _Concluded:
+def _conclude(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
     steps, loss = [], None
     for each in unit:
         if not isinstance(each, TpuNodeGroup):
-            steps.append(child_step(each, round_))
+            steps.append(child_step(each, ctx))
         elif each.meta.deleting:
-            steps.append(group.tear_down(each, round_))
+            steps.append(group.tear_down(each, ctx))
         else:
-            seen = group.step_of(each, round_)
+            seen = group.step_of(each, ctx)
             loss = seen.loss
             steps.append(seen.step)
     return _Concluded(step=merged(steps), lost=loss.lost if loss is not None else {})
 
 
-def _tell(record: Record, error: Exception, round_: Round) -> Step:
+def _tell(record: Record, error: Exception, ctx: Round) -> Step:
     """Return a step that reports an exception in the condition Ready, or NOTHING if that raises one as well."""
     # The message does not contain the text of the error: it may differ in each round, and so cause a write each time.
     message = (
@@ -171,18 +169,18 @@ def _tell(record: Record, error: Exception, round_: Round) -> Step:
         # The reason Recreating is kept: the next round must know that the existing machines have to be deleted.
         recreating = ready is not None and ready.reason == Reason.RECREATING
         condition = not_ready(Reason.RECREATING if recreating else Reason.RECONCILE_ERROR, message)
-        return events.propose(record, record.status, (condition,), round_.now)
+        return events.propose(record, record.status, (condition,), ctx.now)
     except Exception:  # noqa: BLE001 - as above
         return NOTHING
 
 
-def _apply_device_plugin(round_: Round) -> Step:
+def _apply_device_plugin(ctx: Round) -> Step:
     """Return a step that applies the DaemonSet of all groups if it is missing or has another version."""
-    version, plugin = round_.settings.device_plugin_version, round_.snapshot.device_plugin
+    version, plugin = ctx.settings.device_plugin_version, ctx.snapshot.device_plugin
     found = plugin.version if plugin is not None else ""
     needed = any(
         names.CLEANUP_DEVICE_PLUGIN in group.meta.finalizers and not group.meta.deleting
-        for group in round_.groups.values()
+        for group in ctx.groups.values()
     )
     if not version or not needed or found == version:
         return NOTHING
@@ -194,7 +192,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
     creating = sum(
         isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
     )
-    queue = [each.write for each in chosen if isinstance(each.write, actions.CreateToken)]
+    queue = [proposed.write for proposed in chosen if isinstance(proposed.write, actions.CreateToken)]
     for party in ("name", "namespace"):
         turns: Counter[str] = Counter()
         ranks = {}
@@ -203,19 +201,19 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
             ranks[write.key], turns[whose] = turns[whose], turns[whose] + 1
         queue.sort(key=lambda write: ranks[write.key])
     late = {write.key for write in queue[max(0, tokens.MOST - len(snapshot.tokens) - creating) :]}
-    return [each for each in chosen if each.write.key not in late]
+    return [proposed for proposed in chosen if proposed.write.key not in late]
 
 
-def _machines_of(resources: Iterable[ResourceMemory], round_: Round) -> dict[str, MachineMemory]:
+def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, MachineMemory]:
     """Return the memory of listed machines that have not joined. Others are dropped, because metadata may be large."""
     listed = {
         machine.provider_id
         for resource in resources
         if resource.listing is not None
         for machine in resource.listing.machines
-        if (node := round_.nodes.get(machine.provider_id)) is None or is_of_earlier(machine, node)
+        if (node := ctx.nodes.get(machine.provider_id)) is None or is_of_earlier(machine, node)
     }
-    return {place: machine for place, machine in round_.memory.machines.items() if place in listed}
+    return {place: machine for place, machine in ctx.memory.machines.items() if place in listed}
 
 
 #: Kinds of calls, most urgent first.
@@ -266,7 +264,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
     """Sort due calls by the number of their party's calls that are in flight or precede them, then by urgency."""
-    turns = Counter(_party(each.call) for each in memory.calls.values())
+    turns = Counter(_party(call.call) for call in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
         party = _party(each.call)

@@ -1,7 +1,5 @@
 """Changes of status, and the Events about them. The reasons below are tpu-operator's. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from datetime import datetime
@@ -81,14 +79,14 @@ def propose(
     return Step(writes=(Proposed(write=write, seen=record.meta.resource_version, events=told, pause_seconds=pause),))
 
 
-def set_finalizers(record: Record, finalizers: Iterable[str], round_: Round) -> Step:
+def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Step:
     """Return a step that replaces the finalizers of an object, and reports if Kubernetes has rejected that before."""
     write = SetFinalizers(record=record, finalizers=tuple(finalizers))
     step = to_write(write, record.meta.resource_version)
-    if why := round_.refused(write):
+    if why := ctx.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
         # Both steps write the same object, and a round makes only the first write: the status, then the finalizers.
-        return propose(record, record.status, (refusal,), round_.now) + step
+        return propose(record, record.status, (refusal,), ctx.now) + step
     return step
 
 
@@ -103,7 +101,7 @@ def _of_child(target: ObjectRef, old: ResourceStatus, new: ResourceStatus) -> tu
         words = "begun to create" if making else "begun to delete"
         reason = PROVISIONING if making else CLEANUP
         events.append(Event(object=target, reason=reason, message=f"Compute Engine has {words} {target.name}"))
-    before, after = (condition_of(each.conditions, ConditionType.READY) for each in (old, new))
+    before, after = (condition_of(status.conditions, ConditionType.READY) for status in (old, new))
     if after is not None and is_true(after) and not is_true(before):
         events.append(Event(object=target, reason=PROVISIONED, message=f"{target.name} exists: {new.url}"))
     return (*events, *_warning(target, before, after))
@@ -115,7 +113,7 @@ def _of_group(target: ObjectRef, old: TpuNodeGroupStatus, new: TpuNodeGroupStatu
     if is_true(condition_of(new.conditions, manager)) and not is_true(condition_of(old.conditions, manager)):
         message = "the resources in Compute Engine exist"
         events.append(Event(object=target, reason=CHILD_RESOURCES_PROVISIONED, message=message))
-    before, after = (condition_of(each.conditions, ConditionType.READY) for each in (old, new))
+    before, after = (condition_of(status.conditions, ConditionType.READY) for status in (old, new))
     joined = new.node_summary.ready if new.node_summary is not None else 0
     if joined > (old.node_summary.ready if old.node_summary is not None else 0) and not is_true(after):
         events.append(Event(object=target, reason=NODES_JOINING, message=f"{new.nodes} nodes are ready"))

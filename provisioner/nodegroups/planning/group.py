@@ -5,8 +5,6 @@ because these resources cannot be changed. Order of deletion: machines, template
 plugin. Each step ends with the removal of its finalizer.
 """
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 from provisioner.model import bounds
@@ -50,63 +48,63 @@ _EXTERNAL_AGAIN_SECONDS = 300.0
 STARTUP_SCRIPT = "startup-script"
 
 
-def step_of(group: TpuNodeGroup, round_: Round) -> Sightings:
+def step_of(group: TpuNodeGroup, ctx: Round) -> Sightings:
     """Decide about one group that is not being deleted."""
-    refusal = _refusal(group, round_)
+    refusal = _refusal(group, ctx)
     missing = tuple(each for each in names.GROUP_FINALIZERS if each not in group.meta.finalizers)
     if refusal is None and missing:
-        return Sightings(group=group, step=events.set_finalizers(group, (*group.meta.finalizers, *missing), round_))
-    seen = _machines(group, round_) if refusal is None else Sightings(group=group, refusal=refusal)
+        return Sightings(group=group, step=events.set_finalizers(group, (*group.meta.finalizers, *missing), ctx))
+    seen = _machines(group, ctx) if refusal is None else Sightings(group=group, refusal=refusal)
     if seen.refusal is not None:
-        return replace(seen, step=seen.step + events.propose(group, group.status, (seen.refusal,), round_.now))
+        return replace(seen, step=seen.step + events.propose(group, group.status, (seen.refusal,), ctx.now))
     if seen.shape is not None:
-        seen = _with_shape(seen, seen.shape, round_)
-    elif (manager := round_.child_of(group, Kind.MANAGED_INSTANCE_GROUP)) is not None:
+        seen = _with_shape(seen, seen.shape, ctx)
+    elif (manager := ctx.child_of(group, Kind.MANAGED_INSTANCE_GROUP)) is not None:
         seen = replace(seen, children={Kind.MANAGED_INSTANCE_GROUP: manager})
-    return replace(seen, step=seen.step + conditions.report(seen, round_))
+    return replace(seen, step=seen.step + conditions.report(seen, ctx))
 
 
-def _with_shape(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings:
-    seen = _children(seen, resolved, round_)
+def _with_shape(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
+    seen = _children(seen, resolved, ctx)
     group, manager = seen.group, seen.manager
     fleet, loss, step = None, None, seen.step
     if isinstance(manager, ManagedInstanceGroup):
-        fleet = fleet_of(manager, round_, resolved.chips_per_machine)
+        fleet = fleet_of(manager, ctx, resolved.chips_per_machine)
         if fleet is not None and not manager.meta.deleting:
-            loss = repair.find_loss(group, resolved, fleet, _resource_of(manager, round_), round_)
+            loss = repair.find_loss(group, resolved, fleet, _resource_of(manager, ctx), ctx)
             step += merged(
-                to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, round_)
+                to_write(write, write.resource_version) for write in nodes.marks_to_set(group, resolved, fleet, ctx)
             )
-            ends = repair.is_due_soon(loss, round_)
-            step += joining.join_machines(group, manager, resolved, fleet, round_, ends=ends)
-            lost = repair.lost_for_good(loss, round_)
-            step += nodes.remove(nodes.left_over(group, fleet, round_, count=resolved.node_count, lost=lost))
+            ends = repair.is_due_soon(loss, ctx)
+            step += joining.join_machines(group, manager, resolved, fleet, ctx, ends=ends)
+            lost = repair.lost_for_good(loss, ctx)
+            step += nodes.remove(nodes.left_over(group, fleet, ctx, count=resolved.node_count, lost=lost))
     notes = (
         *seen.notes,
-        joining.problem_of(group, round_),
-        joining.refused_join(group, fleet, round_),
+        joining.problem_of(group, ctx),
+        joining.refused_join(group, fleet, ctx),
         "the startup-script in metadata runs at each boot, before the join" if users_script(group) else "",
     )
     return replace(seen, notes=tuple(filter(None, notes)), fleet=fleet, loss=loss, step=step)
 
 
-def _resource_of(manager: ManagedInstanceGroup, round_: Round) -> Manager | None:
-    reading = round_.known(manager).reading
+def _resource_of(manager: ManagedInstanceGroup, ctx: Round) -> Manager | None:
+    reading = ctx.known(manager).reading
     resource = reading.resource if reading is not None else None
     return resource if isinstance(resource, Manager) else None
 
 
-def _refusal(group: TpuNodeGroup, round_: Round) -> Condition | None:
+def _refusal(group: TpuNodeGroup, ctx: Round) -> Condition | None:
     problem = names.group_name_problem(group.meta.name)
     if not problem and not region_of(group.spec.node_location):
         problem = f"nodeLocation {group.spec.node_location!r:.80} is not a zone such as us-east5-b"
-    problem = problem or _problem_of_script(group, round_)
-    return invalid(problem) if problem else not_allowed(group.meta, group.spec.project, round_)
+    problem = problem or _problem_of_script(group, ctx)
+    return invalid(problem) if problem else not_allowed(group.meta, group.spec.project, ctx)
 
 
-def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
+def _problem_of_script(group: TpuNodeGroup, ctx: Round) -> str:
     users = users_script(group)
-    whole, size = bounds.size(with_users_script(round_.settings.startup_script, users)), bounds.size(users)
+    whole, size = bounds.size(with_users_script(ctx.settings.startup_script, users)), bounds.size(users)
     if not users or whole <= bounds.METADATA_VALUE:
         return ""
     return (
@@ -115,7 +113,7 @@ def _problem_of_script(group: TpuNodeGroup, round_: Round) -> str:
     )
 
 
-def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
+def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     """Derive the machines of a group from instanceConfig, or from the template that the user created."""
     config = group.spec.instance_config
     if config is not None:
@@ -124,15 +122,15 @@ def _machines(group: TpuNodeGroup, round_: Round) -> Sightings:
     if target is None:
         return Sightings(group=group, refusal=invalid("neither instanceConfig nor instanceTemplateURI is set"))
     addresses = {"instanceTemplateURI": group.spec.instance_template_uri}
-    refusal = not_allowed(group.meta, target.scope.project, round_)
-    refusal = refusal or names_others(group.meta.namespace, addresses, round_)
+    refusal = not_allowed(group.meta, target.scope.project, ctx)
+    refusal = refusal or names_others(group.meta.namespace, addresses, ctx)
     if refusal is not None:
         return Sightings(group=group, refusal=refusal)
-    known = round_.known(group)
+    known = ctx.known(group)
     template, problem = _external(known)
     again = _EXTERNAL_AGAIN_SECONDS if problem or template is None else _EXTERNAL_SECONDS
     due_at = later(known.reading.asked_at, again, group.meta.uid) if known.reading is not None else LONG_AGO
-    step = want(known, READ, actions.Read(target=target), due_at, round_)
+    step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
     # A template with a problem is not used, so its model, which may be unknown, does not matter.
@@ -165,7 +163,7 @@ def _external(known: ResourceMemory) -> tuple[Template | None, str]:
     return template, external_problem(template)
 
 
-def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings:
+def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
     group = seen.group
     wanted: dict[Kind, Child] = {}
     notes: list[str] = []
@@ -174,25 +172,25 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         wanted[Kind.WORKLOAD_POLICY] = policy
     config = group.spec.instance_config
     if config is not None:
-        script = round_.settings.startup_script if group.spec.bootstrap_kubernetes is not None else ""
+        script = ctx.settings.startup_script if group.spec.bootstrap_kubernetes is not None else ""
         wanted[Kind.INSTANCE_TEMPLATE] = instance_template(group, config, script)
     needed = (*wanted, Kind.MANAGED_INSTANCE_GROUP)
-    found = {kind: child for kind in needed if (child := round_.child_of(group, kind)) is not None}
+    found = {kind: child for kind in needed if (child := ctx.child_of(group, kind)) is not None}
     manager = found.get(Kind.MANAGED_INSTANCE_GROUP)
     template_url = seen.external_url or _url(found.get(Kind.INSTANCE_TEMPLATE))
     policy_url = _url(found.get(Kind.WORKLOAD_POLICY))
     # Without a managed instance group, all nodes of the group are left over from earlier machines.
-    old = nodes.left_over(group, None, round_) if manager is None else ()
+    old = nodes.left_over(group, None, ctx) if manager is None else ()
     # Nodes are deleted before machines are created: a new machine may get the same name and take over the node.
-    step = nodes.remove(() if nodes.silent_node(old, round_.oldest_ready) else old)
-    refusal = no_room(group.meta.uid, group.meta.namespace, resolved.node_count, round_)
-    counted = not round_.settings.machines_per_namespace or group.meta.uid in round_.machines_before
+    step = nodes.remove(() if nodes.silent_node(old, ctx.oldest_ready) else old)
+    refusal = no_room(group.meta.uid, group.meta.namespace, resolved.node_count, ctx)
+    counted = not ctx.settings.machines_per_namespace or group.meta.uid in ctx.machines_before
     if not found and (refusal is not None or not counted):
         return replace(seen, needed=needed, no_room=refusal, step=seen.step + step)
     for kind, child in wanted.items():
         there = found.get(kind)
         if there is None:
-            step += _create(child, notes, round_)
+            step += _create(child, notes, ctx)
         elif differs(there, child):
             if manager is None and not there.meta.deleting:
                 step += delete_child(there)
@@ -202,10 +200,10 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
         child = managed_instance_group(group, resolved, seen.model, template_url, policy_url)
         deleting = any(each.meta.deleting for each in found.values())
         # No machines are created while they could not join, because they would only cost money.
-        in_vain = joining.problem_of(group, round_)
+        in_vain = joining.problem_of(group, ctx)
         # The status must first lose the reason Recreating: as long as it has that, machines are deleted (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
-            step += _create(child, notes, round_)
+            step += _create(child, notes, ctx)
         elif manager is not None and differs(manager, child):
             notes.append(f"{Kind.MANAGED_INSTANCE_GROUP} {manager.meta.name} differs from what this release creates")
     if manager is not None and not manager.meta.deleting and repair.recreating(group):
@@ -213,10 +211,10 @@ def _children(seen: Sightings, resolved: GroupShape, round_: Round) -> Sightings
     return replace(seen, children=found, needed=needed, notes=tuple(notes), step=seen.step + step)
 
 
-def _create(child: Child, notes: list[str], round_: Round) -> Step:
+def _create(child: Child, notes: list[str], ctx: Round) -> Step:
     """Return a step that creates a child. If Kubernetes rejected that, add the reason, such as a quota, to `notes`."""
     write = actions.CreateChild(record=child)
-    why = round_.refused(write)
+    why = ctx.refused(write)
     if why:
         notes.append(f"{child.kind} {child.meta.name} cannot be created: {why}")
     return to_write(write)
@@ -312,36 +310,36 @@ _CHILDREN = {
 }
 
 
-def tear_down(group: TpuNodeGroup, round_: Round) -> Step:
+def tear_down(group: TpuNodeGroup, ctx: Round) -> Step:
     """Return the next step of a group that is being deleted."""
     finalizer = next((each for each in names.GROUP_FINALIZERS if each in group.meta.finalizers), None)
     if finalizer is None:
         return NOTHING
     if finalizer in _CHILDREN:
-        step = _delete_child(group, *_CHILDREN[finalizer], round_)
+        step = _delete_child(group, *_CHILDREN[finalizer], ctx)
     elif finalizer == names.CLEANUP_NODES:
-        step = _delete_nodes(group, round_)
+        step = _delete_nodes(group, ctx)
     else:
-        step = _delete_device_plugin(group, round_)
-    late = _late_children(group, round_)
+        step = _delete_device_plugin(group, ctx)
+    late = _late_children(group, ctx)
     if step is not None:
         return step + late
-    return events.set_finalizers(group, (each for each in group.meta.finalizers if each != finalizer), round_) + late
+    return events.set_finalizers(group, (each for each in group.meta.finalizers if each != finalizer), ctx) + late
 
 
-def _late_children(group: TpuNodeGroup, round_: Round) -> Step:
+def _late_children(group: TpuNodeGroup, ctx: Round) -> Step:
     """Delete children that appeared after the group's finalizer for them was removed: their creates were in flight."""
     step = NOTHING
     for finalizer, (kind, _) in _CHILDREN.items():
-        child = round_.child_of(group, kind)
+        child = ctx.child_of(group, kind)
         if finalizer not in group.meta.finalizers and child is not None and not child.meta.deleting:
             step += delete_child(child)
     return step
 
 
-def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round) -> Step | None:
+def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, ctx: Round) -> Step | None:
     """Return a step that deletes a child and reports that, None if the child does not exist."""
-    child = round_.child_of(group, kind)
+    child = ctx.child_of(group, kind)
     if child is None:
         return None
     step = NOTHING
@@ -354,15 +352,15 @@ def _delete_child(group: TpuNodeGroup, kind: Kind, reason: Reason, round_: Round
             reason = Reason.DRAINING_NODES
         if own is not None and not is_true(own) and own.message:
             message = f"{message}: {own.message}"
-    return conditions.deleting(group, reason, message, step, round_)
+    return conditions.deleting(group, reason, message, step, ctx)
 
 
-def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
-    left = nodes.left_over(group, None, round_)
+def _delete_nodes(group: TpuNodeGroup, ctx: Round) -> Step | None:
+    left = nodes.left_over(group, None, ctx)
     if group.meta.annotations.get(names.ABANDON) == "true":
         # The machines of an abandoned group may still run, so ready nodes are kept.
         left = tuple(node for node in left if not node.ready)
-    tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
+    tokens = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
     if not left and not tokens:
         return None
     ready = [node.name for node in left if node.ready]
@@ -376,14 +374,14 @@ def _delete_nodes(group: TpuNodeGroup, round_: Round) -> Step | None:
     step = nodes.remove(left, forced=forced)
     if not left:
         # Tokens are deleted after the nodes, because they show to which group a node without labels belongs.
-        step = merged(to_write(actions.DeleteToken(name=each.name, uid=each.uid), each.uid) for each in tokens)
-    return conditions.deleting(group, Reason.DELETING_NODES, message, step, round_)
+        step = merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens)
+    return conditions.deleting(group, Reason.DELETING_NODES, message, step, ctx)
 
 
-def _delete_device_plugin(group: TpuNodeGroup, round_: Round) -> Step | None:
+def _delete_device_plugin(group: TpuNodeGroup, ctx: Round) -> Step | None:
     """Return a step that deletes the DaemonSet with the last group. None if it is needed, missing or another's."""
-    plugin = round_.snapshot.device_plugin
-    if plugin is None or round_.has_nodes or not plugin.version or not round_.settings.device_plugin_version:
+    plugin = ctx.snapshot.device_plugin
+    if plugin is None or ctx.has_nodes or not plugin.version or not ctx.settings.device_plugin_version:
         return None
     step = to_write(actions.DeleteDevicePlugin(uid=plugin.uid), plugin.uid)
-    return conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", step, round_)
+    return conditions.deleting(group, Reason.DELETING_DEVICE_PLUGIN, "the device plugin is being deleted", step, ctx)

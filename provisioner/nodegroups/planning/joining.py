@@ -3,8 +3,6 @@
 A token's Secret is deleted when the node has its labels. Until then, it shows the node's group, also after a restart.
 """
 
-from __future__ import annotations
-
 import hashlib
 import uuid
 from collections.abc import Mapping, Sequence
@@ -34,11 +32,11 @@ _PLUGIN = actions.ApplyDevicePlugin(version="")
 _REQUESTS = uuid.UUID("0d0f3f2c-9d55-5a0b-8f0e-4d8f4f6f2c11")
 
 
-def problem_of(group: TpuNodeGroup, round_: Round) -> str:
+def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
     """Return why machines cannot join: the unknown data about the cluster. Empty if all needed data is known."""
     if group.spec.bootstrap_kubernetes is None:
         return ""
-    join = _join(group, round_)
+    join = _join(group, ctx)
     missing = [
         words
         for words, known in (
@@ -51,61 +49,61 @@ def problem_of(group: TpuNodeGroup, round_: Round) -> str:
     return f"machines cannot join yet: {' and '.join(missing)} is not known" if missing else ""
 
 
-def refused_join(group: TpuNodeGroup, fleet: Fleet | None, round_: Round) -> str:
+def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
     """Return why Kubernetes rejected a write without which machines of the fleet cannot be ready, empty without one."""
-    if why := round_.refused(_PLUGIN):
+    if why := ctx.refused(_PLUGIN):
         return f"the device plugin is not applied: {why}"
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
-        why = _refused(group, member, round_) if member.node is None else ""
+        why = _refused(group, member, ctx) if member.node is None else ""
         if why:
             return f"machines cannot join yet: {why}"
     return ""
 
 
-def _refused(group: TpuNodeGroup, member: Member, round_: Round) -> str:
+def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
     """Return why Kubernetes rejected the token of a machine, or the approval of its certificate."""
-    approvals_ = map(_approval, round_.requests.get(member.machine.name, ()))
-    writes: list[actions.Write] = [_token_for(group, _key(member), round_), *approvals_]
-    return next(filter(None, map(round_.refused, writes)), "")
+    approvals_ = map(_approval, ctx.requests.get(member.machine.name, ()))
+    writes: list[actions.Write] = [_token_for(group, _key(member), ctx), *approvals_]
+    return next(filter(None, map(ctx.refused, writes)), "")
 
 
-def may_join(group: TpuNodeGroup, member: Member, round_: Round) -> bool:
+def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
     """Return whether a machine has joined or can: no write for that was rejected, and it has a token or needs none."""
-    if round_.refused(_PLUGIN):
+    if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
         return not member.refusal
-    known = round_.memory.machines.get(member.machine.provider_id)
+    known = ctx.memory.machines.get(member.machine.provider_id)
     items = known.items if known is not None and known.id == member.machine.id else None
-    return items is not None and metadata.TOKEN in items and not _refused(group, member, round_)
+    return items is not None and metadata.TOKEN in items and not _refused(group, member, ctx)
 
 
 def join_machines(
-    group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, round_: Round, *, ends: bool
+    group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
     """Give machines the data to join, and delete old tokens. `ends`: whether the machines are about to be recreated."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
-    can_join = not problem_of(group, round_)
+    can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)
     busy = {
         machine.provider_id
-        for each in round_.calls.get(target.uid, ())
+        for each in ctx.calls.get(target.uid, ())
         if isinstance(each, actions.ReadMachines | actions.SetMetadata)
         for machine in each.machines
     }
     free = {_key(member): member for member in fleet.members if member.machine.id and member.node is None}
-    found = round_.tokens.get((group.meta.namespace, group.meta.name), ())
-    plan = tokens.plan_tokens(found, free if bootstrapped else (), round_.now)
+    found = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
+    plan = tokens.plan_tokens(found, free if bootstrapped else (), ctx.now)
     steps, unread = [], []
     for key in plan.create:
         # No token before the node of an earlier machine of that name is deleted.
-        is_free = round_.nodes.get(f"{zone_of(group)}/{key[0]}") is None
+        is_free = ctx.nodes.get(f"{zone_of(group)}/{key[0]}") is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
             own = ",".join(token.name for token in found if (token.machine, token.machine_id) == key)
-            steps.append(to_write(_token_for(group, key, round_), own))
+            steps.append(to_write(_token_for(group, key, ctx), own))
     for token in plan.delete:
-        node = round_.nodes.get(f"{zone_of(group)}/{token.machine}")
+        node = ctx.nodes.get(f"{zone_of(group)}/{token.machine}")
         if node is None or (is_marked(group, node) and names.MACHINE_ID in node.labels):
             steps.append(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid))
     for member in free.values():
@@ -116,30 +114,30 @@ def join_machines(
             continue
         # A machine without a node needs a token to come back. A machine that is about to be recreated gets no further
         # token: if it joined with the last one, pods on it could read the new one.
-        over = ends and was_whole(group) and may_join(group, member, round_)
-        join = _join(group, round_, current.value) if current is not None and can_join and not over else None
-        equipped = _equip(target, labels, machine, join, round_)
+        over = ends and was_whole(group) and may_join(group, member, ctx)
+        join = _join(group, ctx, current.value) if current is not None and can_join and not over else None
+        equipped = _equip(target, labels, machine, join, ctx)
         if isinstance(equipped, Step):
             steps.append(equipped)
         else:
             unread.append((equipped, machine))
-    return merged((*steps, _read(target, unread, round_)))
+    return merged((*steps, _read(target, unread, ctx)))
 
 
-def approvals(round_: Round) -> Step:
+def approvals(ctx: Round) -> Step:
     """Approve certificate requests of machines without a node, made with their own tokens; at most one per machine."""
-    found = {token.name: token for token in round_.snapshot.tokens}
-    groups = {(group.meta.namespace, group.meta.name): group for group in round_.groups.values()}
+    found = {token.name: token for token in ctx.snapshot.tokens}
+    groups = {(group.meta.namespace, group.meta.name): group for group in ctx.groups.values()}
     chosen: dict[str, tokens.Request] = {}
-    for request in sorted(round_.snapshot.requests, key=lambda each: each.name):
+    for request in sorted(ctx.snapshot.requests, key=lambda each: each.name):
         token = found.get(request.token)
         group = groups.get((token.group_namespace, token.group_name)) if token is not None else None
-        if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, round_.now):
+        if token is None or group is None or group.meta.deleting or not tokens.is_own(request, token, ctx.now):
             continue
         # The machine's name must belong to this group's managed instance group: a user who may create machines in the
         # project could name one like any node, and would get that node's certificate approved.
         named = names.manager_of(token.machine) == names.child_name(group.meta, Kind.MANAGED_INSTANCE_GROUP)
-        if named and round_.nodes.get(f"{zone_of(group)}/{token.machine}") is None:
+        if named and ctx.nodes.get(f"{zone_of(group)}/{token.machine}") is None:
             chosen.setdefault(token.machine, request)
     return merged(to_write(_approval(each), each.resource_version) for each in chosen.values())
 
@@ -153,9 +151,9 @@ def _key(member: Member) -> tuple[str, str]:
     return (member.machine.name, member.machine.id)
 
 
-def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
+def _join(group: TpuNodeGroup, ctx: Round, token: str = "") -> metadata.Join:
     """Return the data to join. Values that the user set precede those of the cluster."""
-    given, known = group.spec.bootstrap_kubernetes, round_.snapshot.cluster
+    given, known = group.spec.bootstrap_kubernetes, ctx.snapshot.cluster
     address = known.api_server
     if given is not None and given.control_plane_ip:
         address = metadata.api_server(given.control_plane_ip, given.control_plane_port)
@@ -167,13 +165,13 @@ def _join(group: TpuNodeGroup, round_: Round, token: str = "") -> metadata.Join:
     )
 
 
-def _token_for(group: TpuNodeGroup, machine: tuple[str, str], round_: Round) -> actions.CreateToken:
+def _token_for(group: TpuNodeGroup, machine: tuple[str, str], ctx: Round) -> actions.CreateToken:
     return actions.CreateToken(
         namespace=group.meta.namespace,
         name=group.meta.name,
         machine=machine[0],
         machine_id=machine[1],
-        expires_at=waits.after(round_.now, tokens.LIFE.total_seconds()),
+        expires_at=waits.after(ctx.now, tokens.LIFE.total_seconds()),
     )
 
 
@@ -182,30 +180,30 @@ def _equip(
     labels: Mapping[str, str],
     machine: ManagedInstance,
     join: metadata.Join | None,
-    round_: Round,
+    ctx: Round,
 ) -> Step | datetime:
     """Return the step that sets a machine's labels and data to join, or the time of the next read of its metadata."""
-    known = round_.memory.machines.get(machine.provider_id)
+    known = ctx.memory.machines.get(machine.provider_id)
     if known is None or known.id != machine.id:
         return LONG_AGO
     tried_again_at = known.backoff.until if known.backoff is not None else LONG_AGO
     if known.read_at is None:
         return tried_again_at
     due_at = waits.after(known.read_at, _CHECK_SECONDS if known.items is not None else _ABSENT_SECONDS)
-    if known.items is not None and due_at > round_.now:
+    if known.items is not None and due_at > ctx.now:
         items = metadata.changed_items(known.items, labels=labels, join=join)
         if items is not None and known.fingerprint is not None:
-            return _set(target, machine, known.fingerprint, items, tried_again_at, round_.now)
+            return _set(target, machine, known.fingerprint, items, tried_again_at, ctx.now)
         if items is not None:
             return tried_again_at
     return max(due_at, tried_again_at)
 
 
-def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], round_: Round) -> Step:
+def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], ctx: Round) -> Step:
     """Read the machines of a group together, as soon as one is due."""
-    if not unread or round_.calling(target.uid, actions.ReadMachines):
+    if not unread or ctx.calling(target.uid, actions.ReadMachines):
         return NOTHING
-    now, first = round_.now, min(at for at, _ in unread)
+    now, first = ctx.now, min(at for at, _ in unread)
     if first > now:
         return Step(moments=(first,))
     soon = waits.after(now, _TOGETHER_SECONDS)

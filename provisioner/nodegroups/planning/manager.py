@@ -8,8 +8,6 @@ keep them until a deadline, which is short for pods of other namespaces, late po
 gate checks all of this live (`actions.Proof`).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections import defaultdict
 from datetime import UTC, datetime, timedelta
@@ -53,18 +51,18 @@ _MAX_FAILURES = 2
 _LATE = datetime.max.replace(tzinfo=UTC)
 
 
-def not_to_be_made(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
+def not_to_be_made(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
     """Return a refusal if a new group would use other tenants' resources, or exceed the limit of its namespace."""
-    refusal = _names_others(child, round_)
-    return refusal or no_room(child.meta.uid, child.meta.namespace, child.spec.target_size, round_)
+    refusal = _names_others(child, ctx)
+    return refusal or no_room(child.meta.uid, child.meta.namespace, child.spec.target_size, ctx)
 
 
 def sight(
-    child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, round_: Round
+    child: ManagedInstanceGroup, known: ResourceMemory, resource: Manager, ctx: Round
 ) -> tuple[Condition, float, Step]:
     """Return the condition, the seconds until the next read, and a step that lists the machines when due."""
-    fleet = fleet_of(child, round_)
-    again = _again_seconds(resource, fleet, round_.now)
+    fleet = fleet_of(child, ctx)
+    again = _again_seconds(resource, fleet, ctx.now)
     if fleet is None:
         due_at = known.changed_at
     else:
@@ -72,7 +70,7 @@ def sight(
         only_waits = making and not any(member.machine.has_machine for member in fleet.members)
         seconds = max(again, _LIST_PLACEHOLDERS_SECONDS) if only_waits else again
         due_at = later(fleet.asked_at, seconds, child.meta.uid)
-    step = want(known, LIST, ListMachines(target=target_of(child)), due_at, round_)
+    step = want(known, LIST, ListMachines(target=target_of(child)), due_at, ctx)
     return _condition(child, resource, fleet), again, step
 
 
@@ -105,21 +103,21 @@ def _condition(child: ManagedInstanceGroup, resource: Manager, fleet: Fleet | No
     return created(difference(child, resource))
 
 
-def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -> tuple[Condition | Proof | None, Step]:
+def drain(manager: ManagedInstanceGroup, known: ResourceMemory, ctx: Round) -> tuple[Condition | Proof | None, Step]:
     """Return why the delete waits, or the proof that it needs (None if forced); and a step to end the wait."""
-    if round_.is_set(names.FORCE, manager):
+    if ctx.is_set(names.FORCE, manager):
         return None, NOTHING
-    fleet = fleet_of(manager, round_)
+    fleet = fleet_of(manager, ctx)
     listing = ListMachines(target=target_of(manager))
     if fleet is None:
-        step = want(known, LIST, listing, known.changed_at, round_)
-        return _draining("its machines are being listed", step, round_)
-    group = round_.parent_of(manager)
+        step = want(known, LIST, listing, known.changed_at, ctx)
+        return _draining("its machines are being listed", step, ctx)
+    group = ctx.parent_of(manager)
     labels = {} if group is None else names.group_labels(group.meta)
-    nodes = running(fleet, group, round_)
-    step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), round_)
+    nodes = running(fleet, group, ctx)
+    step = want(known, LIST, listing, fleet.asked_at + timedelta(seconds=_LIST_WHILE_DRAINED_SECONDS), ctx)
     step += merged(to_write(_cordon(node, labels), node.resource_version) for node in nodes if not node.unschedulable)
-    began_at, seconds = manager.meta.deleted_at or round_.now, round_.settings.drain_seconds
+    began_at, seconds = manager.meta.deleted_at or ctx.now, ctx.settings.drain_seconds
     short = waits.after(began_at, min(seconds, _SHORT_DRAIN_SECONDS))
     proof = Proof(
         namespace=manager.meta.namespace,
@@ -131,17 +129,17 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         requested_at=manager.meta.deleted_at,
         deadline=short if _is_broken(manager, fleet, group) else waits.after(began_at, seconds),
         deadline_of_others=short,
-        oldest_ready=round_.oldest_ready,
+        oldest_ready=ctx.oldest_ready,
     )
     waiting = []
     for node in nodes:
-        for pod in round_.pods.get(node.name, ()):
+        for pod in ctx.pods.get(node.name, ()):
             if pod.finished or pod.bound_to_node:
                 continue
             if node.unschedulable and pod.deletion_deadline is None:
                 # The eviction is repeated until the pod has a deletionTimestamp, which shows its success.
                 step += to_write(EvictPod(namespace=pod.namespace, name=pod.name, uid=pod.uid))
-            if pod.keeps_machine(round_.now, proof):
+            if pod.keeps_machine(ctx.now, proof):
                 waiting.append(pod)
                 ends = (pod.deletion_deadline, None if pod.holds_chips(proof) else pod.deadline(proof))
                 step += Step(moments=tuple(moment for moment in ends if moment is not None))
@@ -150,9 +148,9 @@ def drain(manager: ManagedInstanceGroup, known: ResourceMemory, round_: Round) -
         words = f"unfinished pods keep its machines: {first_of(listed)}"
         if group is None or group.meta.deleting:
             words = f'{words}. The annotation {names.FORCE}: "true" deletes them anyway'
-        return _draining(words, step, round_)
+        return _draining(words, step, ctx)
     if any(not node.unschedulable for node in nodes):
-        return _draining("its nodes are being cordoned", step, round_)
+        return _draining("its nodes are being cordoned", step, ctx)
     return proof, step
 
 
@@ -164,8 +162,8 @@ def _is_broken(manager: ManagedInstanceGroup, fleet: Fleet, group: TpuNodeGroup 
     return manager.spec.effective_mode is SizePolicyMode.BULK and not whole
 
 
-def _draining(message: str, step: Step, round_: Round) -> tuple[Condition, Step]:
-    return not_ready(Reason.DRAINING_NODES, f"{message}{round_.refusal(step)}"), step
+def _draining(message: str, step: Step, ctx: Round) -> tuple[Condition, Step]:
+    return not_ready(Reason.DRAINING_NODES, f"{message}{ctx.refusal(step)}"), step
 
 
 def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
@@ -174,28 +172,28 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
     return PatchNode(name=node.name, uid=node.uid, resource_version=node.resource_version, labels=missing, cordon=True)
 
 
-def machines_before(round_: Round) -> dict[str, int]:
+def machines_before(ctx: Round) -> dict[str, int]:
     """Return the number of machines of its namespace that precede its own, by UID.
 
     The UID is that of a managed instance group, or that of a group without one. The order is: groups that exist in
     Compute Engine, recreated slices, other groups by age, and last the groups that Compute Engine rejected, by the time
     of the rejection. Groups that cannot be created are not counted.
     """
-    limit = round_.settings.machines_per_namespace
-    without = {uid: group for uid, group in round_.groups.items() if not group.meta.deleting}
+    limit = ctx.settings.machines_per_namespace
+    without = {uid: group for uid, group in ctx.groups.items() if not group.meta.deleting}
     turns: list[tuple[bool, datetime, bool, datetime, str, str, str, int]] = []
-    for child in round_.snapshot.managers:
-        group = round_.parent_of(child)
+    for child in ctx.snapshot.managers:
+        group = ctx.parent_of(child)
         found = without.pop(group.meta.uid, None) if group is not None else None
         is_anew = found is not None and bool(found.status.recreated_at)
         try:
-            made, size = _is_made(child, round_), child.spec.target_size
-            has_turn = made or (size <= limit and (is_anew or _waits(child, round_)))
+            made, size = _is_made(child, ctx), child.spec.target_size
+            has_turn = made or (size <= limit and (is_anew or _waits(child, ctx)))
         except Exception:  # noqa: BLE001 - one child must not prevent the others; its own unit reports it
             has_turn = False
         if has_turn:
             meta, uid = (group or child).meta, child.meta.uid
-            refused_at = LONG_AGO if made else _refused_at(child, round_)
+            refused_at = LONG_AGO if made else _refused_at(child, ctx)
             age = meta.created_at or _LATE
             turns.append((not made, refused_at, not is_anew, age, meta.uid, uid, meta.namespace, size))
     for uid, group in without.items():
@@ -203,8 +201,8 @@ def machines_before(round_: Round) -> dict[str, int]:
         ready = condition_of(group.status.conditions, ConditionType.READY)
         if 0 < size <= limit and not (ready is not None and ready.reason in _NOT_SERVED):
             age = group.meta.created_at or _LATE
-            children = [round_.child_of(group, kind) for kind in names.CHILD_FINALIZERS]
-            refused_at = max((_refused_at(each, round_) for each in children if each is not None), default=LONG_AGO)
+            children = [ctx.child_of(group, kind) for kind in names.CHILD_FINALIZERS]
+            refused_at = max((_refused_at(each, ctx) for each in children if each is not None), default=LONG_AGO)
             is_new = not group.status.recreated_at
             turns.append((True, refused_at, is_new, age, uid, uid, group.meta.namespace, size))
     counts: defaultdict[str, int] = defaultdict(int)
@@ -226,39 +224,39 @@ def _size_of(group: TpuNodeGroup) -> int:
     return 0
 
 
-def _is_made(child: ManagedInstanceGroup, round_: Round) -> bool:
+def _is_made(child: ManagedInstanceGroup, ctx: Round) -> bool:
     """Return whether the machines of a group exist, or may exist until the group is read again."""
-    known = round_.known(child)
-    if known.operation is not None or round_.calling(child.meta.uid, Insert):
+    known = ctx.known(child)
+    if known.operation is not None or ctx.calling(child.meta.uid, Insert):
         return True
     if known.reading is None or known.reading.asked_at < known.changed_at:
         return bool(child.status.url or known.attempts or known.unsure_at)
     resource = known.reading.resource
-    return resource is not None and is_ours(child, resource, round_)
+    return resource is not None and is_ours(child, resource, ctx)
 
 
-def _waits(child: ManagedInstanceGroup, round_: Round) -> bool:
+def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
     """Return whether a group does not exist, and only the limit of its namespace may prevent its creation."""
-    reading = round_.known(child).reading
+    reading = ctx.known(child).reading
     if child.meta.deleting or (reading is not None and reading.resource is not None):
         return False
-    return (not_served(child, round_) or _names_others(child, round_)) is None
+    return (not_served(child, ctx) or _names_others(child, ctx)) is None
 
 
-def _refused_at(child: Child, round_: Round) -> datetime:
+def _refused_at(child: Child, ctx: Round) -> datetime:
     """Return when the last create failed as invalid, not permitted or above a quota; LONG_AGO if it did not."""
-    wait = round_.known(child).backoffs.get(INSERT)
+    wait = ctx.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
 
-def _names_others(child: ManagedInstanceGroup, round_: Round) -> Condition | None:
+def _names_others(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
     addresses = {"instanceTemplate": child.spec.instance_template, "workloadPolicy": child.spec.workload_policy}
-    return names_others(child.meta.namespace, addresses, round_)
+    return names_others(child.meta.namespace, addresses, ctx)
 
 
-def no_room(uid: str, namespace: str, size: int, round_: Round) -> Condition | None:
+def no_room(uid: str, namespace: str, size: int, ctx: Round) -> Condition | None:
     """Return a refusal if machines exceed the limit of the namespace, together with those that precede them."""
-    limit, others = round_.settings.machines_per_namespace, round_.machines_before.get(uid, 0)
+    limit, others = ctx.settings.machines_per_namespace, ctx.machines_before.get(uid, 0)
     if not limit or others + size <= limit:
         return None
     if size > limit:

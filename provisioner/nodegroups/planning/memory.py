@@ -4,8 +4,6 @@ Losing it is safe, because the truth is in Compute Engine and in the status of o
 same ids. A failure delays only the same call for the same object, unless Google asks for a pause of the project.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime, timedelta
@@ -207,7 +205,7 @@ def _read(known: ResourceMemory, answer: actions.CallAnswer) -> ResourceMemory:
         known = replace(known, backoffs=_without(known.backoffs, INSERT))
     if isinstance(answer.call, actions.ListManagers):
         managers = tuple(each for each in answer.result or () if each.name not in answer.call.own)
-        before = {each.name for each in known.reading.managers} if known.reading is not None else set()
+        before = {manager.name for manager in known.reading.managers} if known.reading is not None else set()
         repeated = frozenset(each.name for each in managers if each.name in before)
         reading = Reading(asked_at=answer.asked_at, resource=None, managers=managers, repeated=repeated)
         return replace(known, reading=reading)

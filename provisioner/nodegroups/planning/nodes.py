@@ -1,7 +1,5 @@
 """Nodes of a group's machines: their labels and taint, and nodes whose machines no longer exist. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -76,13 +74,13 @@ class Fleet:
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
 
-def running(fleet: Fleet, group: TpuNodeGroup | None, round_: Round) -> tuple[Node, ...]:
+def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node, ...]:
     """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels."""
     # The node of an earlier machine of this name is included: pods may be bound to it, and the gate reads it by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
-    found = {node.name: node for node in map(round_.nodes.get, ids) if node is not None}
+    found = {node.name: node for node in map(ctx.nodes.get, ids) if node is not None}
     # The machine of a labelled node may have been created after the list.
-    for node in round_.labelled_of(group) if group is not None else ():
+    for node in ctx.labelled_of(group) if group is not None else ():
         if node.ready:
             found.setdefault(node.name, node)
     return tuple(found[name] for name in sorted(found))
@@ -109,30 +107,30 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     )
 
 
-def fleet_of(manager: ManagedInstanceGroup, round_: Round, chips: int | None = None) -> Fleet | None:
+def fleet_of(manager: ManagedInstanceGroup, ctx: Round, chips: int | None = None) -> Fleet | None:
     """Return the machines as last listed, with their current nodes; None if they are not known.
 
     `chips` is the number of chips that each machine must have, None if that is unknown.
     """
-    known = round_.known(manager)
+    known = ctx.known(manager)
     if known.reading is None:
         return None
     reading, listing = known.reading, known.listing
     if reading.resource is None and reading.asked_at >= known.changed_at:
         return Fleet(asked_at=reading.asked_at)
-    if reading.resource is not None and not is_ours(manager, reading.resource, round_):
+    if reading.resource is not None and not is_ours(manager, reading.resource, ctx):
         # The listed machines belong to another owner.
         return None
     if listing is None or listing.asked_at < known.changed_at:
         return None
-    members = tuple(_member(machine, round_, chips) for machine in listing.machines)
+    members = tuple(_member(machine, ctx, chips) for machine in listing.machines)
     return Fleet(asked_at=listing.asked_at, members=members)
 
 
-def _member(machine: ManagedInstance, round_: Round, chips: int | None) -> Member:
-    node = round_.nodes.get(machine.provider_id)
+def _member(machine: ManagedInstance, ctx: Round, chips: int | None) -> Member:
+    node = ctx.nodes.get(machine.provider_id)
     if node is None or is_of_earlier(machine, node):
-        return Member(machine=machine, refusal=_refusal(machine, round_))
+        return Member(machine=machine, refusal=_refusal(machine, ctx))
     lacks = ""
     expected = chips if chips is not None else node.capacity_chips
     if not node.ready:
@@ -147,8 +145,8 @@ def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
     return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
 
 
-def _refusal(machine: ManagedInstance, round_: Round) -> str:
-    known = round_.memory.machines.get(machine.provider_id)
+def _refusal(machine: ManagedInstance, ctx: Round) -> str:
+    known = ctx.memory.machines.get(machine.provider_id)
     if known is None or known.id != machine.id or known.backoff is None:
         return ""
     failure = known.backoff.failure
@@ -167,10 +165,10 @@ def labels_of(group: TpuNodeGroup, shape: GroupShape) -> dict[str, str]:
     return labels | ({names.GROUP: whole} if len(whole) <= names.RESOURCE_NAME else {})
 
 
-def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, round_: Round) -> tuple[PatchNode, ...]:
+def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Round) -> tuple[PatchNode, ...]:
     """Return the patches that give all nodes their labels, including the worker index, and the taint."""
     shared, indices = labels_of(group, shape), worker_indices(shape, fleet)
-    tokens = round_.tokens.get((group.meta.namespace, group.meta.name), ())
+    tokens = ctx.tokens.get((group.meta.namespace, group.meta.name), ())
     changes = []
     for member in fleet.members:
         node, machine = member.node, member.machine
@@ -225,7 +223,7 @@ def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
 
 
 def left_over(
-    group: TpuNodeGroup, fleet: Fleet | None, round_: Round, *, count: int = 0, lost: Collection[str] = ()
+    group: TpuNodeGroup, fleet: Fleet | None, ctx: Round, *, count: int = 0, lost: Collection[str] = ()
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
@@ -233,16 +231,16 @@ def left_over(
     ready nodes are left out, because their machines may not be listed yet. While fewer than `count` machines are
     listed, the same is true of nodes without a listed machine, except those in `lost` (`repair.lost_for_good`).
     """
-    place, own = place_of(group), round_.labelled_of(group)
-    if fleet is not None and silent_node(own, round_.oldest_ready):
+    place, own = place_of(group), ctx.labelled_of(group)
+    if fleet is not None and silent_node(own, ctx.oldest_ready):
         return ()
     known = {} if fleet is None else {member.machine.provider_id: member.machine for member in fleet.members}
     whole = fleet is None or len(known) >= count
     key = (group.meta.namespace, group.meta.name)
     found = {node.name: node for node in own}
     machines = {machine.name for machine in group.status.machines}
-    for machine in machines | {token.machine for token in round_.tokens.get(key, ())}:
-        node = round_.nodes.get(f"{zone_of(group)}/{machine}")
+    for machine in machines | {token.machine for token in ctx.tokens.get(key, ())}:
+        node = ctx.nodes.get(f"{zone_of(group)}/{machine}")
         # A node with the labels of another group belongs to that group, whatever a token or a status contains.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node

@@ -3,8 +3,6 @@
 Users cannot claim resources of other owners by their objects. `adopt` applies only without another owner's mark.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import replace
@@ -29,14 +27,14 @@ _KINDS = {
 _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 
 
-def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
+def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
-    own, mark = mark_for(child, round_), names.parse_mark(resource.description)
+    own, mark = mark_for(child, ctx), names.parse_mark(resource.description)
     # A resource that was created before the caches showed the group has the child's own mark instead.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
-    group = round_.parent_of(child)
+    group = ctx.parent_of(child)
     metas = (child.meta,) if group is None else (child.meta, group.meta)
     if all(meta.annotations.get(names.ADOPT) != "true" for meta in metas):
         return False
@@ -48,10 +46,10 @@ def is_ours(child: Child, resource: Resource, round_: Round) -> bool:
     return replace(mark, uid=own.uid) == own
 
 
-def mark_for(child: Child, round_: Round) -> names.Mark:
+def mark_for(child: Child, ctx: Round) -> names.Mark:
     """Return the mark of the resources of a child: that of its group if it has one."""
-    group = round_.parent_of(child)
-    cluster = round_.snapshot.cluster.uid
+    group = ctx.parent_of(child)
+    cluster = ctx.snapshot.cluster.uid
     if group is None:
         return names.mark_of(child.meta, child.kind, cluster)
     return names.mark_of(group.meta, Kind.TPU_NODE_GROUP, cluster)
@@ -63,27 +61,27 @@ def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 
 
-def squats(child: Child, round_: Round) -> Condition | None:
+def squats(child: Child, ctx: Round) -> Condition | None:
     """Return a refusal if a group of another namespace needs the child's name for its own child."""
-    group = round_.parents.get((child.kind, child.meta.name))
+    group = ctx.parents.get((child.kind, child.meta.name))
     if group is None or group.meta.namespace == child.meta.namespace:
         return None
     return invalid(f"the name {child.meta.name} belongs to the {child.kind} of TPUNodeGroup {group.meta}")
 
 
-def not_served(child: Child, round_: Round) -> Condition | None:
+def not_served(child: Child, ctx: Round) -> Condition | None:
     """Return why a child is not served, None if it is."""
     problem = names.resource_name_problem(child.meta.name)
     if not problem and isinstance(child, WorkloadPolicy) and not REGION.fullmatch(child.spec.region):
         problem = f"region {bounds.quoted(child.spec.region)} is not a region such as us-east5"
     if not problem and isinstance(child, ManagedInstanceGroup) and not ZONE.fullmatch(child.spec.location):
         problem = f"location {bounds.quoted(child.spec.location)} is not a zone such as us-east5-b"
-    return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, round_)
+    return invalid(problem) if problem else not_allowed(child.meta, child.spec.project, ctx)
 
 
-def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | None:
+def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
     """Return why resources in a project must not be created for objects of this namespace, None if they may."""
-    namespaces, projects = round_.settings.served_namespaces, round_.projects
+    namespaces, projects = ctx.settings.served_namespaces, ctx.projects
     if namespaces and meta.namespace not in namespaces:
         message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"
         return not_ready(Reason.NOT_ALLOWED, message)
@@ -98,19 +96,19 @@ def not_allowed(meta: ObjectMeta, project: str, round_: Round) -> Condition | No
     return None
 
 
-def names_others(namespace: str, addresses: Mapping[str, str], round_: Round) -> Condition | None:
+def names_others(namespace: str, addresses: Mapping[str, str], ctx: Round) -> Condition | None:
     """Return a refusal if an address names a project that must not be used, or a group of another namespace.
 
     `addresses` are by field. Compute Engine does not delete a resource in use, so using a group's template would block
     the deletion of that group.
     """
     for field, address in addresses.items():
-        group = round_.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
+        group = ctx.parents.get((_KINDS.get(field, Kind.TPU_NODE_GROUP), address.rpartition("/")[2]))
         if group is not None and group.meta.namespace != namespace:
             message = f"{field} {bounds.quoted(address)} belongs to TPUNodeGroup {group.meta} of another namespace"
             return not_ready(Reason.NOT_ALLOWED, message)
         for project in _NAMED_PROJECT.findall(address):
-            if project not in round_.projects and not (field == "image" and project in _PUBLIC_IMAGES):
+            if project not in ctx.projects and not (field == "image" and project in _PUBLIC_IMAGES):
                 message = (
                     f"{field} {bounds.quoted(address)} is of project {bounds.quoted(project)}, which is not among "
                     "those that may be used; see the setting ALLOWED_PROJECTS"

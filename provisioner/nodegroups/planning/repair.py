@@ -4,8 +4,6 @@ The managed instance group is deleted and created again under its name. The stat
 delete, and another reason before the create: with Recreating, an existing group is always the old one. Pure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -52,12 +50,10 @@ class Loss:
         return f"{first_of(self.words, '; ')}{self.note}"
 
 
-def find_loss(
-    group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, round_: Round
-) -> Loss | None:
+def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Manager | None, ctx: Round) -> Loss | None:
     """Return the lost machines of a group, None without any. `manager` is the resource as last read."""
     told = {machine.name: machine for machine in group.status.machines}
-    reasons = ((member, _why_lost(group, member, told.get(member.machine.name), round_)) for member in fleet.members)
+    reasons = ((member, _why_lost(group, member, told.get(member.machine.name), ctx)) for member in fleet.members)
     lost = [(member, words) for member, words in reasons if words]
     words = tuple(text for _, text in lost)
     missing = 0
@@ -68,52 +64,52 @@ def find_loss(
         words = (*words, f"{missing} of {shape.node_count} machines are gone")
     if not words:
         return None
-    running = nodes.running(fleet, group, round_)
+    running = nodes.running(fleet, group, ctx)
     # Whether each lost machine has a ready node. Then it only lacks chips, or is missing from the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
-        unlisted = {node.name: node.ready for node in round_.labelled_of(group) if node.provider_id not in listed}
+        unlisted = {node.name: node.ready for node in ctx.labelled_of(group) if node.provider_id not in listed}
         reports |= {"": sum(unlisted.values()) >= missing, **unlisted}
-    loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, round_))
-    doubt = nodes.silent_node(round_.labelled_of(group), round_.oldest_ready)
+    loss = Loss(words=words, machines=len(lost) + missing, lost=_remembered(group, reports, ctx))
+    doubt = nodes.silent_node(ctx.labelled_of(group), ctx.oldest_ready)
     doubt = f". Nothing is deleted: {doubt}" if doubt else ""
     if not (shape.one_slice or shape.node_count == 1):
         return replace(loss, note=doubt)
-    if zone_of(group) in round_.doubtful_zones:
+    if zone_of(group) in ctx.doubtful_zones:
         doubt = _DOUBTFUL_ZONE
     if doubt and not missing and all(member.doubtful for member, _ in lost):
         # Pods may still run on the machines. The time to recover starts when the doubt ends.
-        seen_now = {name: Lost(since=round_.now, stopped_since=round_.now) for name in loss.lost}
+        seen_now = {name: Lost(since=ctx.now, stopped_since=ctx.now) for name in loss.lost}
         return replace(loss, lost=seen_now, note=doubt)
-    works = _works(running, round_)
+    works = _works(running, ctx)
     since = [each.stopped_since if works else each.since for each in loss.lost.values()]
     first = min((moment for moment in since if moment is not None), default=None)
-    return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, round_)
+    return replace(loss, note=_WORK_GOES_ON) if first is None else _with_limit(group, loss, first, ctx)
 
 
-def lost_for_good(loss: Loss | None, round_: Round) -> frozenset[str]:
+def lost_for_good(loss: Loss | None, ctx: Round) -> frozenset[str]:
     """Return the names of lost machines, and of nodes without a listed machine, that did not return in time."""
-    long_ago, lost = _long_ago(round_), loss.lost if loss is not None else {}
+    long_ago, lost = _long_ago(ctx), loss.lost if loss is not None else {}
     return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
 
 
-def is_due_soon(loss: Loss | None, round_: Round) -> bool:
+def is_due_soon(loss: Loss | None, ctx: Round) -> bool:
     """Return whether the slice is due to be recreated within REPAIR_AFTER."""
-    soon = waits.after(round_.now, round_.settings.repair_after_seconds)
+    soon = waits.after(ctx.now, ctx.settings.repair_after_seconds)
     return loss is not None and loss.due_at is not None and loss.due_at <= soon
 
 
-def _long_ago(round_: Round) -> datetime:
-    return round_.now - timedelta(seconds=round_.settings.repair_after_seconds)
+def _long_ago(ctx: Round) -> datetime:
+    return ctx.now - timedelta(seconds=ctx.settings.repair_after_seconds)
 
 
-def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round) -> Mapping[str, Lost]:
+def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) -> Mapping[str, Lost]:
     """Return the new entry of `Memory.lost`. A machine that returns in time is removed, even if others are lost."""
-    before = round_.memory.lost.get(group.meta.uid, {})
+    before = ctx.memory.lost.get(group.meta.uid, {})
     # An earlier process may have seen the loss first, so the status counts, but no time longer ago than REPAIR_AFTER:
     # the slice would have been recreated, unless its zone was in doubt or no process gave its machines tokens.
-    long_ago = _long_ago(round_)
+    long_ago = _long_ago(ctx)
     told = {
         machine.name: machine.since
         for machine in group.status.machines
@@ -122,16 +118,16 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], round_: Round)
     lost = {}
     for name, runs in reports.items():
         known = before.get(name)
-        since = known.since if known is not None else min(told.get(name, round_.now), round_.now)
+        since = known.since if known is not None else min(told.get(name, ctx.now), ctx.now)
         # This time is not taken from the status, because an earlier process may have seen only chips missing.
-        stopped = (known.stopped_since if known is not None else None) or round_.now
+        stopped = (known.stopped_since if known is not None else None) or ctx.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
 
 
-def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, round_: Round) -> Loss:
+def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, ctx: Round) -> Loss:
     """Return the loss with the time at which the slice is recreated; the limit on recreations may delay it."""
-    settings, counted = round_.settings, recreations(group, round_.now)
+    settings, counted = ctx.settings, recreations(group, ctx.now)
     if settings.repairs_per_day <= 0:
         return loss
     due_at = waits.after(since, settings.repair_after_seconds)
@@ -167,15 +163,15 @@ def recreating(group: TpuNodeGroup) -> bool:
     return ready is not None and ready.reason == Reason.RECREATING
 
 
-def joins_until(told: Machine | None, member: Member, round_: Round) -> datetime | None:
+def joins_until(told: Machine | None, member: Member, ctx: Round) -> datetime | None:
     """Return the deadline for a running machine, `told` in the status, to become a ready node; None if unknown."""
     if told is None or told.since is None or told.ready or not member.machine.has_machine:
         return None
     # The time of an earlier state does not count: the machine may have waited for capacity for days.
-    return waits.after(told.since, round_.settings.join_seconds) if told.state == member.machine.status else None
+    return waits.after(told.since, ctx.settings.join_seconds) if told.state == member.machine.status else None
 
 
-def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, round_: Round) -> str:
+def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Round) -> str:
     """Return why a machine counts as lost, empty if it does not. `told` is the machine in the status.
 
     If the nodes have never all been ready, a machine without a ready node may still join until its deadline.
@@ -189,11 +185,11 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, round_:
     if member.ready:
         return ""
     if not was_whole(group):
-        if not joining.may_join(group, member, round_):
+        if not joining.may_join(group, member, ctx):
             # The machine is not lost, because another machine in its place could not join either.
             return ""
-        until = joins_until(told, member, round_)
-        if until is None or until > round_.now:
+        until = joins_until(told, member, ctx)
+        if until is None or until > ctx.now:
             return ""
     if member.node is not None:
         return member.lacks
@@ -201,6 +197,6 @@ def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, round_:
     return f"node {known} of machine {name} is gone" if known else f"machine {name} has not joined"
 
 
-def _works(running: Iterable[Node], round_: Round) -> bool:
+def _works(running: Iterable[Node], ctx: Round) -> bool:
     """Return whether pods with chips run on the machines. Such pods may continue with the chips that remain."""
-    return any(pod.keeps_machine(round_.now) for node in running for pod in round_.pods.get(node.name, ()))
+    return any(pod.keeps_machine(ctx.now) for node in running for pod in ctx.pods.get(node.name, ()))

@@ -3,8 +3,6 @@
 Existing resources are never changed. This module also checks templates that users created.
 """
 
-from __future__ import annotations
-
 from provisioner.model import bounds
 from provisioner.nodegroups.api.shape import MACHINE_TYPE_PREFIXES
 from provisioner.nodegroups.api.specs import InstanceConfig, ProvisioningModel, SizePolicyMode
@@ -96,7 +94,7 @@ def difference(child: Child, found: records.Resource) -> str:
     return f"it has another {' and another '.join(differ)}{advice}" if differ else ""
 
 
-def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
+def not_to_be_used(child: InstanceTemplate, ctx: Round) -> Condition | None:
     """Return a refusal if a new template would use resources that its namespace must not use."""
     for account in child.spec.config.service_accounts:
         if account.email.endswith(_DEFAULT_ACCOUNTS):
@@ -105,7 +103,7 @@ def not_to_be_used(child: InstanceTemplate, round_: Round) -> Condition | None:
                 'use "default" for the account of the project of the machines'
             )
             return not_ready(Reason.NOT_ALLOWED, message)
-    return names_others(child.meta.namespace, _addresses(child.spec.config), round_)
+    return names_others(child.meta.namespace, _addresses(child.spec.config), ctx)
 
 
 def external_target(group: ObjectMeta, uri: str) -> Target | None:

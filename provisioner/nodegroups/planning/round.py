@@ -315,7 +315,7 @@ class Round:
 
     def refusal(self, step: Step) -> str:
         """Return ": OBJECT: REASON" of the first write of a step that Kubernetes rejected, empty without one."""
-        writes = (each.write for each in step.writes)
+        writes = (proposed.write for proposed in step.writes)
         return next((f": {write.key}: {why}" for write in writes if (why := self.refused(write))), "")
 
     @property
@@ -330,7 +330,7 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
     # The last node of a machine wins: that with the shortest name, which has no domain.
     named.sort(key=lambda each: (-len(each.name), each.ready, each.name))
     nodes, metas = {node.provider_id: node for node in named}, [group.meta for group in snapshot.groups]
-    round_ = Round(
+    ctx = Round(
         snapshot=snapshot,
         settings=settings,
         now=now,
@@ -347,19 +347,19 @@ def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, 
         labelled=_grouped(sorted(named, key=lambda each: each.name), _labels_and_place),
         pods=_grouped(snapshot.pods, lambda pod: pod.node),
         tokens=_grouped(
-            sorted(snapshot.tokens, key=lambda each: each.name), lambda each: (each.group_namespace, each.group_name)
+            sorted(snapshot.tokens, key=lambda each: each.name), lambda token: (token.group_namespace, token.group_name)
         ),
         requests=_grouped(snapshot.requests, lambda request: request.node),
         calls=_grouped((each.call for each in memory.calls.values()), lambda call: call.target.uid),
-        has_nodes=any(names.CLEANUP_NODES in each.finalizers or not each.deleting for each in metas),
+        has_nodes=any(names.CLEANUP_NODES in meta.finalizers or not meta.deleting for meta in metas),
     )
-    return replace(round_, doubtful_zones=_doubtful_zones(round_), oldest_ready=_oldest_ready(round_))
+    return replace(ctx, doubtful_zones=_doubtful_zones(ctx), oldest_ready=_oldest_ready(ctx))
 
 
 def _grouped(records: Iterable[T], key: Callable[[T], K]) -> Mapping[K, Sequence[T]]:
     found: defaultdict[K, list[T]] = defaultdict(list)
-    for each in records:
-        found[key(each)].append(each)
+    for record in records:
+        found[key(record)].append(record)
     return found
 
 
@@ -384,26 +384,26 @@ def was_whole(group: TpuNodeGroup) -> bool:
     return is_true(ready) or (ready is not None and ready.reason == Reason.NODE_LOST)
 
 
-def _oldest_ready(round_: Round) -> datetime | None:
-    if waits.after(round_.memory.began_at, _STALE_SECONDS) > round_.now:
+def _oldest_ready(ctx: Round) -> datetime | None:
+    if waits.after(ctx.memory.began_at, _STALE_SECONDS) > ctx.now:
         return None
-    workers = (node for node in round_.snapshot.nodes if node.ready and names.CONTROL_PLANE not in node.labels)
+    workers = (node for node in ctx.snapshot.nodes if node.ready and names.CONTROL_PLANE not in node.labels)
     return min((node.created_at for node in workers if node.created_at is not None), default=None)
 
 
-def _doubtful_zones(round_: Round) -> frozenset[str]:
+def _doubtful_zones(ctx: Round) -> frozenset[str]:
     stopped = {
         machine.provider_id
-        for resource in round_.memory.resources.values()
+        for resource in ctx.memory.resources.values()
         for machine in (resource.listing.machines if resource.listing is not None else ())
         if machine.status not in STARTING_OR_RUNNING
     }
     # Whether each node fails, by zone and namespace.
     zones: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
-    for group in filter(was_whole, round_.snapshot.groups):
+    for group in filter(was_whole, ctx.snapshot.groups):
         # One group must not prevent the others; its own unit reports the exception.
         with contextlib.suppress(Exception):
-            for node in round_.labelled_of(group):
+            for node in ctx.labelled_of(group):
                 if node.provider_id not in stopped:
                     zones[zone_of(group)][group.meta.namespace].append(not node.ready)
     return frozenset(zone for zone, namespaces in zones.items() if _is_doubtful(namespaces.values()))
@@ -415,14 +415,14 @@ def _is_doubtful(namespaces: Collection[list[bool]]) -> bool:
     return failing > len(namespaces) / 2 and sum(map(sum, namespaces)) > _FEW_NODES
 
 
-def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, round_: Round) -> Step:
+def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Round) -> Step:
     """Return a step with a call or, before the call is due, with that time; NOTHING if the call is in flight."""
-    if call.key in round_.memory.calls:
+    if call.key in ctx.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)
     if wait is not None and wait.until > due_at:
         due_at = wait.until
-    if due_at > round_.now:
+    if due_at > ctx.now:
         return Step(moments=(due_at,))
     return Step(calls=(Wanted(call=call, due_at=due_at),))
 

@@ -1,7 +1,5 @@
 """Finds managed instance groups with this cluster's mark and no object, as a restore of etcd may leave them. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from provisioner.nodegroups.api import names
@@ -19,47 +17,47 @@ _CONFIRM_SECONDS = 300.0
 _MAX_AGE_SECONDS = 60.0
 
 
-def known(round_: Round) -> Mapping[Target, ResourceMemory]:
+def known(ctx: Round) -> Mapping[Target, ResourceMemory]:
     """Return the memory of each project in which resources may be created."""
     kind = Kind.MANAGED_INSTANCE_GROUP
-    scopes = [Scope(project=project) for project in round_.projects]
+    scopes = [Scope(project=project) for project in ctx.projects]
     targets = [Target(uid=f"project {each.project}", namespace="", kind=kind, scope=each, name="") for each in scopes]
-    return {target: round_.memory.resources.get(target.uid, ResourceMemory()) for target in targets}
+    return {target: ctx.memory.resources.get(target.uid, ResourceMemory()) for target in targets}
 
 
-def look(projects: Mapping[Target, ResourceMemory], round_: Round) -> Step:
+def look(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Step:
     """Return a step that lists the managed instance groups of each project when it is due."""
-    steps, own = [], _own(round_)
+    steps, own = [], _own(ctx)
     for target, project in projects.items():
-        reading, due_at = project.reading, round_.memory.began_at
+        reading, due_at = project.reading, ctx.memory.began_at
         if reading is not None:
-            is_sure = all(each.name in reading.repeated for each in _marked(reading, round_))
+            is_sure = all(manager.name in reading.repeated for manager in _marked(reading, ctx))
             seconds = _INTERVAL_SECONDS if is_sure else _CONFIRM_SECONDS
             due_at = later(reading.asked_at, seconds, target.uid)
-        steps.append(want(project, READ, ListManagers(target=target, own=own), due_at, round_))
+        steps.append(want(project, READ, ListManagers(target=target, own=own), due_at, ctx))
     return merged(steps)
 
 
-def find(projects: Mapping[Target, ResourceMemory], round_: Round) -> Mapping[str, tuple[Manager, ...]]:
+def find(projects: Mapping[Target, ResourceMemory], ctx: Round) -> Mapping[str, tuple[Manager, ...]]:
     """Return the managed instance groups without an object by project, for projects whose list is new enough.
 
     A group must be in two consecutive lists: it may have been listed while it was deleted together with its object.
     """
-    found, own = {}, _own(round_)
+    found, own = {}, _own(ctx)
     for target, project in projects.items():
         reading = project.reading
-        if reading is not None and (round_.now - reading.asked_at).total_seconds() < _MAX_AGE_SECONDS:
+        if reading is not None and (ctx.now - reading.asked_at).total_seconds() < _MAX_AGE_SECONDS:
             sure = reading.repeated - own
-            found[target.scope.project] = tuple(each for each in _marked(reading, round_) if each.name in sure)
+            found[target.scope.project] = tuple(manager for manager in _marked(reading, ctx) if manager.name in sure)
     return found
 
 
-def _own(round_: Round) -> frozenset[str]:
-    return frozenset(child.meta.name for child in round_.snapshot.managers) | {name for _, name in round_.parents}
+def _own(ctx: Round) -> frozenset[str]:
+    return frozenset(child.meta.name for child in ctx.snapshot.managers) | {name for _, name in ctx.parents}
 
 
-def _marked(reading: Reading, round_: Round) -> tuple[Manager, ...]:
+def _marked(reading: Reading, ctx: Round) -> tuple[Manager, ...]:
     """Return the managed instance groups that this cluster created."""
     marks = ((manager, names.parse_mark(manager.description)) for manager in reading.managers)
-    cluster = round_.snapshot.cluster.uid
+    cluster = ctx.snapshot.cluster.uid
     return tuple(manager for manager, mark in marks if mark is not None and mark.cluster_uid == cluster)

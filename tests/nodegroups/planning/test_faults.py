@@ -137,9 +137,9 @@ def test_9_groups_with_ambiguous_names_have_separate_nodes() -> None:
     group = world.group("c")
     other = replace(group, meta=replace(group.meta, namespace="a", name="b-c", uid="another"))
     other = replace(other, status=replace(other.status, machines=()))
-    round_ = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
-    assert left_over(other, None, round_) == ()
-    assert len(left_over(group, None, round_)) == 4
+    ctx = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
+    assert left_over(other, None, ctx) == ()
+    assert len(left_over(group, None, ctx)) == 4
 
 
 def test_10_resource_with_the_groups_mark_is_used_after_a_crash() -> None:

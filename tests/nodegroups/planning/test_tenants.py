@@ -490,8 +490,8 @@ def test_group_that_may_have_been_created_is_counted_until_it_is_read() -> None:
     now = world.stage.wall()
     known = ResourceMemory(unsure_at=now, changed_at=now)
     memory = replace(world.process.memory, resources={"young": known})
-    round_ = begin_round(world.kube.snapshot(frozenset()), memory, world.settings, now)
-    assert machines_before(round_) == {"young": 0, "old": 3}
+    ctx = begin_round(world.kube.snapshot(frozenset()), memory, world.settings, now)
+    assert machines_before(ctx) == {"young": 0, "old": 3}
 
 
 def test_forged_status_does_not_displace_existing_machines() -> None:
@@ -525,9 +525,9 @@ def test_node_of_another_group_is_not_deleted_because_of_a_status() -> None:
     world = ready_world(topology="2x4")
     group = world.group()
     other = replace(group, meta=replace(group.meta, name="other", uid="another"))
-    round_ = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
+    ctx = begin_round(world.kube.snapshot(frozenset()), world.process.memory, SETTINGS, world.stage.wall())
     assert other.status.machines
-    assert left_over(other, None, round_) == ()
+    assert left_over(other, None, ctx) == ()
 
 
 def test_group_that_waits_for_capacity_is_deleted_without_delay() -> None:
@@ -645,8 +645,8 @@ def test_zone_is_doubtful_only_if_most_nodes_of_most_namespaces_fail(
             name, labels = place.rpartition("/")[2], names.group_labels(group.meta)
             nodes.append(Node(name=name, uid=name, provider_id=place, labels=labels, ready=index >= bad))
     snapshot = Snapshot(cluster=FACTS, groups=tuple(groups), nodes=tuple(nodes))
-    round_ = begin_round(snapshot, Memory(), SETTINGS, NOW)
-    assert bool(round_.doubtful_zones) is want
+    ctx = begin_round(snapshot, Memory(), SETTINGS, NOW)
+    assert bool(ctx.doubtful_zones) is want
 
 
 def test_group_beyond_the_limit_creates_no_resource_until_there_is_room() -> None:

@@ -210,8 +210,8 @@ def test_oldest_ready_node_shows_that_the_cluster_is_no_copy(
     nodes: tuple[Node, ...], running_seconds: float, want: float | None
 ) -> None:
     memory = Memory(began_at=NOW - timedelta(seconds=running_seconds))
-    round_ = begin_round(Snapshot(cluster=Cluster(uid="c"), nodes=nodes), memory, SETTINGS, NOW)
-    assert round_.oldest_ready == (NOW - timedelta(minutes=want) if want is not None else None)
+    ctx = begin_round(Snapshot(cluster=Cluster(uid="c"), nodes=nodes), memory, SETTINGS, NOW)
+    assert ctx.oldest_ready == (NOW - timedelta(minutes=want) if want is not None else None)
 
 
 @pytest.mark.parametrize(
@@ -237,6 +237,6 @@ def test_group_is_an_orphan_if_it_has_no_object_at_two_lists(own: tuple[set[str]
     spec = ManagedInstanceGroupSpec(project="a", location="z", instance_template="t", target_size=1)
     managers = tuple(ManagedInstanceGroup(meta=meta, spec=spec) for _ in now)
     settings = replace(SETTINGS, projects=("a", "b"))
-    round_ = begin_round(Snapshot(cluster=FACTS, managers=managers), memory, settings, NOW)
-    found = strays.find(strays.known(round_), round_)
+    ctx = begin_round(Snapshot(cluster=FACTS, managers=managers), memory, settings, NOW)
+    found = strays.find(strays.known(ctx), ctx)
     assert {project: tuple(each.name for each in listed) for project, listed in found.items()} == {"a": want}
