@@ -234,9 +234,12 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Return whether a container lacks a variable, or has GKE's default localhost although `variables` name others."""
+    """Return whether a container lacks a variable, or has GKE's default localhost although `variables` name others.
+
+    No worker has the index -1: LeaderWorkerSet up to 0.9 gives it to leaders in subgroups (kubernetes-sigs/lws#918).
+    """
     given = container.given.get(name)
-    if given is None:
+    if given is None or (name == WORKER_ID and given.value == "-1"):
         return True
     if name not in OF_WORKERS or given.value in (None, variables.get(name)):
         return False

@@ -807,12 +807,16 @@ def test_slices_of_a_leader_worker_group_form_no_multislice():
 def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
     worker: int, leader_has_chips: bool, size: str, index: int, hosts: list[str]
 ):
-    """The values are those of addTPUVariablesSubGroup in LeaderWorkerSet 0.9, whose webhook may run after this one."""
+    """The values are those of LeaderWorkerSet, whose webhook may run after this one. Until 0.9, leaders are -1."""
     pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
     names = ",".join(f"serve-1{each}.serve" for each in hosts)
     assert found == {"TPU_WORKER_ID": str(index), "TPU_WORKER_HOSTNAMES": names}
     assert not said.problems
+    wrong = {"TPU_WORKER_HOSTNAMES": names, "TPU_WORKER_ID": "-1" if worker == 0 else str(index)}
+    pod["spec"]["containers"] = [with_env(wrong)]
+    [after], said = injected(pod, {})
+    assert (after, said.problems) == (found, ())
 
 
 def test_subgroup_whose_pods_have_several_containers_gets_a_warning_only_if_it_asks():
