@@ -10,6 +10,7 @@ Bounds and limits on all Jobs of a JobSet together are not checked. Existing sel
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from enum import Enum
 from itertools import islice
@@ -298,12 +299,10 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     if not _is_suspended(raw) and _QUEUE not in fields.at(raw, "metadata", "labels"):
         return False
     for pod in _pods_of(raw, kind):
-        try:
+        with suppress(fields.MalformedObject):
             accelerator, topology, chips, _ = _asked_at(raw, pod.template.path)
-        except fields.MalformedObject:
-            continue
-        if chips and not (accelerator and topology):
-            return True
+            if chips and not (accelerator and topology):
+                return True
     return False
 
 
@@ -369,7 +368,7 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
-    """Answer the review of a Job's creation; `jobset` is its JobSet as read. Other requests are admitted unchanged."""
+    """Answer the review of a Job that starts; `jobset` is its JobSet as read. Other requests are admitted unchanged."""
     name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
     jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
     # Child Jobs that together fill a slice must select the same nodes.
@@ -396,21 +395,35 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
 
 
 def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the node selector of a new Job before and after the changes; None if nothing changes."""
-    if (request.kind, request.operation, request.subresource) != ("Job", "CREATE", ""):
+    """Return the node selector of a Job that starts before and after the changes; None if nothing changes."""
+    if (request.kind, request.subresource) != ("Job", "") or not _starts(request):
         return None
     spec = fields.at(request.object, "spec", "template", "spec")
-    before = spec.get("nodeSelector")
-    try:
+    before, chips = spec.get("nodeSelector"), 0
+    # `review_workload` reports malformed requests.
+    with suppress(fields.MalformedObject):
         chips = podspec.requested_chips("pod template", spec)
-    except fields.MalformedObject:
-        # `review_workload` reports malformed requests.
-        return None
     if chips == 0 or not isinstance(before, dict):
         return None
+    name = fields.name(fields.at(request.object, "metadata").get("name"))
+    has_key = changes.job_key and name and _jobset_of(request)
+    added: dict[str, Any] = {JOB_KEY_SELECTOR: group_key(request.namespace, name)} if has_key else {}
+    added |= {constants.LOCATION_HINT: changes.location_hint} if changes.location_hint else {}
     kept = {key: value for key, value in before.items() if not (changes.on_demand and _is_other(key, value))}
-    after = {**kept, **{key: value for key, value in _additions(request, changes).items() if key not in before}}
+    after = {**added, **kept}
     return (before, after) if after != before else None
+
+
+def _starts(request: Request) -> bool:
+    """Whether a child Job starts, or another Job is created, whose nodes have not been requested.
+
+    Kueue requests nodes by the templates of JobSets and other Jobs. After its first start, a Job's template is fixed.
+    """
+    is_child, before = bool(_jobset_of(request)), request.old_object
+    resumed = is_child and _is_suspended(before) and "startTime" not in fields.at(before, "status")
+    waits = is_child and _is_suspended(request.object)
+    annotations = fields.at(request.object, "spec", "template", "metadata", "annotations")
+    return (request.operation == "CREATE" or resumed) and not (waits or constants.CONSUMES_REQUEST in annotations)
 
 
 def _is_other(key: str, value: object) -> bool:
@@ -422,14 +435,3 @@ def _is_other(key: str, value: object) -> bool:
 def _jobset_of(request: Request) -> str:
     maker = controller_of(fields.mapping(request.object.get("metadata")))
     return maker.name if maker is not None and maker.kind == WorkloadKind.JOBSET.value else ""
-
-
-def _additions(request: Request, changes: JobChanges) -> dict[str, str]:
-    added: dict[str, str] = {}
-    metadata = fields.mapping(request.object.get("metadata"))
-    name = fields.name(metadata.get("name"))
-    if changes.job_key and name and _jobset_of(request):
-        added[JOB_KEY_SELECTOR] = group_key(request.namespace or fields.name(metadata.get("namespace")), name)
-    if changes.location_hint:
-        added[constants.LOCATION_HINT] = changes.location_hint
-    return added

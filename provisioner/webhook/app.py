@@ -228,7 +228,7 @@ def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
     """Return an answer that admits an object unchanged, with a notice for `maker`, whose controller gets the answer."""
     told = f"{key.title} could not be read ({why})"
-    message = f"A Job is created without its selectors: {told}"
+    message = f"A Job starts without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
     return Answer(warnings=(f"{told}, so this is admitted unchanged",), notice=notice)
 

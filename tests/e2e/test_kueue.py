@@ -14,6 +14,7 @@ import pytest
 from provisioner import constants
 from provisioner.kube.errors import Conflict, NotFound
 from provisioner.kube.protocol import collection_path, object_path
+from provisioner.settings.webhook import WebhookSettings
 from provisioner.workloads import JOBSET
 from rehearsal.demos import wait_for
 from rehearsal.demos.story import is_ready
@@ -29,7 +30,15 @@ from tests.e2e.assigning import (
     running,
     train,
 )
-from tests.e2e.kit import EAGER, EXCLUSIVE, PATIENCE_SECONDS, Ground, jobset
+from tests.e2e.kit import (
+    EAGER,
+    EXCLUSIVE,
+    PATIENCE_SECONDS,
+    Ground,
+    jobset,
+    registered_webhook,
+    serving_webhook,
+)
 from tests.support.objects import pod_spec, raw_buffer
 
 pytestmark = [pytest.mark.e2e, pytest.mark.usefixtures("kueue")]
@@ -232,6 +241,29 @@ def test_jobset_of_a_flavor_with_a_topology_runs_on_its_new_pools(queue: Queue) 
     queue.submit("train", topology="2x2x2", replicas=2, parallelism=2, exclusive=False, pod_annotations=_ON_ONE_POOL)
     queue.await_completed("train")
     assert queue.ground.accepted("nodePools.create") == 2
+
+
+@pytest.mark.usefixtures("provisioner")
+@pytest.mark.parametrize("check", [True, False], ids=["with an admission check", "by quota"])
+def test_jobset_whose_jobs_get_selectors_from_the_webhook_runs(queue: Queue, *, check: bool) -> None:
+    """The pools of a request have no key. By quota, pods get the key, and on-demand pools in place of spot."""
+    ground = queue.ground
+    pod = {"metadata": {"generateName": "probe-"}, "spec": pod_spec(topology="2x2x1")}
+    trial = f"{collection_path('pods', namespace='default')}?dryRun=All"
+    settings = WebhookSettings(injection="all", job_key_selector=True, force_on_demand=True)
+
+    def admits() -> bool:
+        return "env" in ground.api.post(trial, pod)["spec"]["containers"][0]
+
+    with (
+        registered_webhook(ground.rehearsal, "webhook") as port,
+        serving_webhook(ground.rehearsal, port, settings, admits),
+    ):
+        queue.set_up(_V4, check=check)
+        queue.submit("train", parallelism=2, topology="2x2x2", selector={} if check else {constants.SPOT: "true"})
+        queue.await_completed("train")
+    assert ["job-key" in pod["spec"]["nodeSelector"] for pod in ground.pods()] == [not check] * 2
+    assert [pool["config"].get("spot") for pool in ground.sent().values()] == [None]
 
 
 @pytest.mark.usefixtures("provisioner")

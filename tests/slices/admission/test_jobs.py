@@ -41,6 +41,10 @@ def job(
     return raw_job("train-slice-0", namespace="ml", pod=pod, pod_metadata=pod_marks, metadata=metadata)
 
 
+def suspended(raw: Json) -> Json:
+    return {**raw, "spec": {**raw["spec"], "suspend": True}}
+
+
 def judge_by(**changes: Any) -> Judge:
     effective = settings(**{"serve_jobs": True, **changes})
     return Judge(settings_of=lambda _: effective, rules=GKE_RULES)
@@ -219,8 +223,36 @@ def test_patch_adds_and_removes_single_keys() -> None:
     [{"operation": "UPDATE"}, {"operation": "DELETE", "object": {}}, {"kind": "Pod"}, {"subresource": "status"}],
     ids=["an update", "a deletion", "another kind", "a status"],
 )
-def test_only_created_jobs_are_changed(request_: dict[str, Any]) -> None:
+def test_only_new_and_resumed_jobs_are_changed(request_: dict[str, Any]) -> None:
     assert reviewed(job(RESERVED), ALL, **request_) == Answer()
+
+
+ASKED = {"annotations": {constants.CONSUMES_REQUEST: "request"}}
+
+
+@pytest.mark.parametrize(
+    ("raw", "before", "is_changed"),
+    [
+        pytest.param(job(), None, True, id="created"),
+        pytest.param(job(pod_marks=ASKED), None, False, id="created again for a request"),
+        pytest.param(suspended(job()), None, False, id="created suspended"),
+        pytest.param(job(), suspended(job()), True, id="resumed"),
+        pytest.param(job(pod_marks=ASKED), suspended(job()), False, id="resumed for a request"),
+        pytest.param(suspended(job()), suspended(job()), False, id="updated while suspended"),
+        pytest.param(job(), {**suspended(job()), "status": {"startTime": "t"}}, False, id="with a fixed template"),
+        pytest.param(suspended(job(owner="")), None, True, id="Job without a JobSet, created suspended"),
+        pytest.param(job(owner=""), suspended(job(owner="")), False, id="Job without a JobSet, resumed"),
+    ],
+)
+def test_child_job_is_changed_when_it_starts_without_a_provisioning_request(
+    raw: Json, before: Json | None, *, is_changed: bool
+) -> None:
+    """Kueue requests pools by the template of the JobSet or plain Job; pods with more selectors would never run there.
+
+    A resumed JobSet copies its template to its suspended child Jobs.
+    """
+    request: Json = {"operation": "UPDATE", "old_object": before} if before is not None else {}
+    assert bool(reviewed(raw, JobChanges(location_hint="rack-7"), **request).patch) == is_changed
 
 
 @pytest.mark.parametrize(
