@@ -1,7 +1,5 @@
 """Serves TLS certificates from files that another program replaces, and checks certificates periodically."""
 
-from __future__ import annotations
-
 import ssl
 import threading
 from collections.abc import Callable, Sequence

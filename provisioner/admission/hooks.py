@@ -5,8 +5,6 @@ answers that wait for another server, and, with a single thread each, for large 
 request without a place in its lane is answered 503. If a hook fails, the API server still gets an answer.
 """
 
-from __future__ import annotations
-
 import asyncio
 import contextlib
 import time

@@ -1,7 +1,5 @@
 """Maintains the webhook server's own certificates in a Secret for all replicas. No authority's key is stored."""
 
-from __future__ import annotations
-
 import base64
 import os
 import ssl

@@ -1,7 +1,5 @@
 """Decodes AdmissionReviews (v1 and v1beta1) and encodes their answers, in one form for both versions."""
 
-from __future__ import annotations
-
 import base64
 import re
 from collections.abc import Callable, Iterable, Mapping
@@ -140,8 +138,8 @@ def parse_review(body: bytes) -> Request:
 
 def head_of(body: bytes) -> Request:
     """Return version, UID and namespace of a review without decoding it; v1 or empty if not within _HEAD_BYTES."""
-    found = (each.search(body, 0, _HEAD_BYTES) for each in _HEAD)
-    version, uid, namespace = (each[1].decode() if each is not None else "" for each in found)
+    found = (pattern.search(body, 0, _HEAD_BYTES) for pattern in _HEAD)
+    version, uid, namespace = (match[1].decode() if match is not None else "" for match in found)
     return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
 
 

@@ -5,8 +5,6 @@ First the next authority is trusted in addition to the current one. After STEP e
 after another STEP the earlier authority is no longer trusted. So the served certificate is always trusted.
 """
 
-from __future__ import annotations
-
 import datetime as dt
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -103,7 +101,7 @@ def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.d
 
 def trusted(state: State) -> str:
     """Return the authorities that API servers must trust, as PEM."""
-    found = (each.authority_pem for each in (state.present, state.next) if each is not None)
+    found = (keys.authority_pem for keys in (state.present, state.next) if keys is not None)
     # Newlines separate the authorities, because a user may have written an authority without its last newline.
     return "\n".join(dict.fromkeys([*found, *filter(None, [state.earlier])]))
 

@@ -1,7 +1,5 @@
 """Computes the index of a pod among its owner's pods, and the host names of all pods, from the owner or labels."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -211,7 +209,7 @@ def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) 
     job = _job_of(replicated_job)
     exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))
     find = node_selector_of(fields.at(job, "template", "spec")).get
-    accelerator, topology, machine_type = (fields.text(find(each)) for each in OF_SLICES)
+    accelerator, topology, machine_type = (fields.text(find(slice_)) for slice_ in OF_SLICES)
     try:
         hosts = tpu.resolve(accelerator, topology, chips, machine_type).nodes(1)
     except tpu.ShapeError:
@@ -227,10 +225,10 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
     if listed > bounds.REPLICATED_JOBS:
         raise NumberingError(f"{key.title} {bounds.too_many('replicated jobs', listed, bounds.REPLICATED_JOBS)}")
     entries = _slices_of(pod, spec)
-    names = [fields.name(each.get("name")) for each in entries]
+    names = [fields.name(entry.get("name")) for entry in entries]
     if own not in names or number is None:
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")
-    replicas = [fields.count(each.get("replicas")) for each in entries]
+    replicas = [fields.count(entry.get("replicas")) for entry in entries]
     place = names.index(own)
     subdomain, pods = _subdomain(pod), _pods_of(_job_of(entries[place]))
     jobs = _jobs_per_slice(entries[place], pod.chips, pod)

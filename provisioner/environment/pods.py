@@ -1,7 +1,5 @@
 """Reads the properties of a pod that its TPU environment depends on, from raw JSON with any content."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
@@ -86,13 +84,13 @@ class TpuPod:
     @property
     def workers(self) -> tuple[Container, ...]:
         """Containers that run at the same time, in order."""
-        return tuple(each for each in self.containers if not each.alone)
+        return tuple(container for container in self.containers if not container.alone)
 
     @property
     def chips(self) -> int:
         """Chips of the pod: the sum over `workers`, or the chips of an init container that ends before, if more."""
-        alone = (each.chips for each in self.containers if each.alone)
-        return max((sum(each.chips for each in self.workers), *alone))
+        alone = (container.chips for container in self.containers if container.alone)
+        return max((sum(container.chips for container in self.workers), *alone))
 
     @property
     def title(self) -> str:

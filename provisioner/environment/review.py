@@ -1,7 +1,5 @@
 """Reviews pods: TPU variables as a patch, problems as warnings; the owner of pods is warned before they exist."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
@@ -124,7 +122,7 @@ def _judged(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) ->
 def _told(
     pod: TpuPod, problems: tuple[str, ...], settings: WebhookSettings, patch: tuple[Operation, ...] = ()
 ) -> Answer:
-    told = tuple(f"{pod.title}: {each}" for each in problems)
+    told = tuple(f"{pod.title}: {problem}" for problem in problems)
     if not told:
         return Answer(patch=patch)
     denied = settings.wrong == "deny"
@@ -239,7 +237,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
 
 
 def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
-    takes_ports = any(METRICS_PORTS not in each.given for each in pod.containers)
+    takes_ports = any(METRICS_PORTS not in container.given for container in pod.containers)
     if layout is None:
         yield "it selects no accelerator and topology, so the variables of the topology cannot be determined"
     elif pod.host_network and pod.chips < layout.host_chips and takes_ports:
@@ -256,8 +254,8 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
     # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
         names = [each for each in group if each in variables]
-        missing = [each for each in names if is_absent(each, container, variables)]
-        given = [each for each in names if each not in missing and _begins(each, container, variables)]
+        missing = [name for name in names if is_absent(name, container, variables)]
+        given = [name for name in names if name not in missing and _begins(name, container, variables)]
         if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
             # Users may set only the host names. Then the worker index is added nevertheless.
             missing.remove(WORKER_ID)
@@ -363,7 +361,7 @@ def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, nam
     The pod is built as Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 build it, in the fields that variables depend
     on. Objects of other kinds get no warnings.
     """
-    made = next((each for each in _first_pods(dict(raw)) if requests_chips(each)), None)
+    made = next((pod for pod in _first_pods(dict(raw)) if requests_chips(pod)), None)
     if made is None:
         return ()
     request = Request(operation="CREATE", kind="Pod", namespace=namespace, object=made)

@@ -4,8 +4,6 @@ Names and values are those of GKE's device plugin, GoogleCloudPlatform/container
 (cmd/tpu_device_plugin).
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Builds, runs and stops the webhook server and its metrics, with the webhooks of all products."""
 
-from __future__ import annotations
-
 import platform
 import ssl
 import threading
@@ -165,10 +163,10 @@ def build(
     lanes = Lanes()
     # Probes configured for gke-tpu-env-injector, which this server replaces, request this path.
     routes = [Route("/", _greet)]
-    for each in make_hooks(settings, api, variables or {}):
-        metrics.know(each.name)
-        begin, busy = begin_of(each, metrics.reviewed, tell=tell_people), partial(metrics.reviewed, each.name, "busy")
-        routes.append(Route(each.path, lanes.endpoint(begin, busy, quick=each.quick), methods=["POST"]))
+    for hook in make_hooks(settings, api, variables or {}):
+        metrics.know(hook.name)
+        begin, busy = begin_of(hook, metrics.reviewed, tell=tell_people), partial(metrics.reviewed, hook.name, "busy")
+        routes.append(Route(hook.path, lanes.endpoint(begin, busy, quick=hook.quick), methods=["POST"]))
     server = HttpServer({address: make_app(routes)}, name=NAME, limits=_LIMITS, tls=context)
 
     def tell(problem: str) -> None:
