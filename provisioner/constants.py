@@ -270,7 +270,8 @@ SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
 #: Value of both labels while the pool is kept free: no pod that requests chips can be bound to it.
 SLICE_FREE = "none"
-#: Label of namespaces: with the value PLACEMENT_ASSIGN, admission marks the pods of groups in the namespace.
+#: Label of namespaces. With PLACEMENT_ASSIGN, admission adds the two labels above to the nodeSelector of new pods whose
+#: own labels name their slice.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
 #: Value for a namespace whose pods are not marked, even if the pods of all other namespaces are.
@@ -330,7 +331,7 @@ INVALID_REQUEST = "InvalidTPURequest"
 CREATION_WAITING = "NodePoolCreationWaiting"
 #: A pod remains unschedulable although its slice has a pool.
 STUCK = "SliceStuck"
-#: Pods of the slice are on several node pools, or share one with pods of another slice.
+#: Pods of a slice of several hosts are on several node pools, or share one with pods of another slice.
 SLICE_SPLIT = "SliceSplit"
 #: Hosts of the slice remain without a pod.
 UNDERUSED = "SliceUnderused"

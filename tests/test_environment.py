@@ -28,7 +28,7 @@ from tests.support.settings import REQUIRED
         ("gcp_zones", ""),
     ],
 )
-def test_unknown_variable_is_reported_with_the_nearest_option(name: str, words: str) -> None:
+def test_variable_is_reported_if_it_is_similar_to_an_option_or_of_the_go_provisioner(name: str, words: str) -> None:
     """A variable that is similar to no option belongs to another program."""
     found = tuple(warnings_about_environment({**REQUIRED, name: "x"}))
     assert len(found) == (1 if words else 0)

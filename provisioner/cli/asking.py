@@ -79,7 +79,7 @@ def board(remote: Remote) -> Document:
 
 
 def settings(remote: Remote) -> dict[str, str]:
-    """Return the controller's settings by variable. Raises RemoteError."""
+    """Return the settings of the controller of slices, by variable. Raises RemoteError."""
     raw = _ask(remote, _SETTINGS)
     found = raw.get("settings") if isinstance(raw, dict) else None
     if not isinstance(found, dict) or not found:

@@ -202,14 +202,14 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
 
 
 def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
-    """Return the number of child Jobs that form a slice, as the provisioner does; 1 for an unknown slice.
+    """Return the number of child Jobs that form a slice, by the provisioner's rule; 1 if the slice's shape is invalid.
 
-    JobSet copies the annotation of exclusive placement to pods. With dynamic slicing, a slice is part of a pool.
+    With exclusive placement, whose annotation JobSet copies to pods, or dynamic slicing, each child Job is a slice.
     """
     job = _job_of(replicated_job)
     exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))
     find = node_selector_of(fields.at(job, "template", "spec")).get
-    accelerator, topology, machine_type = (fields.text(find(slice_)) for slice_ in OF_SLICES)
+    accelerator, topology, machine_type = (fields.text(find(key)) for key in OF_SLICES)
     try:
         hosts = tpu.resolve(accelerator, topology, chips, machine_type).nodes(1)
     except tpu.ShapeError:

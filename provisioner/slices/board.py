@@ -99,7 +99,7 @@ class Published:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """Everything that the API returns; `version` counts its changes since the process started."""
+    """The answers of the API, except settings. `version` counts changes, except of times, since the process started."""
 
     version: int
     #: Time at which the process created this response.

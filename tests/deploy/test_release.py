@@ -150,7 +150,7 @@ _SOURCE = "https://github.com/owner/tpu-provisioner"
 
 
 @pytest.mark.e2e
-def test_released_chart_needs_only_the_values_of_the_cluster(tmp_path: Path) -> None:
+def test_released_chart_is_rendered_without_values_and_has_the_released_image(tmp_path: Path) -> None:
     """The chart uses the released image, and has the version of the release."""
     folder = tmp_path / "tpu-provisioner"
     assert release.main(["chart", _RELEASED, _SOURCE, str(folder)]) == 0
@@ -225,7 +225,7 @@ def test_products_of_a_release_do_not_touch_each_other(
 
 
 @pytest.mark.parametrize("image", ["controller:latest", "ghcr.io/a/b:v1", f"ghcr.io/a/b@{_DIGEST}"])
-def test_image_without_tag_and_digest_is_rejected(
+def test_image_that_lacks_tag_or_digest_is_rejected(
     image: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert release.main(["chart", image, _SOURCE, str(tmp_path / "a")]) == 1
@@ -259,8 +259,8 @@ def test_everything_published_is_signed() -> None:
         assert jobs[name]["permissions"]["id-token"] == "write"
 
 
-def test_commands_of_the_release_workflow_exist() -> None:
-    """The workflow runs generators with commands that exist, and installs tools with pinned versions."""
+def test_release_workflow_runs_three_generators_and_installs_pinned_tools() -> None:
+    """The workflow runs the krew, vex and artifacthub generators, and installs tools with pinned versions."""
     jobs = _read(REPOSITORY / ".github/workflows/release.yml")["jobs"]
     commands = "\n".join(map(_commands, jobs.values())).replace("\\\n", " ")
     used = {line.split("generators.artifacts ")[1].split()[0] for line in commands.splitlines() if "artifacts" in line}
@@ -397,8 +397,8 @@ def test_terraform_and_pages_grant_roles_on_the_same_resources() -> None:
 
 
 @pytest.mark.parametrize("paths", [[_TERRAFORM], _PAGES], ids=["Terraform", "gcloud"])
-def test_no_predefined_role_except_workload_identity_user_is_granted(paths: list[Path]) -> None:
-    """Terraform and the pages also name only permissions of the custom roles."""
+def test_provisioner_gets_no_predefined_role_except_workload_identity_user(paths: list[Path]) -> None:
+    """Each permission that Terraform and the pages name is in a custom role; nodes get Google's role for nodes."""
     text = "".join(path.read_text(encoding="utf-8") for path in paths)
     # The page grants Google's predefined role for nodes to the service account of the nodes.
     of_nodes = set() if paths == [_TERRAFORM] else {"roles/container.defaultNodeServiceAccount"}

@@ -70,7 +70,8 @@ _NAMESPACED = frozenset(
         "PrometheusRule", "Role", "RoleBinding", "Secret", "Service", "ServiceAccount",
     }
 )  # fmt: skip
-#: Cluster-wide kinds whose objects apply to requests of tenants, but which a tenant cannot name in a request.
+#: Cluster-wide kinds that affect tenants, but that give a tenant nothing new by a reference to an object. For example,
+#: a tenant can bind a ClusterRole only if the tenant has its rights already.
 _ACTING = frozenset(
     {
         "ClusterRole", "ClusterRoleBinding", "MutatingAdmissionPolicy", "MutatingAdmissionPolicyBinding",

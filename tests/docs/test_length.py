@@ -1,7 +1,7 @@
 """Tests that the documentation is short enough to be read.
 
 The count of words excludes text that readers skip: code blocks, comments, targets of links, descriptions of pictures,
-and the lines of tables. All words of a command or a name in the text count.
+and the characters that draw tables. All words of a command or a name in the text count.
 """
 
 import re

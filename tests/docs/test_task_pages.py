@@ -58,7 +58,7 @@ def test_plan_prints_the_output_on_the_page(
     assert printed == output
 
 
-def test_each_task_with_a_workload_has_an_example() -> None:
+def test_each_task_page_except_serve_has_an_example_of_plan() -> None:
     assert {each.values[0] for each in EXAMPLES} >= {page for page in _PAGES if page.stem != "serve"}
 
 

@@ -1,4 +1,4 @@
-"""Tests of pods with ResourceClaims on a real control plane: chips come from the DRA driver, not as a resource."""
+"""Tests of pods with ResourceClaims, whose nodes offer chips by the DRA driver instead of google.com/tpu."""
 
 from __future__ import annotations
 

@@ -692,7 +692,7 @@ def test_replicated_jobs_with_different_slices_form_no_multislice(other: dict[st
 def test_child_jobs_that_together_fill_a_slice_are_numbered_in_it(
     replicas: int, parallelism: int, number: int, index: int, hosts: str, own: str | None
 ):
-    """Before, each child Job counted as a slice of its own, with host names of pods that are never created."""
+    """If each child Job counted as a slice, the host names would include pods that never exist."""
     owner = jobset(replicated("a", replicas, parallelism=parallelism, selector=V5E_4X4))
     [found], said = injected(pod_of_jobset("a", number, index), owner)
     listed = [f"js-a-{each}.js" for each in hosts.split()]

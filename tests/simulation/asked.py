@@ -126,7 +126,7 @@ class Asked:
     # --- creates
 
     def judge_create(self, process: Process, pool: Pool) -> None:
-        """Check whether the slice of a new pool may get a pool."""
+        """Check that a new pool is not for a request that is already served, or for pods whose request still exists."""
         uid, key = owner_of(pool.body["config"]["labels"])
         now, stale_seconds = self._stage.agenda.now, self._simulation.checker.stale_seconds()
         run = next((each for each in self._simulation.cluster.every_workload if each.uid == uid), None)

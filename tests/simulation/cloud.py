@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 CLUSTER = ClusterName("project-1", "us-central2", "test")
 ZONE = "us-central2-b"
 CA_PEM = b"-----BEGIN CERTIFICATE-----\nQUJD\n-----END CERTIFICATE-----\n"
-#: Seconds from a node's registration until its chips are reported by the device plugin's pod. The minimum must not be
-#: below 12 s, the validity of the gate's last check (2 s) and the time-out of the delete (10 s), because nothing else
-#: keeps pods off a node that registers while a delete is in progress.
+#: Minimum and maximum seconds from a node's registration until the device plugin reports its chips. The minimum must be
+#: at least 12 s, the sum of the validity of the gate's check (2 s) and the delete's time-out (10 s): nothing else keeps
+#: pods off a node that registers during a delete.
 _DEVICES_SECONDS = (13.0, 25.0)
 #: Seconds after the start of a run until the foreign pools exist.
 _OTHERS_READY_SECONDS = 5.0

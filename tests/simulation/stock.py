@@ -94,7 +94,7 @@ class Stock:
         if failed is None or failed.up >= _MAX_DOUBLINGS or process.started_at > failed.at:
             return
         if self._stage.agenda.now - failed.at > _HOUR_SECONDS:
-            # A failure has no effect on creates after an hour.
+            # Later creates are not checked: the provisioner forgets a failure an hour after its wait has ended.
             return
         known_at = failed.at + checker.stale_seconds()
         in_flight = [

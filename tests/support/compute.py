@@ -129,7 +129,7 @@ class Compute:
         return operation
 
     def pass_seconds(self, seconds: float) -> None:
-        """Advance the clock, and stop at the time of each event of the world."""
+        """Advance the clock by this time, in steps from event to event, so that each event happens on time."""
         end = self.clock.seconds + seconds
         while (due := self.world.advance()) is not None and (wait := (due - self.clock.now()).total_seconds()) >= 0:
             if self.clock.seconds + wait > end:

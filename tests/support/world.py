@@ -298,7 +298,10 @@ class World:
         return DeleteAnswer(name=delete.name, at=self.now, result=DeleteResult.ACCEPTED, operation=operation)
 
     def _look_up(self, look_up: LookUp) -> LookUpAnswer:
-        """Return the current state. An operation is done when its pool is neither being created nor being deleted."""
+        """Return whether the pool exists, or the state of the operation that the look-up names.
+
+        An operation is done when its pool is neither being created nor being deleted.
+        """
         pool = self.pools.get(look_up.name)
         if not look_up.operation:
             return LookUpAnswer(look_up=look_up, at=self.now, exists=pool is not None)

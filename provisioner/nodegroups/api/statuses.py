@@ -1,4 +1,7 @@
-"""Statuses of the four kinds. Only the controller writes them. Times are in UTC, in whole seconds."""
+"""Statuses of TPUNodeGroups and of their three kinds of children, which only the controller writes.
+
+Times are in UTC, in whole seconds.
+"""
 
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime

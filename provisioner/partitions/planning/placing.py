@@ -88,7 +88,10 @@ class _Ground:
             self.reserved = (self.reserved[0], self.reserved[1] - ipus)
 
     def shadow(self, ipus: int) -> tuple[float, int]:
-        """Return the seconds until a pod can start by deadlines, and the IPUs that remain free then."""
+        """Return the shadow time in seconds of a pod of this size, and the IPUs that younger pods may take before it.
+
+        The shadow time is when the deadlines of the present pods have freed enough IPUs; infinite if that is unknown.
+        """
         crowded, free = ipus >= self.supply.crowded_from, self.free
         if free >= ipus and not crowded:
             return SOON_SECONDS, 0

@@ -388,7 +388,7 @@ def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Rest:
-    """The REST API at all its addresses. Each address has its own limits."""
+    """The REST API at its addresses, plain and with TLS. The limits (`_LIMITS`) apply to each address separately."""
 
     servers: tuple[HttpServer, ...]
     #: Reloads the certificate of the server with TLS; None without TLS.

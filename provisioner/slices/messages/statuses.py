@@ -68,9 +68,9 @@ class _Facts:
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests with a leader pod that still needs a pool: unbound, and unschedulable for less time than a booking.
+        """Requests whose booking may be extended: a leader pod is unbound, and unschedulable for less than its time.
 
-        Other requests may have no waiting pods at all, because the scheduler binds their pods to any pool that fits.
+        The pods of any other request may run on other pools, because the scheduler binds pods to any pool that fits.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((each, each.leader) for each in self.ctx.slices.values() if each.request and each.leader)

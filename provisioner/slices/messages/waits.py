@@ -52,7 +52,7 @@ _NEXT_STEPS: Mapping[FailureKind, str] = {
 
 
 def cause(wait: WaitsFor) -> str:
-    """Return the cause in a few words, such as "stockout", under which slices are counted."""
+    """Return why a slice waits, in a few words such as "stockout"; the status command counts slices by these words."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
     found = ("missing permission" if each == FailureKind.PERMISSION.value else each for each in wait.causes)

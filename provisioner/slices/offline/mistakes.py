@@ -1,4 +1,4 @@
-"""Finds mistakes that make the API server or the provisioner ignore an object, which no Event reports. Pure."""
+"""Finds mistakes that no Event reports: unknown API versions, misspelled resources, keys that are never read. Pure."""
 
 from collections.abc import Iterator
 from typing import Any

@@ -297,7 +297,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true or SERVE_PODS=all; ask the administrator"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # The Job is planned nevertheless, so that its further problems are reported.
+        # The Job is planned apart from accepted objects (`forecast`), so that its other problems are reported as well.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 

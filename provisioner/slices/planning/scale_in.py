@@ -1,7 +1,7 @@
 """Decides the deletion costs of pods, so that a Deployment that scales in empties one pool before the next. Pure.
 
-A ReplicaSet first deletes the ready pods with the lowest cost. The cost depends only on the pool, so that each pod is
-written at most once, because frequent updates would load the API server (KEP-2255).
+A ReplicaSet deletes pods that are not ready first, then those with the lowest cost. The cost depends only on the pool,
+so each pod is written at most once: frequent updates would load the API server (KEP-2255).
 """
 
 from collections import defaultdict

@@ -52,7 +52,7 @@ def test_controller_calls_only_the_documented_methods() -> None:
 
 
 def test_group_is_served_without_the_permission_to_list_managed_instance_groups() -> None:
-    """Without this permission, the controller only cannot find managed instance groups that have no object."""
+    """The controller then misses only one thing: managed instance groups without a TPUNodeGroup."""
     world = World()
     world.deny(_LIST)
     world.make("train", topology="2x4")

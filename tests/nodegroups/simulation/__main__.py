@@ -1,4 +1,4 @@
-"""Simulate node groups: python -m tests.nodegroups.simulation [--seeds N] [--first N] | --seed N [--history]."""
+"""Simulates node groups with many seeds; `python -m tests.nodegroups.simulation --help` lists the options."""
 
 from __future__ import annotations
 

@@ -80,7 +80,7 @@ class Says(Runner):
 
 @dataclass
 class Ground:
-    """The adapter, which is the user `us`, and its simulated server."""
+    """The adapter, which calls as user `us`, and the simulated server that it calls."""
 
     vipu: VipuCommand
     simulator: VipuSimulator
@@ -103,7 +103,7 @@ def executable(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def secret(tmp_path: Path) -> Path:
-    """Folder of a mounted Secret, readable by the group as kubelets create it."""
+    """Folder of a mounted Secret, whose files have the kubelet's default mode 0644."""
     folder = tmp_path / "secret"
     folder.mkdir()
     for name, content in (("user-id", "us\n"), ("access-key", f"{KEY}\n")):
@@ -291,12 +291,12 @@ def test_ipus_are_counted_again_only_for_new_agents_or_after_ten_minutes(quick: 
     assert quick.simulator.count(LIST_IPUS) == 3
 
 
-def test_ipus_are_unknown_if_they_cannot_be_counted(quick: Ground) -> None:
+def test_ipus_are_unknown_until_they_were_counted_once(quick: Ground) -> None:
     quick.simulator.inject(Fault(kind=FaultKind.REFUSED, message="no attributes today", method=LIST_IPUS))
     assert [item.ipus for item in quick.vipu.list_allocations()] == [None, None]
 
 
-def test_vipu_version_without_allocations_lists_one_without_a_name(quick: Ground) -> None:
+def test_server_that_does_not_know_allocations_has_one_without_a_name(quick: Ground) -> None:
     fault = Fault(kind=FaultKind.REFUSED, grpc_code="Unimplemented", message="no", method=LIST_ALLOCATIONS)
     quick.simulator.inject(fault)
     assert quick.vipu.list_allocations() == (Allocation(name=""),)

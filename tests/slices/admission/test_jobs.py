@@ -67,7 +67,7 @@ def selector_after(raw: Json, changes: JobChanges) -> Any:
 
 @pytest.mark.parametrize(("replicas", "parallelism"), [(4, 1), (4, 2), (3, 1)])
 def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: int, parallelism: int) -> None:
-    """With a key of its own, each Job got a node pool of the whole slice, of which it used a part."""
+    """With a job-key selector of its own, each Job would get a whole slice and use only a part of it."""
     together = replicas != 3
     pod = pod_spec(topology="2x2x4")
     jobset = raw_jobset(
@@ -131,7 +131,7 @@ HINT = {constants.LOCATION_HINT: "rack-7"}
         pytest.param(job(RESERVED, chips=0), ALL, RESERVED, id="no chips"),
     ],
 )
-def test_review_changes_only_the_selectors_of_the_settings(raw: Json, changes: JobChanges, want: Any) -> None:
+def test_job_gets_only_the_selector_changes_that_are_enabled(raw: Json, changes: JobChanges, want: Any) -> None:
     """The API server may invoke the webhook again; the second review changes nothing."""
     assert selector_after(raw, changes) == want
     after = apply_patch(raw, reviewed(raw, changes).patch)
@@ -223,7 +223,7 @@ def test_patch_adds_and_removes_single_keys() -> None:
     [{"operation": "UPDATE"}, {"operation": "DELETE", "object": {}}, {"kind": "Pod"}, {"subresource": "status"}],
     ids=["an update", "a deletion", "another kind", "a status"],
 )
-def test_only_new_and_resumed_jobs_are_changed(request_: dict[str, Any]) -> None:
+def test_review_of_an_update_deletion_status_or_other_kind_changes_nothing(request_: dict[str, Any]) -> None:
     assert reviewed(job(RESERVED), ALL, **request_) == Answer()
 
 
@@ -247,9 +247,9 @@ ASKED = {"annotations": {constants.CONSUMES_REQUEST: "request"}}
 def test_child_job_is_changed_when_it_starts_without_a_provisioning_request(
     raw: Json, before: Json | None, *, is_changed: bool
 ) -> None:
-    """Kueue requests pools by the template of the JobSet or plain Job; pods with more selectors would never run there.
+    """Kueue requests pools for the template, and pods with more selectors would not fit these pools.
 
-    A resumed JobSet copies its template to its suspended child Jobs.
+    A resumed JobSet overwrites the templates of its suspended child Jobs, so they are changed only when they start.
     """
     request: Json = {"operation": "UPDATE", "old_object": before} if before is not None else {}
     assert bool(reviewed(raw, JobChanges(location_hint="rack-7"), **request).patch) == is_changed
@@ -272,7 +272,9 @@ def test_invalid_job_is_not_changed(raw: Json) -> None:
     st.booleans(),
     st.booleans(),
 )
-def test_other_selectors_are_not_changed(selector: dict[str, str], job_key: bool, on_demand: bool) -> None:
+def test_selectors_that_no_setting_concerns_are_not_changed(
+    selector: dict[str, str], job_key: bool, on_demand: bool
+) -> None:
     selector |= OWN
     after = selector_after(job(selector), JobChanges(job_key=job_key, location_hint="rack-7", on_demand=on_demand))
     ours = {"job-key", *HINT, *RESERVED} - set(OWN)

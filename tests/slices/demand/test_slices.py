@@ -162,7 +162,7 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
 
 
 def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
-    """The pods of the JobSet count on the nodes to which they are bound. The problem is reported only on the JobSet."""
+    """The slices stay known, but do not ask for pools. Only the JobSet gets the notice, not its slices."""
     workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))

@@ -282,7 +282,7 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
 def test_slice_without_a_valid_choice_raises_an_error_with_the_reason(
     asked: dict[str, Any], changes: dict[str, Any], words: list[str]
 ) -> None:
-    """The message contains the reason and says what to change."""
+    """The message names the selector, annotation or choice that cannot be met."""
     with pytest.raises(UnmeetableError) as caught:
         choices_of(slice_of(**asked), settings(**changes))
     for word in words:

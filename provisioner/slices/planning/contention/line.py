@@ -73,7 +73,7 @@ def in_line(resource: TurnResource, units: Iterable[Unit], stamps: Stamps) -> li
 
 
 def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: datetime) -> Stamps:
-    """Return the stamps after a resource was granted to some units at the time `now`."""
+    """Return the times of the last grants, with `now` for the namespaces and workloads of units that got a resource."""
     new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
     return {**stamps, **new} if new else stamps
 

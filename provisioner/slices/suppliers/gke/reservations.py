@@ -52,8 +52,9 @@ class Reservations:
         default_factory=lambda: ThreadPoolExecutor(_AT_ONCE, thread_name_prefix="reservation").submit
     )
     _readings: dict[ReservationId, _Reading] = field(default_factory=dict)
-    #: Reservations of listed pools, and reservations whose read has been submitted.
+    #: Reservations of the pools in the last call of `follow`.
     _used: frozenset[ReservationId] = frozenset()
+    #: Reservations whose read is queued or in progress.
     _submitted: set[ReservationId] = field(default_factory=set)
 
     def follow(self, pools: Iterable[NodePool]) -> None:
