@@ -13,6 +13,8 @@ RUNBOOKS = Path("docs") / "runbooks"
 #: Labels that identify an installation: one Prometheus may have several. Clusters of GKE in other locations or projects
 #: may have the same name.
 EACH = "project_id, location, cluster, namespace"
+#: Sentence in the descriptions of alerts by `gone`.
+ENDS = "The alert may end after a day even if none runs."
 CRITICAL, WARNING = "critical", "warning"
 #: Page of runbooks by the first word of an alert's slug. All other alerts are on the page of node pools.
 _PAGES = {"nodegroups": "node-groups", "partitions": "partitions", "webhook": "webhook"}

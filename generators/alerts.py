@@ -13,7 +13,7 @@ from typing import Any
 
 import yaml
 
-from generators.alert_form import CRITICAL, EACH, GROUP, WARNING, Rule, gone, metric
+from generators.alert_form import CRITICAL, EACH, ENDS, GROUP, WARNING, Rule, gone, metric
 from generators.alerts_of_node_groups import RULES as NODE_GROUP_RULES
 from generators.alerts_of_partitions import RULES as PARTITION_RULES
 from provisioner import constants
@@ -52,7 +52,7 @@ RULES = (
         severity=CRITICAL,
         summary="No tpu-provisioner is scraped.",
         description="Either none runs, or its metrics do not arrive. While none runs, node pools that nothing needs "
-        "are not deleted, and none are created.",
+        f"are not deleted, and none are created. {ENDS}",
     ),
     Rule(
         name="TPUProvisionerWithoutLeader",
@@ -190,7 +190,7 @@ RULES = (
         severity=CRITICAL,
         summary="No webhook server of tpu-provisioner is scraped any more.",
         description="Either no replica runs, or their metrics do not arrive. While none runs, pods are created without "
-        "TPU variables, or rejected where failurePolicy is Fail.",
+        f"TPU variables, or rejected where failurePolicy is Fail. {ENDS}",
     ),
     Rule(
         name="TPUProvisionerWebhookCertificates",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generators.alert_form import CRITICAL, EACH, WARNING, Rule, gone, metric
+from generators.alert_form import CRITICAL, EACH, ENDS, WARNING, Rule, gone, metric
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.nodegroups.api.statuses import Reason
 from provisioner.nodegroups.metrics import PREFIX
@@ -25,7 +25,7 @@ RULES = (
         minutes=10,
         severity=CRITICAL,
         summary="No controller of TPUNodeGroups is scraped any more.",
-        description=f"Either none runs, or its metrics do not arrive. {_NO_GROUPS}",
+        description=f"Either none runs, or its metrics do not arrive. {_NO_GROUPS} {ENDS}",
     ),
     Rule(
         name="TPUNodeGroupsWithoutLeader",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from generators.alert_form import CRITICAL, EACH, WARNING, Rule, gone, metric
+from generators.alert_form import CRITICAL, EACH, ENDS, WARNING, Rule, gone, metric
 from provisioner.kube.watches import MAX_SILENCE_SECONDS
 from provisioner.partitions.metrics import PREFIX
 
@@ -18,7 +18,7 @@ RULES = (
         minutes=10,
         severity=CRITICAL,
         summary="No controller of IPU partitions is scraped any more.",
-        description=f"Either none runs, or its metrics do not arrive. {_NOTHING_DONE}",
+        description=f"Either none runs, or its metrics do not arrive. {_NOTHING_DONE} {ENDS}",
     ),
     Rule(
         name="IPUPartitionsWithoutLeader",

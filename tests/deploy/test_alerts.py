@@ -12,7 +12,7 @@ import pytest
 import yaml
 
 from generators import alerts, chart
-from generators.alert_form import RUNBOOKS
+from generators.alert_form import ENDS, RUNBOOKS
 from provisioner.nodegroups.metrics import Metrics as NodeGroupMetrics
 from provisioner.partitions.metrics import Metrics as PartitionMetrics
 from provisioner.slices.metrics import PREFIX, Metrics
@@ -318,6 +318,13 @@ def _expected(rule: dict[str, Any], case: _Case, minute: int) -> list[dict[str, 
 
 def test_every_alert_has_a_case_in_which_it_fires() -> None:
     assert {rule.name for rule in alerts.RULES} == {alert for case in _CASES for alert in case.want}
+
+
+def test_description_of_an_alert_that_ends_after_a_day_names_its_end() -> None:
+    """A controller that has not run for a day counts as uninstalled, but may be broken and cost money."""
+    ending = [rule for rule in alerts.RULES if "last_over_time" in rule.query]
+    assert ending
+    assert all(ENDS in rule.description for rule in ending)
 
 
 def test_query_of_an_alert_uses_only_exported_metrics_and_labels() -> None:
