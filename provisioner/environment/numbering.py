@@ -13,7 +13,7 @@ from provisioner.kube.podspec import OF_SLICES, node_selector_of, requested_chip
 from provisioner.kube.protocol import object_path
 from provisioner.model import bounds
 from provisioner.workloads import JOBSET, PLAIN_JOB, RAY_CLUSTER
-from provisioner.workloads.job import JOB
+from provisioner.workloads.job import JOB, pods_of_job
 from provisioner.workloads.jobset import DEFAULT_GROUP, JOBSET_TYPE, ended_before, jobs_of_slice
 from provisioner.workloads.kind import STATEFUL_SET, marked
 from provisioner.workloads.leaderworkerset import subgroup_of
@@ -151,17 +151,12 @@ def _of_stateful_set(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Num
 def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
     return Numbering(
         index=_completion_index(pod, key),
-        pods=_pods_of(spec),
+        pods=pods_of_job(spec),
         prefix=f"{key.name}-",
         suffix=_subdomain(pod),
         # No multislice by default: pods with a higher index may start only after other pods of the Job have ended.
         together=False,
     )
-
-
-def _pods_of(job: Mapping[str, Any]) -> int:
-    parallelism = fields.count(job.get("parallelism"))
-    return min(parallelism, fields.count(job.get("completions"), default=parallelism))
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
@@ -171,7 +166,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
     # Child Jobs with several pods are left out: each of their pods is a slice, and these slices have no numbers.
-    one_pod = (each for each in together if _pods_of(_job_of(each)) == 1)
+    one_pod = (each for each in together if pods_of_job(_job_of(each)) == 1)
     return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
 
 
@@ -198,7 +193,9 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
     shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
-    return (group, apart, *shape, chips, _pods_of(job), _jobs_per_slice(replicated_job, chips, pod)) if chips else None
+    return (
+        (group, apart, *shape, chips, pods_of_job(job), _jobs_per_slice(replicated_job, chips, pod)) if chips else None
+    )
 
 
 def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
@@ -214,7 +211,7 @@ def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) 
         hosts = tpu.resolve(accelerator, topology, chips, machine_type).nodes(1)
     except tpu.ShapeError:
         return 1
-    return jobs_of_slice(fields.count(replicated_job.get("replicas")), _pods_of(job), hosts, exclusive=exclusive)
+    return jobs_of_slice(fields.count(replicated_job.get("replicas")), pods_of_job(job), hosts, exclusive=exclusive)
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
@@ -230,7 +227,7 @@ def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering
         raise NumberingError(f"{key.title} has no replicated job {own!r} that requests chips")
     replicas = [fields.count(entry.get("replicas")) for entry in entries]
     place = names.index(own)
-    subdomain, pods = _subdomain(pod), _pods_of(_job_of(entries[place]))
+    subdomain, pods = _subdomain(pod), pods_of_job(_job_of(entries[place]))
     jobs = _jobs_per_slice(entries[place], pod.chips, pod)
     return Numbering(
         index=number % jobs * pods + _completion_index(pod, key),

@@ -3,6 +3,7 @@
 Other Jobs are not kept, because a cluster may have tens of thousands.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -18,6 +19,12 @@ JOB = (WorkloadKind.JOB.api_version, WorkloadKind.JOB.value)
 _NOT_OF_JOBSETS = f"!{constants.JOBSET_NAME}"
 
 
+def pods_of_job(spec: Mapping[str, Any]) -> int:
+    """Return the number of pods of a Job that run at the same time, by its spec."""
+    parallelism = fields.count(spec.get("parallelism"))
+    return min(parallelism, fields.count(spec.get("completions"), default=parallelism))
+
+
 def parse_job(raw: object) -> Workload | None:
     """Read a Job of API version v1; None if its annotation is missing or it is part of a JobSet."""
     metadata, spec = (fields.at(raw, part) for part in ("metadata", "spec"))
@@ -28,8 +35,7 @@ def parse_job(raw: object) -> Workload | None:
     if owner is not None and owner.kind == WorkloadKind.JOBSET.value:
         return None
     found, reader = begin(WorkloadKind.JOB, raw, controller=constants.JOB_CONTROLLER)
-    parallelism = fields.count(spec.get("parallelism"))
-    pods = min(parallelism, fields.count(spec.get("completions"), default=parallelism))
+    pods = pods_of_job(spec)
     what = f"Job {found.namespace}/{found.name}"
     template = template_of(what, spec.get("template"), podspec.reader_of_pod(within=reader))
     group = PodGroup(
@@ -45,7 +51,9 @@ def parse_job(raw: object) -> Workload | None:
     if not problem and template.chips > 0:
         problem = _not_served(spec, owner.kind if owner else "") or too_much(found.kind, [group])
     # A parallelism of 0 counts as suspended: the Job controller deletes all pods in both cases.
-    return replace(found, groups=(group,), suspended=found.suspended or parallelism == 0, problem=problem)
+    return replace(
+        found, groups=(group,), suspended=found.suspended or fields.count(spec.get("parallelism")) == 0, problem=problem
+    )
 
 
 def claim_of(metadata: dict[str, Any]) -> Claim | None:

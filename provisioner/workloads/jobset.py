@@ -14,7 +14,7 @@ from provisioner.kube import fields, podspec
 from provisioner.model import bounds
 from provisioner.model.placement import selects_job_nodes
 from provisioner.model.workloads import PodGroup, Workload, WorkloadKind, group_key
-from provisioner.workloads.job import JOB
+from provisioner.workloads.job import JOB, pods_of_job
 from provisioner.workloads.kind import Claim, Kind, begin, controller_of, entries_of, marked, template_of, too_much
 from provisioner.workloads.plain import hosts_of
 
@@ -140,8 +140,8 @@ def parse_jobset(raw: object) -> Workload:
         first = (group.name for group in groups if (in_order or group.name in needs) and not group.template.chips)
         template = template_of(what, job_spec.get("template"), of_pod)
         exclusive = constants.EXCLUSIVE_TOPOLOGY in {*annotations, *of_job}
-        hosts, parallelism = hosts_of(template), fields.count(job_spec.get("parallelism"))
-        jobs = jobs_of_slice(replicas, parallelism, hosts, exclusive=exclusive)
+        hosts, pods = hosts_of(template), pods_of_job(job_spec)
+        jobs = jobs_of_slice(replicas, pods, hosts, exclusive=exclusive)
         groups.append(
             PodGroup(
                 name=group_name,
@@ -152,7 +152,7 @@ def parse_jobset(raw: object) -> Workload:
                 succeeded=succeeded.get(group_name, 0) // jobs,
                 selects_job_nodes=selects_job_nodes(annotations, of_job),
                 lowest_leads=not exclusive or hosts == 1,
-                parallelism=parallelism * jobs,
+                parallelism=pods * jobs,
                 template=template,
             )
         )

@@ -16,6 +16,7 @@ from provisioner.model.placement import selects_job_nodes, with_job_nodes
 from provisioner.model.workloads import Pod, Toleration, Workload, WorkloadKind, group_key
 from provisioner.slices.demand.groups import name_of_group
 from provisioner.slices.offline.documents import Path, value_at
+from provisioner.workloads.job import pods_of_job
 from provisioner.workloads.jobset import jobs_of_slice, replicated_jobs_of
 from provisioner.workloads.leaderworkerset import slices_of_group
 from provisioner.workloads.raycluster import MAKERS, replicas_of
@@ -138,9 +139,8 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
     """Return the template of a Job whose spec is at the path `at`. The pods that run concurrently are one group."""
-    parallelism = fields.count(spec.get("parallelism"))
     return Template(
-        pods=min(parallelism, fields.count(spec.get("completions"), default=parallelism)),
+        pods=pods_of_job(spec),
         indexed=spec.get("completionMode") == INDEXED,
         path=(*at, "template"),
         pods_path=(*at, "parallelism"),
