@@ -2,8 +2,9 @@
 
 A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
 limits the calls of a project by kind, region and minute, so calls are paced. For each kind of call, namespaces take
-turns, and so do groups whose machines are changed. In each turn, changes come first, those of whole resources before
-those of machines, then polls, reads and lists; among equal calls, the one that has been due for longest is first.
+turns, and so do groups whose machines are changed: first are those with the fewest calls in flight, then those whose
+last call is oldest, where a read counts as a minute newer than a change. Among equals, changes come first, those of
+whole resources before those of machines, then polls, reads and lists; then the call that has been due for longest.
 """
 
 from collections import Counter
@@ -218,6 +219,10 @@ def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, M
 
 #: Kinds of calls, most urgent first.
 _SORTS = tuple(actions.Sort)
+#: Time for which other parties' changes precede the next poll, read or list of a party.
+_READS_WAIT = timedelta(minutes=1)
+#: Time for which turns are remembered. Each party gets turns far more often.
+_TURNS_KEPT = timedelta(minutes=10)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -252,9 +257,12 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
             continue
         spare[bucket] = left - 1.0
         chosen.append(each.call)
+    turns = {party: at for party, at in memory.turns.items() if now - at < _TURNS_KEPT}
+    turns |= {_party(call): now + _READS_WAIT * (call.sort is not actions.Sort.CHANGE) for call in chosen}
     return Paced(
         memory=replace(
             with_open(memory, now, calls=chosen),
+            turns=turns,
             pace={bucket: Pace(spare=left, at=now) for bucket, left in spare.items() if left < most},
         ),
         calls=tuple(chosen),
@@ -263,12 +271,13 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls by the number of their party's calls that are in flight or precede them, then by urgency."""
+    """Sort due calls by the number of their party's calls that are in flight or precede them, and by the last call."""
     turns = Counter(_party(call.call) for call in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
         party = _party(each.call)
-        queue.append((turns[party], _urgency(each.call), each.due_at, each.call.key, each))
+        turn_at = memory.turns.get(party, LONG_AGO)
+        queue.append((turns[party], turn_at, _urgency(each.call), each.due_at, each.call.key, each))
         turns[party] += 1
     return [each for *_, each in sorted(queue, key=lambda entry: entry[:-1])]
 

@@ -108,6 +108,8 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
+    #: Time from which it is the turn of a party (`decide.pace`). A missing party precedes all others.
+    turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Lost machines by UID of the group and by name; also nodes without a listed machine, and "" for missing machines.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Times until which Compute Engine asked for a pause of all calls, by project.

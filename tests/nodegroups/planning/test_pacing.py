@@ -143,6 +143,34 @@ def test_urgent_calls_of_one_namespace_do_not_delay_other_namespaces() -> None:
     assert names(pace([*flood, *few], memory, settings, now).calls) == ["joining", "list"]
 
 
+def test_several_namespaces_of_one_tenant_do_not_delay_others() -> None:
+    """Before, three namespaces with ever new objects were first in each round, if answers came within two rounds."""
+    settings = replace(SETTINGS, calls_per_second=20, burst_seconds=0.05)
+    victim: list[Call] = [Read(target=target("victim")), set_metadata("joining")]
+    memory, sent, now = Memory(), [], NOW
+    for number in range(8):
+        # Each round, three new objects are to be read and three created, two calls are sent, and two are answered.
+        flood = [f"ev{index}-{number}" for index in range(3)]
+        calls: list[Call] = [*(Read(target=target(name)) for name in flood), *map(insert, flood)]
+        left = [call for call in victim if call.key not in sent]
+        plan = pace([*wanted(*calls), *wanted(*left, due_at=NOW)], memory, settings, now)
+        sent += [call.key for call in plan.calls]
+        in_flight = dict(list(plan.memory.calls.items())[-4:])
+        memory, now = replace(plan.memory, calls=in_flight), now + timedelta(seconds=0.05)
+    assert {call.key for call in victim} <= set(sent)
+
+
+def test_lists_of_many_namespaces_do_not_delay_changes() -> None:
+    """Another machine of the group has just got its metadata, and the other groups were listed before that."""
+    lists = [ListMachines(target=target(f"{number:03d}")) for number in range(9)]
+    memory = Memory()
+    for calls, seconds in ((lists, 0), ([set_metadata("first")], 30)):
+        memory = pace(wanted(*calls), memory, SETTINGS, NOW + timedelta(seconds=seconds)).memory
+        memory = replace(memory, calls={})
+    queue, now = wanted(*lists, set_metadata("second")), NOW + timedelta(seconds=31)
+    assert names(pace(queue, memory, replace(SETTINGS, max_calls=1), now).calls) == ["second"]
+
+
 def test_machines_of_a_large_group_do_not_delay_a_small_group() -> None:
     """Ten calls of the large group are in flight, and its other calls have been due for longer."""
     large = [Wanted(call=set_metadata(f"a{number}"), due_at=LONG_AGO) for number in range(30)]
