@@ -67,7 +67,8 @@ class Numbering:
     prefix: str
     suffix: str
     first: int = 0
-    #: Number of pods of each child Job if several child Jobs form a slice: a host name has the numbers of both. Or 0.
+    #: Number of pods of each child Job, if several child Jobs form a slice: their host names have the numbers of the
+    #: child Job and of the pod. Otherwise 0.
     job_pods: int = 0
     #: Host name of the pod of index 0 if it differs from this pattern; otherwise empty.
     leader: str = ""

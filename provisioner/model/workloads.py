@@ -244,8 +244,8 @@ class Ask:
     """Request of a ProvisioningRequest or a CapacityBuffer, before its templates are read, and its status."""
 
     resource_version: str
-    #: PodTemplates of the namespace, each with the number of pods (request) or slices (buffer). The number is None if
-    #: the other fields of the buffer determine it.
+    #: Names of PodTemplates of the namespace, each with the number of pods (request) or slices (buffer), or with None
+    #: if the other fields of a buffer determine the number of slices.
     pod_sets: tuple[tuple[str, int | None], ...] = ()
     #: Buffers only: API group, kind and name of the workload whose slices are the model.
     scalable: tuple[str, str, str] = ("", "", "")

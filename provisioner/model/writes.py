@@ -182,7 +182,7 @@ def with_open(
     return replace(
         memory,
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
-        writes={**memory.writes, **{write.write.key: _opened(memory.writes, write, now) for write in writes}},
+        writes={**memory.writes, **{proposed.write.key: _opened(memory.writes, proposed, now) for proposed in writes}},
     )
 
 

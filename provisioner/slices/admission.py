@@ -269,7 +269,7 @@ def _of_slices(
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
         # Only the shape check finds that a Job has more pods than hosts; no other nodes can serve such a Job.
-        if any(shape.impossible for shape in shapes):
+        if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []
     # Drop the Event's reason if the request is invalid only for this provisioner.
@@ -280,7 +280,7 @@ def _of_slices(
     if any(finding.impossible or finding.reason == constants.UNDERUSED for finding in said):
         return said
     words = [finding.message for finding in said]
-    return [*said, *(shape for shape in shapes if not any(shape.message in one for one in words))]
+    return [*said, *(finding for finding in shapes if not any(finding.message in one for one in words))]
 
 
 def _is_said(finding: Finding) -> bool:
@@ -298,9 +298,9 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
     """Whether a workload lacks selectors that Kueue adds when it admits the workload or its pods."""
     if not _is_suspended(raw) and _QUEUE not in fields.at(raw, "metadata", "labels"):
         return False
-    for pod in _pods_of(raw, kind):
+    for pods in _pods_of(raw, kind):
         with suppress(fields.MalformedObject):
-            accelerator, topology, chips, _ = _asked_at(raw, pod.template.path)
+            accelerator, topology, chips, _ = _asked_at(raw, pods.template.path)
             if chips and not (accelerator and topology):
                 return True
     return False

@@ -43,7 +43,8 @@ def choose(
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier of these settings, and the proof that the supplier and Kubernetes belong to one cluster.
 
-    The proof is None if node pools are objects of the API server itself. Raises ValueError if GKE lacks its client.
+    With PROVIDER=gce there is no proof, because node pools are objects of the API server itself. Raises ValueError
+    with PROVIDER=gke but without `gke`.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

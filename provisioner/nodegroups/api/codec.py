@@ -55,7 +55,7 @@ def read(cls: Callable[..., T], raw: object) -> T:
 
 
 def write(record: object) -> Json:
-    """Return a record as JSON, without fields that are None, and without empty fields that are not `Part.always`."""
+    """Return a record as JSON, without unset fields, and without empty fields unless `Part.always` is set."""
     written: Json = {}
     for part in parts_of(cast("Callable[..., Any]", type(record))):
         value = getattr(record, part.attribute)

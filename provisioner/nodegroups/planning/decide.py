@@ -272,7 +272,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
     """Sort due calls by the number of their party's calls that are in flight or precede them, and by the last call."""
-    turns = Counter(_party(call.call) for call in memory.calls.values())
+    turns = Counter(_party(sent.call) for sent in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
         party = _party(each.call)

@@ -72,7 +72,7 @@ def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now:
     return Plan(
         memory=replace(_remembered(picture, ctx, calls, writes), told=known),
         calls=calls,
-        writes=tuple(write.write for write in writes),
+        writes=tuple(proposed.write for proposed in writes),
         events=tuple(told),
         view=guard.run("view", partial(view_of, picture, unrecorded, ctx), View()),
         faults=tuple(guard.faults),

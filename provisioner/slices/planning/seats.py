@@ -107,10 +107,10 @@ class Seats:
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
-        `may_borrow` is called for pools without pods that were not created for pods of the slice's namespace, once for
-        equal `limits`; if that is None, only for the pool `last`, which the slice had in the last round and which comes
-        first. An `expired` slice takes no node of a pool with pods, because the scheduler has not bound its pod there,
-        for an unknown reason.
+        The pool `last`, which the slice had in the last round, comes first. `may_borrow` is called for pools without
+        pods that were not created for pods of the slice's namespace, once for slices with equal `limits`; without
+        `limits`, only for the pool `last`. An `expired` slice takes no node of a pool with pods, because the scheduler
+        has not bound its pod there, for an unknown reason.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         closed = self._closed[party, limits] if limits is not None else ~self._own_of(party)

@@ -236,9 +236,9 @@ class Story:
 def held(
     pod: Pod, *others: Pod, state: PartitionState | None = PartitionState.ACTIVE, gone: bool = False, **fields: Any
 ) -> Story:
-    """Return a story in which a pod has an entry, and a partition in `state` unless `state` is None.
+    """Return a story with a pod, the pod's entry in the ledger, and a partition in `state`, or no partition for None.
 
-    With `gone`, only the entry and the partition exist, and the pod does not.
+    With `gone`, the pod does not exist any more.
     """
     story = Story(pods=[*others] if gone else [pod, *others], **fields)
     story.record(make_entry(pod))

@@ -52,7 +52,7 @@ class GkeSupplier:
 
     gke: GkeClient
     clock: Callable[[], datetime]
-    #: Records one call by its method; `error_kind` is None after a success, `code` the HTTP status or "none".
+    #: Records a call: its method, the kind of its error (None after a success), and its HTTP status or "none".
     observe: Callable[..., None] = lambda *_, **__: None
     monotonic: Callable[[], float] = time.monotonic
     rules: PoolRules = GKE_RULES
