@@ -290,7 +290,7 @@ def test_cost_of_a_hostile_jobset_is_bounded_and_others_are_unaffected(
     (only,) = workload["spec"]["replicatedJobs"]
     only["name"], only["replicas"] = job.get("name", "slice"), job.get("replicas", 1)
     spec = only["template"]["spec"]
-    spec["parallelism"] = job.get("parallelism", 4)
+    spec["parallelism"] = spec["completions"] = job.get("parallelism", 4)
     spec["template"]["spec"]["containers"][0]["resources"]["limits"][constants.TPU_RESOURCE] = job.get("chips", "4")
     workload["spec"]["replicatedJobs"] = [
         {**only, "name": only["name"] + ("" if not n else str(n))} for n in range(count)

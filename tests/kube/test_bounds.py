@@ -98,7 +98,7 @@ def jobset_of(
     raw = raw_jobset()
     (job,) = raw["spec"]["replicatedJobs"]
     job["replicas"] = replicas
-    job["template"]["spec"]["parallelism"] = parallelism
+    job["template"]["spec"] |= {"parallelism": parallelism, "completions": parallelism}
     spec = job["template"]["spec"]["template"]["spec"]
     spec["containers"] = [{"resources": {"limits": {"google.com/tpu": chips}}}]
     spec |= template
