@@ -12,7 +12,7 @@ import yaml
 
 from generators import overlay
 from provisioner import constants
-from provisioner.slices.preflight.in_kubernetes import Right, rights_used
+from provisioner.slices.preflight.in_kubernetes import rights_used
 from rehearsal.demos import Rehearsal
 from tests.deploy import tools
 from tests.deploy.kit import (
@@ -51,18 +51,6 @@ def test_rights_of_manifests_equal_the_rights_of_the_check_command(base: list[di
     ):
         more = {**role, "rules": [rule_of_component(component)]}
         assert set(rights_used(make_settings(own_namespace=NAMESPACE, **changes))) == rights([*base, more])
-
-
-@pytest.mark.parametrize("product", ["overlay", "chart"])
-def test_drain_may_list_node_groups_if_their_controller_is_installed(product: str, tmp_path: Path) -> None:
-    """Without the right, `drain` in the provisioner's pod could not report groups that still have machines."""
-    if product == "overlay":
-        documents = tools.built(tmp_path, "nodegroups", resources=["base"])
-    else:
-        values = {"image": {"repository": "registry.example/controller"}, "nodegroups": {"enabled": True}}
-        documents = tools.template(DEPLOY / "charts" / "tpu-provisioner", values, namespace=NAMESPACE)
-    (role,) = [each for each in documents if key_of(each) == ("ClusterRole", "tpu-provisioner")]
-    assert Right("tpu.google.com", "tpunodegroups", "list") in rights([role])
 
 
 def test_no_manifest_contains_the_configmap_that_pauses() -> None:

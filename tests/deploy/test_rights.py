@@ -17,6 +17,8 @@ from provisioner.kube.live import cordon, uncordon
 from provisioner.kube.machineconfigs import MACHINE_CONFIGS
 from provisioner.kube.protocol import LEASES_ROOT, collection_path, object_path
 from provisioner.model.workloads import WorkloadKind
+from provisioner.nodegroups.api.types import Kind
+from provisioner.nodegroups.reading import API_ROOT
 from provisioner.slices.preflight import Status
 from provisioner.slices.preflight.in_kubernetes import ADMISSION_GROUP, PLACEMENT_WEBHOOKS
 from provisioner.slices.preflight.in_placement import check_placement
@@ -85,7 +87,7 @@ def test_provisioner_needs_exactly_the_rights_of_the_manifests(
     assert {right.resource for right, _ in recorder.answers} == {
         "pods", "nodes", "jobsets", "leaderworkersets", "rayclusters", "events", "leases", "configmaps", "podtemplates",
         "provisioningrequests", "provisioningrequests/status", "capacitybuffers", "capacitybuffers/status",
-        "resourceslices", "deviceclasses", "machineconfigs", "namespaces",
+        "resourceslices", "deviceclasses", "tpunodegroups", "machineconfigs", "namespaces",
         "persistentvolumeclaims", "persistentvolumes", "storageclasses",
         "mutatingadmissionpolicies", "mutatingadmissionpolicybindings", "mutatingwebhookconfigurations",
     }  # fmt: skip
@@ -99,6 +101,8 @@ def _ask(api: KubeApi) -> None:
         api.get(object_path("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS, root=f"/apis/{ADMISSION_GROUP}/v1"))
     with pytest.raises(NotFound):
         api.get(collection_path(MACHINE_CONFIGS.resource, root=MACHINE_CONFIGS.root), {"watch": "true"})
+    with contextlib.suppress(NotFound):
+        api.get(collection_path(Kind.TPU_NODE_GROUP.plural, root=API_ROOT))
     for kind in (each for each in KINDS.values() if not each.kind.has_pods):
         path = object_path(kind.resource, "absent", namespace="default", root=kind.root)
         with pytest.raises(NotFound):

@@ -68,6 +68,8 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
         *(Right("", sources.VOLUMES, verb) for verb in ("list", "watch")),
         *(Right("storage.k8s.io", sources.STORAGE_CLASSES, verb) for verb in ("list", "watch")),
         Right("resource.k8s.io", DEVICE_CLASSES, "list", optional=True),
+        # Only `drain` needs this right, and only if the kind exists.
+        Right(_NODE_GROUPS, _PLURAL, "list", optional=True),
         *(Right("", "nodes", verb) for verb in ("get", "list", "watch", "patch")),
         *(Right("cloud.google.com", sources.MACHINE_CONFIGS, verb) for verb in ("list", "watch")),
         *(Right("", "events", verb) for verb in ("create", "patch")),

@@ -124,13 +124,13 @@ CASES = [
     # rights
     pytest.param(
         lambda world: world.kube.denied.update({("list", "podtemplates")}),
-        "rights in Kubernetes", FAILED, "1 of 52 permissions are missing: list podtemplates",
+        "rights in Kubernetes", FAILED, "1 of 53 permissions are missing: list podtemplates",
         id="no right to PodTemplates",
     ),
     pytest.param(
         lambda world: world.kube.denied.update({("patch", "nodes"), ("create", "leases")}),
         "rights in Kubernetes", FAILED,
-        "2 of 52 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
+        "2 of 53 permissions are missing: patch nodes, create leases in tpu-provisioner-system. Grant",
         id="missing rights",
     ),
     pytest.param(
@@ -298,14 +298,14 @@ def test_reservations_in_the_settings_are_checked_without_patterns() -> None:
             lambda world: world.kube.denied.update({("list", "jobs"), ("watch", "leaderworkersets")}),
             "rights in Kubernetes",
             FAILED,
-            "2 of 55 permissions are missing: watch leaderworkersets, list jobs",
+            "2 of 56 permissions are missing: watch leaderworkersets, list jobs",
             id="no right to Jobs",
         ),
         pytest.param(
             lambda world: world.kube.denied.add(("list", "machineconfigs")),
             "rights in Kubernetes",
             FAILED,
-            "1 of 55 permissions are missing: list machineconfigs",
+            "1 of 56 permissions are missing: list machineconfigs",
             id="no right to MachineConfigs",
         ),
     ],
