@@ -173,13 +173,13 @@ def _phase(times: PoolTimes) -> str:
 def problem_with(manifests: Manifests, environment: Mapping[str, str]) -> str:
     """Return the reason why the manifests would create no pool; empty if they would create one."""
     if manifests.problems:
-        return "\n".join(output.plain(str(each)) for each in manifests.problems)
-    jobsets = [each for each in manifests.documents if each.raw.get("kind") == _KIND]
+        return "\n".join(output.plain(str(problem)) for problem in manifests.problems)
+    jobsets = [document for document in manifests.documents if document.raw.get("kind") == _KIND]
     if not jobsets:
-        kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
+        kinds = sorted({str(document.raw.get("kind", "?")) for document in manifests.documents})
         there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
         return f"there is no JobSet in these files{there}, and the demo shows nothing but the life of JobSets"
-    if all(_is_suspended(each) for each in jobsets):
+    if all(_is_suspended(jobset) for jobset in jobsets):
         return "every JobSet in these files is suspended, so nothing would happen; remove spec.suspend"
     mine = {key: value for key, value in environment.items() if not key.startswith(("GCP_", "GKE_"))}
     place = {"GCP_PROJECT_ID": PROJECT, "GCP_CLUSTER_LOCATION": LOCATION, "GCP_ZONE": ZONE, "GCP_CLUSTER": CLUSTER}

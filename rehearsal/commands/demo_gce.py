@@ -170,10 +170,10 @@ def summary(groups: Iterable[GroupTimes], calls: Mapping[str, Mapping[Any, int]]
 def problem_with(manifests: Manifests) -> str:
     """Return the reason why the demo cannot use the manifests; empty if it can."""
     if manifests.problems:
-        return "\n".join(output.plain(str(each)) for each in manifests.problems)
+        return "\n".join(output.plain(str(problem)) for problem in manifests.problems)
     groups = _groups(manifests)
-    if not groups and not any(each.raw.get("kind") == "JobSet" for each in manifests.documents):
-        kinds = sorted({str(each.raw.get("kind", "?")) for each in manifests.documents})
+    if not groups and not any(document.raw.get("kind") == "JobSet" for document in manifests.documents):
+        kinds = sorted({str(document.raw.get("kind", "?")) for document in manifests.documents})
         there = f" (only {output.plain(', '.join(kinds))})" if kinds else ""
         return f"there is neither a {Kind.TPU_NODE_GROUP} nor a JobSet in these files{there}"
     for group in groups:
@@ -189,7 +189,7 @@ def problem_with(manifests: Manifests) -> str:
 
 
 def _groups(manifests: Manifests) -> list[Mapping[str, Any]]:
-    found = [each.raw for each in manifests.documents if each.raw.get("kind") == Kind.TPU_NODE_GROUP]
+    found = [document.raw for document in manifests.documents if document.raw.get("kind") == Kind.TPU_NODE_GROUP]
     return [{**raw, "spec": raw["spec"] if isinstance(raw.get("spec"), dict) else {}} for raw in found]
 
 

@@ -93,7 +93,7 @@ def _picture(rehearsal: PartitionRehearsal, story: PartitionStory, process: Cont
 
 
 def _left(rehearsal: PartitionRehearsal) -> list[str]:
-    partitions = [f"partition {each.id} ({each.state})" for each in rehearsal.vipu.partitions]
+    partitions = [f"partition {partition.id} ({partition.state})" for partition in rehearsal.vipu.partitions]
     return partitions + [f"entry {each} in the ledger" for each in rehearsal.ledger()]
 
 

@@ -30,7 +30,7 @@ def command(*, port: int, host: str, project: str | None, join: bool, changes: t
 
     settings = ComputeSettings(project=project, machines_join=join)
     try:
-        wanted = settings.changed(dict(_setting(each) for each in changes))
+        wanted = settings.changed(dict(_setting(change) for change in changes))
     except SettingsError as error:
         raise click.UsageError(str(error)) from error
     logs.configure()

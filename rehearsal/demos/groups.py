@@ -64,8 +64,8 @@ class GroupRehearsal(RehearsedCluster):
         self.kubectl("apply", "--server-side", "--filename=-", stdin=definitions)
         named = [f"customresourcedefinition/{kind.plural}.{GROUP}" for kind in Kind]
         self.kubectl("wait", "--for=condition=Established", "--timeout=60s", *named)
-        for each in (_PLUGIN_ACCOUNT, *_MACHINES):
-            self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(each))
+        for machine in (_PLUGIN_ACCOUNT, *_MACHINES):
+            self.kubectl("apply", "--server-side", "--filename=-", stdin=json.dumps(machine))
         self.create_namespace(constants.DEFAULT_NAMESPACE)
         self.compute.start()
 
@@ -96,7 +96,7 @@ class GroupRehearsal(RehearsedCluster):
         for kind, path, label in paths:
             query = {"labelSelector": label} if label else {}
             found += [f"{kind} {raw['metadata']['name']}" for raw in self.objects(path, **query)]
-        found += [f"{each.collection} {each.name}" for each in self.compute.world.resources()]
+        found += [f"{resource.collection} {resource.name}" for resource in self.compute.world.resources()]
         return found + [f"machine {machine.name}" for machine in self.compute.machines]
 
 
@@ -179,13 +179,13 @@ class GroupStory(WorkloadStory):
 
     def _count(self, times: GroupTimes, status: Mapping[str, Any]) -> Iterator[str]:
         wanted, machines = status.get("nodeCount", 0), status.get("machines", [])
-        conditions = {each["type"]: each["status"] for each in status.get("conditions", [])}
+        conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", [])}
         # Running machines are read from Compute Engine, because the controller lists machines less often.
-        running = {each.name for each in self._compute.machines if each.status == "RUNNING"}
+        running = {machine.name for machine in self._compute.machines if machine.status == "RUNNING"}
         counts = {
-            "running": sum(each["name"] in running for each in machines),
-            "joined": sum(bool(each.get("node")) for each in machines),
-            "shown": sum(each["ready"] for each in machines),
+            "running": sum(machine["name"] in running for machine in machines),
+            "joined": sum(bool(machine.get("node")) for machine in machines),
+            "shown": sum(machine["ready"] for machine in machines),
         }
         times.machines = max(times.machines, wanted)
         if wanted and len(machines) == wanted:
@@ -234,7 +234,7 @@ class GroupStory(WorkloadStory):
 
 def _state(raw: Mapping[str, Any]) -> str:
     conditions = raw.get("status", {}).get("conditions", [])
-    ready: Mapping[str, Any] = next((each for each in conditions if each["type"] == "Ready"), {})
+    ready: Mapping[str, Any] = next((condition for condition in conditions if condition["type"] == "Ready"), {})
     reason = str(ready.get("reason", ""))
     # The message is shown for deletes, because it names the resource for which the delete waits.
     return f"{reason}: {ready['message']}" if reason.startswith("Deleting") and ready.get("message") else reason

@@ -224,15 +224,15 @@ class PartitionStory:
     @property
     def unfinished(self) -> list[str]:
         """Names of the pods that have not ended."""
-        return [each.name for each in self.pods.values() if "ended" not in each.entered]
+        return [pod.name for pod in self.pods.values() if "ended" not in pod.entered]
 
     def advance(self) -> Iterator[str]:
         """Check for changes; yield a line for each."""
         # List partitions before pods: the partition of a pod that runs is then in the list.
-        listed = {each.id: each.state for each in self._rehearsal.vipu.partitions}
+        listed = {partition.id: partition.state for partition in self._rehearsal.vipu.partitions}
         for raw in self._rehearsal.objects(collection_path("pods"), labelSelector=names.POD_LABEL):
             yield from self._pod(raw)
-        by_partition = {each.partition: each for each in self.pods.values() if each.partition}
+        by_partition = {pod.partition: pod for pod in self.pods.values() if pod.partition}
         for partition_id, state in listed.items():
             if self._listed.get(partition_id) != state:
                 yield f"partition {partition_id}: {state}"

@@ -218,4 +218,4 @@ def _pod_line(name: str, state: str) -> str | None:
 def is_ready(raw: Mapping[str, Any]) -> bool:
     """Return whether an object's condition Ready is True."""
     conditions = raw.get("status", {}).get("conditions", ())
-    return any(each.get("type") == "Ready" and each.get("status") == "True" for each in conditions)
+    return any(condition.get("type") == "Ready" and condition.get("status") == "True" for condition in conditions)

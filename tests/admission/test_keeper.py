@@ -37,8 +37,8 @@ def configuration(*names: str, bundle: str = "") -> dict[str, Any]:
     return {
         "metadata": {"name": "tpu"},
         "webhooks": [
-            {"name": each, "clientConfig": {"service": {"name": "webhook"}, "caBundle": bundle}, "rules": []}
-            for each in names
+            {"name": name, "clientConfig": {"service": {"name": "webhook"}, "caBundle": bundle}, "rules": []}
+            for name in names
         ],
     }
 
@@ -108,7 +108,7 @@ def test_step_without_due_work_writes_nothing(kube: FakeKube):
     kube.calls.clear()
     clock.now += timedelta(minutes=1)
     only.step()
-    assert {each.method for each in kube.calls} == {"GET"}
+    assert {call.method for call in kube.calls} == {"GET"}
 
 
 def test_new_keys_are_not_served_before_the_webhooks_trust_them(kube: FakeKube):
@@ -337,5 +337,5 @@ def test_reset_of_the_webhooks_is_logged_and_undone(kube: FakeKube):
     kube.put_object(MUTATING, configuration("a.tpu", "b.tpu"))
     with structlog.testing.capture_logs() as lines:
         only.step()
-    assert "webhook_certificates.reset" in [each["event"] for each in lines]
+    assert "webhook_certificates.reset" in [line["event"] for line in lines]
     assert bundles(kube) == [trusted(stored(kube))] * 2

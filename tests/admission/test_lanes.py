@@ -59,7 +59,7 @@ async def serving(busy: Callable[[float], None] = lambda _: None) -> AsyncIterat
 
 def refused(tasks: list[asyncio.Future[int]]) -> list[int]:
     """Return the status codes of the reviews that have ended."""
-    return [each.result() for each in tasks if each.done()]
+    return [task.result() for task in tasks if task.done()]
 
 
 async def settle() -> None:

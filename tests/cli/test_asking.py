@@ -172,7 +172,7 @@ def test_pool_named_in_an_event_is_explained_before_and_after_its_life() -> None
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT, "No capacity.")
     world.run(2)
     board = board_of(world)
-    (event,) = (each.message for each in world.plans[-1].notices if "No capacity." in each.message)
+    (event,) = (notice.message for notice in world.plans[-1].notices if "No capacity." in notice.message)
     name = event.split()[2]
     (found,) = explanations(board.document(), name, "")
     assert found.headline.startswith(f"Node pool {name} does not exist yet: slice train-slice-0 waits for a node pool")

@@ -21,7 +21,7 @@ def read(text: str | bytes) -> list[Any]:
     """Return the values of all documents, which must have no problems."""
     documents, problems = read_documents("f", text)
     assert problems == []
-    return [each.value for each in documents]
+    return [document.value for document in documents]
 
 
 @pytest.mark.parametrize(
@@ -62,9 +62,9 @@ def test_values_are_read_as_kubectl_reads_them(text: str | bytes, want: Any) -> 
 def test_invalid_yaml_is_reported_with_its_line(text: str, line: int, words: str) -> None:
     """Documents before the problem are read, and documents after it are not."""
     documents, problems = read_documents("f", f"first: 1\n---\n{text}\n---\nlast: 1\n")
-    assert [(each.source, each.line) for each in problems] == [("f", line + 2)]
+    assert [(problem.source, problem.line) for problem in problems] == [("f", line + 2)]
     assert words in problems[0].message
-    assert [each.raw for each in documents] == [{"first": 1}]
+    assert [document.raw for document in documents] == [{"first": 1}]
 
 
 @pytest.mark.parametrize("content", [b"a: 1\nb: \x00", b"a: 1\nb: \xff"], ids=["a control character", "no UTF-8"])
@@ -120,4 +120,4 @@ def test_json_is_read_as_yaml(value: dict[str, Any]) -> None:
 def test_any_text_gives_documents_or_problems(text: str) -> None:
     documents, problems = read_documents("f", text)
     assert isinstance(documents, list)
-    assert all(0 <= each.line <= text.count("\n") + 2 for each in problems)
+    assert all(0 <= problem.line <= text.count("\n") + 2 for problem in problems)

@@ -25,8 +25,8 @@ def main(arguments: Sequence[str]) -> int:
     """Run one command; return the exit code."""
     path = Path(arguments[0])
     state = json.loads(path.read_text(encoding="utf-8")) if path.exists() else json.loads(json.dumps(EMPTY))
-    words = [each for each in arguments[1:] if not each.startswith("--")]
-    flags = dict(each[2:].partition("=")[::2] for each in arguments[1:] if each.startswith("--"))
+    words = [argument for argument in arguments[1:] if not argument.startswith("--")]
+    flags = dict(argument[2:].partition("=")[::2] for argument in arguments[1:] if argument.startswith("--"))
     try:
         printed = _run(state, words, flags)
     except RefusedError as refused:

@@ -137,9 +137,9 @@ def finish(stage: Stage, scratch: Path) -> None:
     for arguments in stage.all("COPY"):
         option, *sources, target = shlex.split(arguments)
         assert option == "--from=build", arguments
-        for each in sources:
-            if each != target:
-                shutil.copy(f"{scratch}{each}", f"{scratch}{target}")
+        for source in sources:
+            if source != target:
+                shutil.copy(f"{scratch}{source}", f"{scratch}{target}")
 
 
 def _base_python(scratch: Path) -> Path:

@@ -195,8 +195,8 @@ def test_each_value_of_the_chart_is_in_its_field(installed: list[dict[str, Any]]
     metadata = only(documents, "Deployment")["spec"]["template"]["metadata"]
     assert (_FULL["podLabels"] | _FULL["commonLabels"]).items() <= metadata["labels"].items()
     assert _FULL["podAnnotations"].items() <= metadata["annotations"].items()
-    assert not [each for each in documents if each["kind"] == "PriorityClass"]
-    assert [each["kind"] for each in documents if each["metadata"]["labels"].get("team") != "ml"] == []
+    assert not [document for document in documents if document["kind"] == "PriorityClass"]
+    assert [document["kind"] for document in documents if document["metadata"]["labels"].get("team") != "ml"] == []
     # The selector of a Deployment is immutable, so it must not contain labels that a user may change later.
     assert "team" not in only(documents, "Deployment")["spec"]["selector"]["matchLabels"]
     assert only(documents, "PodMonitor")["spec"]["podMetricsEndpoints"][0]["interval"] == "15s"
@@ -251,7 +251,7 @@ def test_value_of_the_provisioner_is_rejected_if_only_node_groups_are_installed(
 def test_extra_env_and_env_from_apply_to_every_deployment() -> None:
     """The webhook server reads settings of the controller, which may be in a ConfigMap of `envFrom`."""
     documents = _template({**_FULL, "webhook": {"enabled": True}, "nodegroups": {"enabled": True}})
-    deployments = [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"]
+    deployments = [document["metadata"]["name"] for document in documents if document["kind"] == "Deployment"]
     assert len(deployments) == 3
     for name in deployments:
         assert container_of(documents, name)["envFrom"] == _FULL["envFrom"], name
@@ -304,7 +304,7 @@ def test_placement_follows_the_values_and_the_apis_of_the_cluster(tmp_path: Path
 
     def names(values: dict[str, Any], **options: Any) -> set[str]:
         documents = tools.template(chart.CHART, {**_IMAGE, **values}, namespace=NAMESPACE, **options)
-        return {each["metadata"]["name"] for each in documents if each["kind"] in _POLICIES}
+        return {document["metadata"]["name"] for document in documents if document["kind"] in _POLICIES}
 
     always = {f"tpu-provisioner-{name}" for name in ("assignment-guard", "node-guard", "pod-guard", "priority")}
     guards = {*always, "tpu-provisioner-placement-guard"}

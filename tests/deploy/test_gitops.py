@@ -165,9 +165,9 @@ def _synced(
 ) -> Iterator[list[Json]]:
     """Apply a rendering as a GitOps controller does, and write the fields of running controllers; yield the objects."""
     documents = rendered[0]
-    namespaces = [each for each in documents if each["kind"] == "Namespace"]
+    namespaces = [document for document in documents if document["kind"] == "Namespace"]
     kept = {key_of(each) for each in installed}
-    for part in (namespaces, [each for each in documents if each not in namespaces]):
+    for part in (namespaces, [document for document in documents if document not in namespaces]):
         if part:
             _apply(rehearsal, part)
     _write_as_controllers(rehearsal, documents, "eWVz")
@@ -189,8 +189,8 @@ def _apply(rehearsal: Rehearsal, documents: list[Json], *flags: str, force: bool
 
 def _write_as_controllers(rehearsal: Rehearsal, documents: list[Json], value: str | None) -> None:
     """Write or remove the fields that the provisioner and the webhook server write into objects of the manifests."""
-    for each in documents:
-        kind, name = key_of(each)
+    for document in documents:
+        kind, name = key_of(document)
         if kind in ("MutatingWebhookConfiguration", "ValidatingWebhookConfiguration"):
             path = object_path(f"{kind.lower()}s", name, root="/apis/admissionregistration.k8s.io/v1")
             live = rehearsal.api.get(path)
@@ -244,10 +244,10 @@ def test_argo_cd_and_flux_find_no_drift_and_no_unhealthy_object(rehearsal: Rehea
     pairs = [{"config": each, "live": live} for each, live in zip(synced, _live(rehearsal, synced), strict=True)]
     done = subprocess.run([program], input=json.dumps(pairs), capture_output=True, text=True, check=True, timeout=60)
     results = json.loads(done.stdout)
-    assert [(each["live"], each["predicted"]) for each in results if each["modified"]] == []
+    assert [(result["live"], result["predicted"]) for result in results if result["modified"]] == []
     # Deployments may remain "Progressing", because no controller of Deployments runs here.
-    assert [each["message"] for each in results if each["health"] not in ("", "Healthy", "Progressing")] == []
-    assert [each["substituted"] for each in results] == synced
+    assert [result["message"] for result in results if result["health"] not in ("", "Healthy", "Progressing")] == []
+    assert [result["substituted"] for result in results] == synced
 
 
 def test_a_change_by_hand_is_drift(rehearsal: Rehearsal, installed: list[Json]) -> None:

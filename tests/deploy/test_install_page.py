@@ -245,7 +245,7 @@ def test_pages_install_and_uninstall_everything_with_pools_in_use(
 
 
 def _jobsets(rehearsal: Rehearsal) -> list[tuple[str, str]]:
-    metadata = [each["metadata"] for each in rehearsal.objects(collection_path("jobsets", root=JOBSET.root))]
+    metadata = [object_["metadata"] for object_ in rehearsal.objects(collection_path("jobsets", root=JOBSET.root))]
     return [(str(each["namespace"]), str(each["name"])) for each in metadata]
 
 

@@ -118,7 +118,7 @@ def test_command_for_a_disabled_component_deletes_only_its_objects(
     ):
         found = [path for pattern in patterns for path in DEPLOY.glob(pattern)]
         files = [path for path in found if path.name != "kustomization.yaml"]
-        made = [each for path in files for each in tools.documents(path.read_text(encoding="utf-8"))]
+        made = [document for path in files for document in tools.documents(path.read_text(encoding="utf-8"))]
         assert there(made)
         command = block.text.replace("\\\n", " ").replace("component=webhook", f"component={component}")
         rehearsal.kubectl(*shlex.split(command)[1:])

@@ -70,7 +70,7 @@ def _example(tmp_path: Path, *, options: str = "") -> list[dict[str, Any]]:
 def test_example_without_gke_contains_only_this_controller(tmp_path: Path) -> None:
     """The namespace enforces the restricted pod security standard, and the controller accepts the settings."""
     documents = _example(tmp_path)
-    assert [each["metadata"]["name"] for each in documents if each["kind"] == "Deployment"] == [_NAME]
+    assert [document["metadata"]["name"] for document in documents if document["kind"] == "Deployment"] == [_NAME]
     enforced = only(documents, "Namespace")["metadata"]["labels"]["pod-security.kubernetes.io/enforce"]
     assert enforced == "restricted"
     settings = only(documents, "ConfigMap")
@@ -104,7 +104,7 @@ def test_component_and_chart_mount_the_same_credentials(tmp_path: Path) -> None:
     assert all(mount["readOnly"] for mount in mounts)
     values = {**_VALUES["nodegroups"], "credentialsSecret": "tpu-node-group-credentials"}
     assert _mounts(_template({**_VALUES, "nodegroups": values})) == _mounts(documents)
-    assert {"PodMonitor", "PrometheusRule"} <= {each["kind"] for each in documents}
+    assert {"PodMonitor", "PrometheusRule"} <= {document["kind"] for document in documents}
 
 
 # --- the chart
@@ -127,8 +127,8 @@ def test_chart_with_node_groups_creates_the_objects_of_kustomize_and_the_crds(wr
         "argocd.argoproj.io/sync-options": "Prune=false,Delete=false",
         "kustomize.toolkit.fluxcd.io/prune": "disabled",
     }
-    for each in tools.documents(tools.run("kustomize", "build", str(DEPLOY / "nodegroups" / "crds"))):
-        assert each["metadata"]["annotations"] == kept, "a GitOps controller must not delete all groups"
+    for document in tools.documents(tools.run("kustomize", "build", str(DEPLOY / "nodegroups" / "crds"))):
+        assert document["metadata"]["annotations"] == kept, "a GitOps controller must not delete all groups"
     # Argo CD prunes objects with the annotation of Helm.
     for each in definitions.values():
         assert each["metadata"]["annotations"] == {**kept, "helm.sh/resource-policy": "keep"}
@@ -265,8 +265,8 @@ def test_values_of_node_groups_are_in_their_fields() -> None:
     documents = _template(
         {**_VALUES, "nodegroups": values, "settings": settings, "priorityClassName": "platform"},
     )
-    assert "CustomResourceDefinition" not in {each["kind"] for each in documents}
-    assert not [each for each in documents if each["kind"] == "PriorityClass"]
+    assert "CustomResourceDefinition" not in {document["kind"] for document in documents}
+    assert not [document for document in documents if document["kind"] == "PriorityClass"]
     deployment = only(documents, "Deployment", _NAME)["spec"]
     assert deployment["replicas"] == 2
     pod = deployment["template"]["spec"]

@@ -74,7 +74,7 @@ def test_example_for_ipus_contains_only_controller_and_webhook_server(plain: lis
     given = settings["data"]
     assert given.keys() <= {option.variable for option in (*OF_PARTITIONS, *OF_WEBHOOK)}
     read = read_options(PartitionSettings, given)
-    assert [(each.host, each.port) for each in read.servers] == [("vipu.example.com", 8090)]
+    assert [(server.host, server.port) for server in read.servers] == [("vipu.example.com", 8090)]
     assert (read.own_namespace, read.largest_size) == (NAMESPACE, 64)
     told = read_webhook_settings(given | _variables(plain, "tpu-provisioner-webhook"))
     assert (told.ipu_injection, told.ipu_init_image) == ("least-privilege", image)
@@ -130,7 +130,7 @@ def test_init_containers_with_tls_use_the_port_of_the_certificate(full: list[dic
     mounted = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}["tls"]
     assert {f"--tls-cert-file={mounted}/tls.crt", f"--tls-key-file={mounted}/tls.key"} <= set(container["args"])
     volumes = only(full, "Deployment", _NAME)["spec"]["template"]["spec"]["volumes"]
-    (secret,) = [each["secret"] for each in volumes if each["name"] == "tls"]
+    (secret,) = [volume["secret"] for volume in volumes if volume["name"] == "tls"]
     assert secret == {"secretName": "tpu-provisioner-partitions-tls", "defaultMode": 0o440}
     service = only(full, "Service", _NAME)
     assert {each["port"]: each["targetPort"] for each in service["spec"]["ports"]} == {80: "api", 443: "api-tls"}

@@ -57,7 +57,7 @@ def documents(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathF
 
 
 def _of(documents: _Documents, *kinds: str) -> list[dict[str, Any]]:
-    return [each for each in documents if each["kind"] in kinds]
+    return [document for document in documents if document["kind"] in kinds]
 
 
 def _containers(documents: _Documents) -> Iterator[tuple[str, dict[str, Any]]]:
@@ -154,7 +154,7 @@ def test_selectors_match_exactly_the_pods_of_their_deployment(documents: _Docume
 
 
 def test_referenced_accounts_priority_classes_and_roles_exist(documents: _Documents) -> None:
-    there = {(each["kind"], each["metadata"]["name"]) for each in documents}
+    there = {(document["kind"], document["metadata"]["name"]) for document in documents}
     for each in _of(documents, "Deployment"):
         pod = each["spec"]["template"]["spec"]
         assert ("ServiceAccount", pod["serviceAccountName"]) in there

@@ -84,25 +84,25 @@ _NAMED = frozenset({"PriorityClass", "CustomResourceDefinition"})
 
 
 def test_each_kind_has_a_rule_for_tenants(documents: list[Json]) -> None:
-    for each in documents:
-        kind, namespace = each["kind"], each["metadata"].get("namespace")
-        assert kind in (_ACTING | _NAMED if namespace is None else _NAMESPACED), key_of(each)
-        assert namespace in (None, *_OF_ADMINISTRATORS), key_of(each)
+    for document in documents:
+        kind, namespace = document["kind"], document["metadata"].get("namespace")
+        assert kind in (_ACTING | _NAMED if namespace is None else _NAMESPACED), key_of(document)
+        assert namespace in (None, *_OF_ADMINISTRATORS), key_of(document)
         if namespace not in (None, NAMESPACE):
-            assert kind in ("Role", "RoleBinding", "ServiceAccount"), key_of(each)
+            assert kind in ("Role", "RoleBinding", "ServiceAccount"), key_of(document)
 
 
 def _policies(documents: list[Json]) -> Iterator[Json]:
     """Yield the specifications of the policies that are bound with the action Deny."""
     bound = {
-        each["spec"]["policyName"]
-        for each in documents
-        if each["kind"] == "ValidatingAdmissionPolicyBinding" and each["spec"]["validationActions"] == ["Deny"]
+        document["spec"]["policyName"]
+        for document in documents
+        if document["kind"] == "ValidatingAdmissionPolicyBinding" and document["spec"]["validationActions"] == ["Deny"]
     }
-    for each in documents:
-        if each["kind"] == "ValidatingAdmissionPolicy" and each["metadata"]["name"] in bound:
-            assert each["spec"]["failurePolicy"] == "Fail"
-            yield each["spec"]
+    for document in documents:
+        if document["kind"] == "ValidatingAdmissionPolicy" and document["metadata"]["name"] in bound:
+            assert document["spec"]["failurePolicy"] == "Fail"
+            yield document["spec"]
 
 
 def _covers(policy: Json, condition: str, resource: str, operation: str) -> bool:
@@ -114,7 +114,7 @@ def _covers(policy: Json, condition: str, resource: str, operation: str) -> bool
 
 def test_each_priority_class_is_for_the_namespace_of_the_installation(documents: list[Json]) -> None:
     """A policy must prevent other uses: with the class, a tenant could preempt pods of other tenants."""
-    classes = [each for each in documents if each["kind"] == "PriorityClass"]
+    classes = [document for document in documents if document["kind"] == "PriorityClass"]
     assert classes
     used = {each["spec"]["template"]["spec"]["priorityClassName"] for each in documents if each["kind"] == "Deployment"}
     assert used == {each["metadata"]["name"] for each in classes}
@@ -136,13 +136,13 @@ def test_no_role_adds_to_the_rights_of_tenants(documents: list[Json]) -> None:
 
 def test_rights_are_only_for_accounts_of_the_installation_and_for_machines(documents: list[Json]) -> None:
     accounts = {
-        (each["metadata"]["namespace"], each["metadata"]["name"])
-        for each in documents
-        if each["kind"] == "ServiceAccount"
+        (document["metadata"]["namespace"], document["metadata"]["name"])
+        for document in documents
+        if document["kind"] == "ServiceAccount"
     }
     assert {name for namespace, name in accounts if namespace != NAMESPACE} <= {"tpu-device-plugin-sa"}
-    for each in documents:
-        for subject in each.get("subjects", ()) if each["kind"].endswith("RoleBinding") else ():
+    for document in documents:
+        for subject in document.get("subjects", ()) if document["kind"].endswith("RoleBinding") else ():
             if subject["kind"] == "Group":
                 # Machines of TPUNodeGroups are in this group until they have joined the cluster.
                 assert subject["name"] == "system:bootstrappers:tpu-provisioner:node-groups"
@@ -170,17 +170,17 @@ _READS = frozenset({"get", "list", "watch"})
 def _rights_to_write(documents: list[Json]) -> Iterator[tuple[str, tuple[str, str, str]]]:
     """Yield users and their rights to write, except in the installation's namespace or on objects by name."""
     rules = {
-        (each["kind"], each["metadata"].get("namespace"), each["metadata"]["name"]): each["rules"]
-        for each in documents
-        if each["kind"] in ("ClusterRole", "Role")
+        (document["kind"], document["metadata"].get("namespace"), document["metadata"]["name"]): document["rules"]
+        for document in documents
+        if document["kind"] in ("ClusterRole", "Role")
     }
-    for each in documents:
-        namespace = each["metadata"].get("namespace")
-        if each["kind"] not in ("ClusterRoleBinding", "RoleBinding") or namespace == NAMESPACE:
+    for document in documents:
+        namespace = document["metadata"].get("namespace")
+        if document["kind"] not in ("ClusterRoleBinding", "RoleBinding") or namespace == NAMESPACE:
             continue
-        for subject in each["subjects"]:
+        for subject in document["subjects"]:
             user = f"system:serviceaccount:{subject.get('namespace')}:{subject['name']}"
-            for rule in rules[each["roleRef"]["kind"], namespace, each["roleRef"]["name"]]:
+            for rule in rules[document["roleRef"]["kind"], namespace, document["roleRef"]["name"]]:
                 if "resourceNames" not in rule:
                     yield from (
                         (user, (group, resource, verb))
@@ -238,7 +238,7 @@ def _tenant(
         rehearsal.kubectl("create", "namespace", name)
     # Objects of the fixture `installed` are not applied again, because their delete would break other tests.
     kept = {key_of(each) for each in installed}
-    applied = [each for each in documents if each["kind"] in _OF_RIGHTS and key_of(each) not in kept]
+    applied = [document for document in documents if document["kind"] in _OF_RIGHTS and key_of(document) not in kept]
     text = yaml.safe_dump_all([*applied, binding])
     rehearsal.kubectl("apply", "--server-side", "-f", "-", stdin=text)
     for name in _classes(documents):
@@ -251,7 +251,7 @@ def _tenant(
 
 
 def _classes(documents: list[Json]) -> list[str]:
-    return [each["metadata"]["name"] for each in documents if each["kind"] == "PriorityClass"]
+    return [document["metadata"]["name"] for document in documents if document["kind"] == "PriorityClass"]
 
 
 def _refusal(rehearsal: Rehearsal, priority_class: str, namespace: str = "tenant") -> str:
@@ -292,21 +292,21 @@ def test_tenant_can_read_and_write_no_object_of_the_installation(tenant: tuple[R
     rehearsal, documents = tenant
     resources = _Resources(rehearsal)
     allowed = []
-    for each in documents:
-        group, resource = resources.of(each)
-        namespace, name = each["metadata"].get("namespace", ""), each["metadata"]["name"]
+    for document in documents:
+        group, resource = resources.of(document)
+        namespace, name = document["metadata"].get("namespace", ""), document["metadata"]["name"]
         allowed += [
-            (each["kind"], name, verb)
+            (document["kind"], name, verb)
             for verb in ("get", "create", "patch", "delete")
             if _may(rehearsal, verb, group, resource, namespace, name)
         ]
-        if each["kind"] == "CustomResourceDefinition":
-            assert each["spec"]["scope"] == "Namespaced"
-            kind = each["spec"]["names"]["plural"]
+        if document["kind"] == "CustomResourceDefinition":
+            assert document["spec"]["scope"] == "Namespaced"
+            kind = document["spec"]["names"]["plural"]
             allowed += [
                 (kind, "*", verb)
                 for verb in ("get", "create", "patch", "delete")
-                if _may(rehearsal, verb, each["spec"]["group"], kind, "tenant", "")
+                if _may(rehearsal, verb, document["spec"]["group"], kind, "tenant", "")
             ]
     assert allowed == []
     # The tenant may create pods, so `_may` does not return False for everything.

@@ -111,7 +111,7 @@ def test_validation_covers_the_kinds_of_the_code_and_each_namespace_once(compone
     named = {}
     for hook in configuration["webhooks"]:
         resources = {name for rule in hook["rules"] for name in rule["resources"]}
-        assert resources == {*(f"{each.lower()}s" for each in admission.KINDS), "statefulsets/scale"}
+        assert resources == {*(f"{kind.lower()}s" for kind in admission.KINDS), "statefulsets/scale"}
         (label,) = [each for each in hook["namespaceSelector"]["matchExpressions"] if "tpu" in each["key"]]
         named[hook["clientConfig"]["service"]["path"]] = (label["operator"], label["values"])
     assert named == {
@@ -185,7 +185,7 @@ def _rendered(
         "placement": placement or {},
     }
     documents = tools.template(chart.CHART, made, namespace=NAMESPACE, apis=apis)
-    return [each for each in documents if each["metadata"]["name"].startswith(_NAME)]
+    return [document for document in documents if document["metadata"]["name"].startswith(_NAME)]
 
 
 @pytest.mark.parametrize("managed", [False, True], ids=["own certificates", "cert-manager"])
@@ -301,7 +301,7 @@ def test_overlay_installs_only_the_webhook_server(component: _Documents) -> None
     """The overlay adds a namespace and settings, which the server accepts, to the component."""
     folder = DEPLOY / "example-project" / "webhook-cluster"
     documents = tools.documents(tools.run("kustomize", "build", str(folder)))
-    assert {key_of(each) for each in documents if each["kind"] not in ("Namespace", "ConfigMap")} == {
+    assert {key_of(document) for document in documents if document["kind"] not in ("Namespace", "ConfigMap")} == {
         key_of(each) for each in component
     }
     assert rights(documents) == rights(component)
@@ -362,7 +362,7 @@ def test_values_of_env_injector_are_accepted(component: _Documents, with_cert_ma
         "cert-manager": {"enabled": True},
     }
     documents = _alone(**_DEFAULTS_OF_OLD | changed)
-    assert {key_of(each) for each in documents} == {key_of(each) for each in with_cert_manager}
+    assert {key_of(document) for document in documents} == {key_of(each) for each in with_cert_manager}
     deployment = only(documents, "Deployment")["spec"]
     pod = deployment["template"]["spec"]
     assert deployment["replicas"] == 3
@@ -724,7 +724,7 @@ _SHOWN = (
 
 
 def _variables(pod: Json) -> dict[str, str]:
-    given = {each["name"]: each.get("value", "") for each in pod["spec"]["containers"][0].get("env", ())}
+    given = {variable["name"]: variable.get("value", "") for variable in pod["spec"]["containers"][0].get("env", ())}
     return {name: given[name] for name in _SHOWN if name in given}
 
 

@@ -60,7 +60,7 @@ def built_before(name: str) -> Path | None:
 def _program(name: str) -> Path:
     """Return the path of a tool, which may not exist yet. The path depends on the tool's sources and pins."""
     sources = sorted(each for each in (_MODULES / name).iterdir() if each.suffix in (".go", ".mod", ".sum"))
-    digest = hashlib.sha256(b"".join(each.read_bytes() for each in sources)).hexdigest()
+    digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources)).hexdigest()
     return cache_root(os.environ) / "test-tools" / f"{name}-{digest[:16]}"
 
 
@@ -80,7 +80,7 @@ def built(folder: Path, *components: str, resources: Sequence[str] = ()) -> list
     """Return the objects of a kustomization with components and folders of deploy/, written to an empty folder."""
     # The paths are relative, because kustomize accepts no absolute paths.
     kustomization = {
-        "resources": [os.path.relpath(_DEPLOY / each, folder.resolve()) for each in resources],
+        "resources": [os.path.relpath(_DEPLOY / resource, folder.resolve()) for resource in resources],
         "components": [os.path.relpath(_DEPLOY / "components" / each, folder.resolve()) for each in components],
     }
     (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization), encoding="utf-8")
@@ -106,7 +106,7 @@ def notes(chart: Path, values: Mapping[str, Any], folder: Path, *, apis: Sequenc
     text = '{kind: Notes, text: {{ include (print $.Template.BasePath "/NOTES.txt") . | toJson }}}'
     (copied / "templates" / "notes.yaml").write_text(text, encoding="utf-8")
     documents = template(copied, values, namespace="system", apis=apis)
-    (found,) = [each["text"] for each in documents if each["kind"] == "Notes"]
+    (found,) = [document["text"] for document in documents if document["kind"] == "Notes"]
     return str(found)
 
 

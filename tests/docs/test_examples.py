@@ -82,10 +82,10 @@ def test_plan_of_an_example_has_its_pools(name: str, want: Planned, capsys: pyte
     code = main(["plan", "-f", str(EXAMPLES / name), "-o", "json", *arguments])
     planned = json.loads(capsys.readouterr().out)
     pools = planned["nodePools"]
-    assert {(each["machineType"], each["topology"], each["hosts"]) for each in pools} == {want[1:4]}
+    assert {(pool["machineType"], pool["topology"], pool["hosts"]) for pool in pools} == {want[1:4]}
     assert len(pools) == want.pools
-    assert {each["capacity"][0]["choice"].split()[0] for each in pools} == {want.capacity}
-    assert all(choice["possible"] for each in pools for choice in each["capacity"])
+    assert {pool["capacity"][0]["choice"].split()[0] for pool in pools} == {want.capacity}
+    assert all(choice["possible"] for pool in pools for choice in pool["capacity"])
     assert code == ExitCode.OK
 
 
@@ -123,7 +123,7 @@ def test_installation_waits_longer_than_gke_takes_to_report_a_stockout() -> None
 
 
 def test_first_example_is_of_a_generation_that_most_regions_have() -> None:
-    ((_, jobset),) = [each for each in _OBJECTS if each[0] == EXAMPLES / "jobset.yaml"]
+    ((_, jobset),) = [object_ for object_ in _OBJECTS if object_[0] == EXAMPLES / "jobset.yaml"]
     (job,) = jobset["spec"]["replicatedJobs"]
     selector = job["template"]["spec"]["template"]["spec"]["nodeSelector"]
     assert selector["cloud.google.com/gke-tpu-accelerator"] in ("tpu-v5-lite-podslice", "tpu-v6e-slice")

@@ -56,7 +56,7 @@ def test_page_contains_the_example() -> None:
         words for each in shell.shown() if each.page == "docs/kueue.md" for words in re.findall(r"-f (\S+)", each.text)
     ]
     assert files
-    assert [each for each in files if not (_ROOT / each).is_file()] == []
+    assert [file for file in files if not (_ROOT / file).is_file()] == []
 
 
 def test_choices_of_the_page_are_those_of_a_request() -> None:
@@ -67,9 +67,9 @@ def test_choices_of_the_page_are_those_of_a_request() -> None:
         if constants.CAPACITY in each.get("metadata", {}).get("annotations", {})
     )
     world, _ = _asked("one-slice", "v6e-spot", **annotations)
-    assert [each.capacity for each in world.pools.values()] == [CapacityKind.SPOT]
+    assert [pool.capacity for pool in world.pools.values()] == [CapacityKind.SPOT]
     world, _ = _asked("one-slice", **annotations)
-    assert [each.capacity for each in world.pools.values()] == [CapacityKind.RESERVATION]
+    assert [pool.capacity for pool in world.pools.values()] == [CapacityKind.RESERVATION]
 
 
 @pytest.mark.parametrize(("name", "pods", "slices"), [("two-slices", 8, 2), ("one-slice", 2, 1)])

@@ -38,7 +38,7 @@ _WORDS = {
     r"being made|made again|(?:are|is) made in": "create",
     r"in order to|utili[sz]e|simply": "to; use; leave it out",
 }
-_ODD = re.compile("|".join(rf"(?<!\w)({each})(?!\w)" for each in _WORDS), re.IGNORECASE)
+_ODD = re.compile("|".join(rf"(?<!\w)({word})(?!\w)" for word in _WORDS), re.IGNORECASE)
 _ODD_HEADING = re.compile(r"(?m)^#.*(?:\band back|\bwhat is wrong is told)$", re.IGNORECASE)
 _NAMES = re.compile(r"`[^`\n]*`|\]\([^)\n]*\)")
 _SCRIPT_TEXT = re.compile(r"(?m)^\s*(?://|/?\*).*$|\"([^\"\n]*)\"|`([^`]*)`")

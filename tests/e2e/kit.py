@@ -197,7 +197,7 @@ class Ground:
         """Return whether the scheduler has found no node for a JobSet's leader."""
         leader = self.leader(name) or {}
         conditions = leader.get("status", {}).get("conditions", ())
-        return any(each.get("reason") == "Unschedulable" for each in conditions)
+        return any(condition.get("reason") == "Unschedulable" for condition in conditions)
 
     def nodes(self) -> list[dict[str, Any]]:
         return self.rehearsal.objects(collection_path("nodes"))
@@ -233,7 +233,7 @@ class Ground:
         """Return the body of the create of each pool."""
         world = self.gke.world
         with world.moment():
-            return {name: pool.body for each in world._clusters.values() for name, pool in each.pools.items()}
+            return {name: pool.body for cluster in world._clusters.values() for name, pool in cluster.pools.items()}
 
     def make_pool(self, body: dict[str, Any]) -> None:
         """Create a pool as another client would."""

@@ -39,7 +39,7 @@ def test_job_runs_on_the_pool_with_its_label_also_after_a_restart(
 
 def _places(ground: Ground) -> dict[str, set[str]]:
     """Return the node pools of the pods of each child Job."""
-    pools = {each["metadata"]["name"]: each["metadata"]["labels"][constants.NODE_POOL] for each in ground.nodes()}
+    pools = {node["metadata"]["name"]: node["metadata"]["labels"][constants.NODE_POOL] for node in ground.nodes()}
     places: dict[str, set[str]] = {}
     for pod in ground.pods_of("placed"):
         job = pod["metadata"]["labels"][constants.JOB_NAME]

@@ -58,7 +58,7 @@ def ended(ground: Ground, name: str) -> bool:
         )
     except NotFound:
         return True
-    conditions = {each["type"]: each["status"] for each in status.get("conditions", ())}
+    conditions = {condition["type"]: condition["status"] for condition in status.get("conditions", ())}
     assert conditions.get("Failed") != "True", status
     return conditions.get("Complete") == "True"
 

@@ -356,7 +356,7 @@ def _full(ground: Ground) -> bool:
     """Return whether the status of the buffer shows that it is full."""
     path = collection_path("capacitybuffers", namespace=ground.namespace, root="/apis/autoscaling.x-k8s.io/v1beta1")
     conditions = [
-        each for raw in ground.rehearsal.objects(path) for each in raw.get("status", {}).get("conditions", ())
+        condition for raw in ground.rehearsal.objects(path) for condition in raw.get("status", {}).get("conditions", ())
     ]
     return any(each["type"] == constants.PROVISIONING_BUFFER and each["status"] == "True" for each in conditions)
 

@@ -21,10 +21,10 @@ EXAMPLES = Path(package.__file__).parent.parent / "examples"
 
 def test_every_example_applies_and_its_pods_fit_their_pools(ground: Ground, provisioner: ProvisionerProcess) -> None:
     files = sorted(EXAMPLES.glob("*/jobset.yaml"))
-    documents = [body for each in files for body in yaml.safe_load_all(each.read_text(encoding="utf-8"))]
+    documents = [body for file in files for body in yaml.safe_load_all(file.read_text(encoding="utf-8"))]
     jobs = [job for body in documents if body["kind"] == "JobSet" for job in body["spec"]["replicatedJobs"]]
     pods = sum(job.get("replicas", 1) * job["template"]["spec"]["parallelism"] for job in jobs)
-    paths = [f"--filename={each}" for each in files]
+    paths = [f"--filename={file}" for file in files]
     ground.rehearsal.kubectl("apply", "--server-side", "-n", ground.namespace, *paths)
     ground.wait(lambda: len(ground.pods()) >= pods, "all pods are made")
     ground.wait(lambda: all(pod["spec"].get("nodeName") for pod in ground.pods()), "all pods fit their nodes")

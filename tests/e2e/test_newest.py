@@ -73,7 +73,7 @@ def test_gang_of_four_slices_runs_when_all_pools_exist(ground: Ground) -> None:
     _create_gang(ground, 8)
     ground.wait(lambda: ground.runs("train", pods=8), "the gang runs")
     pools = _pools_of_jobs(ground)
-    assert [len(each) for each in pools.values()] == [1] * 4
+    assert [len(pool) for pool in pools.values()] == [1] * 4
     assert len(set().union(*pools.values())) == 4
     assert constants.NEVER_STARTS not in ground.reasons("JobSet")
     ground.await_completed("train")

@@ -84,7 +84,7 @@ class World:
     def ready(self) -> dict[str, Any]:
         """Return the group's condition Ready; empty if it does not exist."""
         conditions = self.group().get("status", {}).get("conditions", [])
-        return next((each for each in conditions if each["type"] == "Ready"), {})
+        return next((condition for condition in conditions if condition["type"] == "Ready"), {})
 
     def is_ready(self) -> bool:
         return self.ready().get("status") == "True"
@@ -137,7 +137,7 @@ def test_group_is_served_from_its_create_to_its_complete_delete(world: World) ->
     The rights in the manifests suffice, and the controller uses each right.
     """
     controller = world.start()
-    wait_for(lambda: any("404" in each for each in controller.loop.problems()), what="the definitions are missed")
+    wait_for(lambda: any("404" in problem for problem in controller.loop.problems()), what="the definitions are missed")
     world.rehearsal.kubectl("apply", "--server-side", "-k", str(crds.FOLDER))
     wait_for(lambda: controller.loop.problems() == (), what="the definitions are found", seconds=_PATIENCE_SECONDS)
     body = {
@@ -190,7 +190,7 @@ def test_group_is_served_from_its_create_to_its_complete_delete(world: World) ->
     metrics = world.controller.loop.metrics.exposition().decode() if world.controller is not None else ""
     assert 'result="refused"' not in metrics
     events = world.admin.get(collection_path("events", namespace=_NAMESPACE))["items"]
-    reasons = {each["reason"] for each in events if each["involvedObject"]["kind"] == "TPUNodeGroup"}
+    reasons = {event["reason"] for event in events if event["involvedObject"]["kind"] == "TPUNodeGroup"}
     assert {"Provisioned", "Cleanup"} <= reasons
     # A repeated Event needs the right to patch Events, but no Event is repeated in this short run.
     try_events(connect(str(world.kubeconfig)))

@@ -42,9 +42,9 @@ def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> No
         pods = alone.rehearsal.objects(collection_path("pods", namespace=alone.namespace))
         index = constants.COMPLETION_INDEX
         return {
-            each["metadata"]["labels"][constants.JOB_NAME]: each
-            for each in pods
-            if each["metadata"]["labels"].get(index) == "0"
+            pod["metadata"]["labels"][constants.JOB_NAME]: pod
+            for pod in pods
+            if pod["metadata"]["labels"].get(index) == "0"
         }
 
     alone.wait(lambda: len(leaders()) == 3, "all leader pods exist")
@@ -54,7 +54,7 @@ def test_leader_pods_of_plan_equal_those_of_the_controllers(alone: Ground) -> No
     templates = templates_of(WorkloadKind.JOBSET, raw)
     workload = JOBSET.parse(raw)
     assert workload is not None
-    made = [pod for each in templates for pod in leaders_of(workload, raw, each, datetime.now(UTC))]
+    made = [pod for template in templates for pod in leaders_of(workload, raw, template, datetime.now(UTC))]
     assert {each.group_name for each in made} == set(real)
     for ours in made:
         theirs = parse_pod(real[ours.group_name])

@@ -80,7 +80,7 @@ def tried(rehearsal: Rehearsal, raw: Json) -> Json:
 def reviews(webhook: WebhookServer) -> float:
     """Return the number of answered reviews of pods with IPUs."""
     lines = webhook.metrics.registry.exposition().decode().splitlines()
-    mine = [each for each in lines if each.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
+    mine = [line for line in lines if line.startswith('tpu_provisioner_webhook_reviews_total{hook="partitions"')]
     return sum(float(each.rpartition(" ")[2]) for each in mine)
 
 

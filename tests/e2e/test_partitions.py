@@ -119,7 +119,7 @@ class World:
 
     def ids(self) -> set[str]:
         """Return the IDs of the partitions on the server."""
-        return {each.id for each in self.vipu.partitions}
+        return {partition.id for partition in self.vipu.partitions}
 
 
 @pytest.fixture
@@ -166,7 +166,7 @@ def test_partition_of_an_ended_pod_is_removed_and_no_other(world: World) -> None
     pods = world.pods_of_jobs()
     ids = {name: world.id_of(pod) for name, pod in pods.items()}
     paths = {name: object_path("pods", pod["metadata"]["name"], namespace=_NAMESPACE) for name, pod in pods.items()}
-    before = {each.id: each for each in world.vipu.partitions}
+    before = {partition.id: partition for partition in world.vipu.partitions}
     assert before.keys() == {*ids.values(), "by-hand"}
     assert world.ledger().keys() == set(ids.values())
 

@@ -496,8 +496,8 @@ def test_scheduler_binds_pods_without_marks_only_to_open_pools(alone: Ground) ->
         return found
 
     def unscheduled() -> int:
-        conditions = [each for pod in alone.pods() for each in pod["status"].get("conditions", ())]
-        return sum(each.get("reason") == "Unschedulable" for each in conditions)
+        conditions = [condition for pod in alone.pods() for condition in pod["status"].get("conditions", ())]
+        return sum(condition.get("reason") == "Unschedulable" for condition in conditions)
 
     alone.wait(lambda: sum(map(len, bound().values())) == 4 and unscheduled() == 1, "the scheduler has decided")
     found = bound()

@@ -118,7 +118,7 @@ class Cluster:
         found = [raw for kind in Kind for raw in objects(collection_path(kind.plural, root=API_ROOT))]
         found += objects(collection_path("secrets", namespace="kube-system"), labelSelector=names.GROUP_NAME)
         found += objects(collection_path("nodes"), labelSelector=names.GROUP_NAME)
-        resources = [each.name for each in self.compute.world.resources()]
+        resources = [resource.name for resource in self.compute.world.resources()]
         return [raw["metadata"]["name"] for raw in found] + resources
 
 
@@ -190,16 +190,16 @@ def test_jobsets_get_slices_that_are_deleted_after_their_end(cluster: Cluster) -
     cluster.wait(lambda: len(cluster.groups("train")) == 2, "each slice gets a TPUNodeGroup")
     cluster.await_completed("train")
     machines = cluster.machines("train")
-    assert (len(machines), len({labels(each)[constants.NODE_POOL] for each in machines})) == (8, 2)
+    assert (len(machines), len({labels(machine)[constants.NODE_POOL] for machine in machines})) == (8, 2)
 
     cluster.compute.inject(Fault(kind=FaultKind.STOCKOUT, model=SPOT))
     ground.apply("fallback", run_for="1s", annotations={constants.CAPACITY: "spot, on-demand"}, **_SLICE)
     cluster.await_completed("fallback")
-    assert {labels(each)[constants.PROVISIONING] for each in cluster.machines("fallback")} == {"standard"}
+    assert {labels(machine)[constants.PROVISIONING] for machine in cluster.machines("fallback")} == {"standard"}
     words = " ".join(told(ground, constants.CREATION_FAILED, "fallback"))
     assert "ZONE_RESOURCE_POOL_EXHAUSTED" in words
 
     conditions = api.get(by_hand)["status"]["conditions"]
-    assert [each["status"] for each in conditions if each["type"] == "Ready"] == ["True"]
+    assert [condition["status"] for condition in conditions if condition["type"] == "Ready"] == ["True"]
     api.delete(by_hand)
     ground.wait(lambda: cluster.left() == [], "nothing is left", PATIENCE_SECONDS)

@@ -66,7 +66,7 @@ def with_chips(pod: dict[str, Any]) -> set[str]:
         read = read_pod(pod, "ml")
     except MalformedObject:
         return set()
-    return {each.pointer for each in read.containers} if read is not None else set()
+    return {container.pointer for container in read.containers} if read is not None else set()
 
 
 def answer(pod: dict[str, Any], owner: dict[str, Any] | None, settings_: WebhookSettings) -> Answer:
@@ -100,7 +100,7 @@ def test_check_of_any_workload_ends_without_an_exception(data: st.DataObject) ->
     workload = data.draw(st.sampled_from(_WORKLOADS))
     kept = {key: workload[key] for key in ("apiVersion", "kind")}
     raw = {**spoilt(data, workload), **kept}
-    assert all(isinstance(each, str) for each in problems_of_first_pod(raw, some_settings(data), "ml"))
+    assert all(isinstance(problem, str) for problem in problems_of_first_pod(raw, some_settings(data), "ml"))
 
 
 def test_at_least_12_recorded_reviews_get_a_patch() -> None:

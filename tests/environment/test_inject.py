@@ -198,7 +198,7 @@ def test_pods_that_share_the_ports_of_a_vm_are_reported(
     pod = pod_of(stateful_set(1), "train-0", selector=V6E_2X2, containers=[one], **network)
     for topology in (True, False):
         _, said = injected(pod, stateful_set(1), replace(ALL, topology=topology))
-        assert any("port 8431" in each for each in said.problems) == (is_reported and topology and not given)
+        assert any("port 8431" in problem for problem in said.problems) == (is_reported and topology and not given)
 
 
 @pytest.mark.parametrize(
@@ -218,7 +218,7 @@ def test_pod_that_cannot_resolve_host_names_gets_a_warning(spec: dict[str, Any],
     for owner, selector, is_reported in ((several, V5E_4X4, bool(policy)), (one, V6E_2X2, False)):
         [found], said = injected(pod_of(owner, "train-0", selector=selector, **spec), owner)
         assert "TPU_WORKER_HOSTNAMES" in found
-        assert [f"with dnsPolicy {policy} " in each for each in said.problems] == [True] * is_reported
+        assert [f"with dnsPolicy {policy} " in problem for problem in said.problems] == [True] * is_reported
 
 
 def test_replicas_without_a_topology_are_one_slice():
@@ -502,9 +502,9 @@ def test_localhost_is_complete_unless_the_slice_has_several_hosts():
     local = {"TPU_WORKER_ID": "0", "TPU_WORKER_HOSTNAMES": "localhost"}
     owner = {**stateful_set(), "kind": "ReplicaSet"}
     pods = [pod_of(owner, "a", selector=each, containers=[with_env(local)]) for each in ({}, V5E_4X4)]
-    for each in pods:
-        each["metadata"]["labels"][OLD_KEY] = "enabled"
-    assert [bool(injected(each, owner)[1].problems) for each in pods] == [False, True]
+    for pod in pods:
+        pod["metadata"]["labels"][OLD_KEY] = "enabled"
+    assert [bool(injected(pod, owner)[1].problems) for pod in pods] == [False, True]
 
 
 @pytest.mark.parametrize(
@@ -735,7 +735,7 @@ def test_one_vm_slices_need_host_names_and_indexes_only_in_a_multislice(lacks: s
         del pod["metadata"]["labels"]["batch.kubernetes.io/job-completion-index"]
     [found], said = injected(pod, jobset(replicated("a", slices, parallelism=1)))
     assert found == ALONE
-    assert [lacks in each for each in said.problems] == [True] * (slices - 1)
+    assert [lacks in problem for problem in said.problems] == [True] * (slices - 1)
 
 
 def test_one_vm_slices_with_multislice_false_need_no_host_names():
@@ -810,7 +810,7 @@ def test_pods_of_a_subgroup_are_numbered_as_by_leaderworkerset(
     """The values are those of LeaderWorkerSet, whose webhook may run after this one. Until 0.9, leaders are -1."""
     pod = pod_of_group(worker, leader_has_chips=leader_has_chips, size=size, subgroup_size="4")
     [found], said = injected(pod, {})
-    names = ",".join(f"serve-1{each}.serve" for each in hosts)
+    names = ",".join(f"serve-1{host}.serve" for host in hosts)
     assert found == {"TPU_WORKER_ID": str(index), "TPU_WORKER_HOSTNAMES": names}
     assert not said.problems
     wrong = {"TPU_WORKER_HOSTNAMES": names, "TPU_WORKER_ID": "-1" if worker == 0 else str(index)}

@@ -39,7 +39,7 @@ def reviewed(raw: JSON, cluster: JSON | None = None) -> tuple[JSON, tuple[str, .
 
 
 def variables(raw: JSON) -> dict[str, str]:
-    return {each["name"]: each["value"] for each in raw["spec"]["containers"][0].get("env", [])}
+    return {variable["name"]: variable["value"] for variable in raw["spec"]["containers"][0].get("env", [])}
 
 
 def test_host_of_a_replica_gets_variables_host_name_and_affinity() -> None:

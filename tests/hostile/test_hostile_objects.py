@@ -96,7 +96,7 @@ def read(parse: Callable[[object], Any], raw: object) -> list[Any]:
 def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
     """Decide on the honest JobSet and other objects, with or without free pools."""
     snapshot = Snapshot(
-        workloads={each.uid: each for each in (HONEST, *jobsets)},
+        workloads={jobset.uid: jobset for jobset in (HONEST, *jobsets)},
         pods=(make_pod(HONEST), *pods),
         pools=POOLS if free else (),
         nodes=NODES if free else (),
@@ -107,9 +107,9 @@ def plan_for(jobsets: list[Workload], pods: list[Pod], *, free: bool) -> Plan:
 
 def about_honest(plan: Plan) -> tuple[Any, ...]:
     """Return the part of a plan about the honest JobSet."""
-    creates = tuple(each for each in plan.creates if each.workload.name == "honest")
-    notices = tuple(each for each in plan.notices if any(ref.name.startswith("honest") for ref in each.objects))
-    states = tuple(each for each in plan.pools if each.named.name == "honest")
+    creates = tuple(create for create in plan.creates if create.workload.name == "honest")
+    notices = tuple(notice for notice in plan.notices if any(ref.name.startswith("honest") for ref in notice.objects))
+    states = tuple(pool for pool in plan.pools if pool.named.name == "honest")
     return creates, notices, states, plan.deletes
 
 
@@ -141,7 +141,7 @@ def check(raw_jobsets: list[dict[str, Any]], raw_pods: list[dict[str, Any]]) -> 
 
 def told(plan: Plan) -> str:
     """Return the messages for the owner of the hostile JobSet."""
-    return "\n".join(each.message for each in plan.notices if any("evil" in ref.name for ref in each.objects))
+    return "\n".join(notice.message for notice in plan.notices if any("evil" in ref.name for ref in notice.objects))
 
 
 # --- Written by hand ---
@@ -310,7 +310,7 @@ def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None
     workload = evil_jobset()
     workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
     plan, _ = check([workload], pods)
-    assert sum(each.named.name == "evil" and each.phase.value == "ready" for each in plan.pools) == len(pods)
+    assert sum(pool.named.name == "evil" and pool.phase.value == "ready" for pool in plan.pools) == len(pods)
 
 
 # --- Random ---

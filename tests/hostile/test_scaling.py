@@ -170,7 +170,7 @@ def test_twice_as_many_node_groups_cost_at_most_twice_as_much(metadata: dict[str
 
     def decide_on_groups(count: int) -> None:
         groups = [make_group(f"group-{number}", topology="2x2") for number in range(count)]
-        metas = (replace(each.meta, uid=each.meta.name, created_at=NOW, **metadata) for each in groups)
+        metas = (replace(group.meta, uid=group.meta.name, created_at=NOW, **metadata) for group in groups)
         marked = tuple(replace(each, meta=meta) for each, meta in zip(groups, metas, strict=True))
         other = replace(groups[0], meta=replace(groups[0].meta, name="other", uid="other", finalizers=GROUP_FINALIZERS))
         of_groups.decide(GroupSnapshot(cluster=FACTS, groups=(*marked, other)), GroupMemory(), SETTINGS, NOW)

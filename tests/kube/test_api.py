@@ -110,7 +110,7 @@ def test_only_a_read_is_repeated_if_its_connection_breaks(server: WireServer, ap
     assert api.get("/p") == {"ok": True}
     with pytest.raises(errors.Unavailable):
         api.post("/p", {})
-    assert [each.method for each in server.requests] == ["GET", "GET", "POST"]
+    assert [request.method for request in server.requests] == ["GET", "GET", "POST"]
 
 
 def test_both_attempts_of_a_read_share_one_time_out(api: KubeApi, monkeypatch: pytest.MonkeyPatch) -> None:

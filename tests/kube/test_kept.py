@@ -203,10 +203,10 @@ def test_jobsets_beyond_the_bound_get_an_event(small: int) -> None:
     watches = watches_of(kube)
     step(watches)
     records = watches.workloads[WorkloadKind.JOBSET].records().values()
-    beyond = [each.name for each in records if each.problem]
+    beyond = [record.name for record in records if record.problem]
     assert beyond
     assert told_of(*records) == beyond
-    assert told_of(*(replace(each, suspended=False) for each in records)) == beyond
+    assert told_of(*(replace(record, suspended=False) for record in records)) == beyond
 
 
 def test_jobset_beyond_the_bound_is_read_in_full_once_there_is_room(small: int) -> None:

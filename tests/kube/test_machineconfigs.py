@@ -70,7 +70,7 @@ def test_missing_property_of_a_machine_type_is_taken_from_its_family() -> None:
     ]
     (offer,) = _parsed(raw_machine_config("tpu8i", machines=machines, defaultProperties=defaults))
     inherited = (("hyperdisk-extreme", "hyperdisk-ml"), True, "arm64")
-    assert [(each.disk_types, each.only_on_request, each.arch) for each in offer.machine_types] == [
+    assert [(type_.disk_types, type_.only_on_request, type_.arch) for type_ in offer.machine_types] == [
         inherited,
         inherited,
         (("pd-ssd",), False, "amd64"),

@@ -36,8 +36,8 @@ class CoverageMap:
     def _specific_first(self, tests: set[str]) -> list[str]:
         sizes: Counter[str] = Counter()
         for lines in self.tests.values():
-            for each in lines.values():
-                sizes.update(each & tests)
+            for line in lines.values():
+                sizes.update(line & tests)
         return sorted(tests, key=lambda test: (sizes[test], test))
 
     def save(self, path: Path) -> None:

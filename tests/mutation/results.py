@@ -52,7 +52,7 @@ def summary(project: Project, results: Sequence[Result]) -> list[str]:
     lines = [f"{'package':<28} {'tried':>6} {'killed':>7} {'share':>7}"]
     for name, some in (
         *(
-            (package, [each for each in results if project.package_of(each.mutation.path) == package])
+            (package, [result for result in results if project.package_of(result.mutation.path) == package])
             for package in project.packages
         ),
         ("all", list(results)),
@@ -60,7 +60,7 @@ def summary(project: Project, results: Sequence[Result]) -> list[str]:
         if some:
             killed = sum(each.fate.is_killed for each in some)
             lines.append(f"{name:<28} {len(some):>6} {killed:>7} {100 * killed / len(some):>5.0f} %")
-    survivors = sorted((each for each in results if not each.fate.is_killed), key=lambda each: each.mutation)
+    survivors = sorted((result for result in results if not result.fate.is_killed), key=lambda result: result.mutation)
     if survivors:
         lines += ["", f"{len(survivors)} survived:"]
         lines += [f"  {each.mutation}{'' if each.tests else ' (no test runs it)'}" for each in survivors]
@@ -69,7 +69,7 @@ def summary(project: Project, results: Sequence[Result]) -> list[str]:
 
 def killed_percent(results: Sequence[Result]) -> float:
     """Return the killed share; 100 if there are no results."""
-    return 100.0 * sum(each.fate.is_killed for each in results) / len(results) if results else 100.0
+    return 100.0 * sum(result.fate.is_killed for result in results) / len(results) if results else 100.0
 
 
 def _kind(mutation: Mutation) -> tuple[str, str, str, str]:

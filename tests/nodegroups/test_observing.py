@@ -126,7 +126,7 @@ def test_snapshot_has_open_requests_of_kubelets_with_own_tokens(world: World) ->
     world.kube.put_object(f"{path}/approved", raw_request("m-0", name="approved", status={"conditions": [{}]}))
     world.step()
     world.reader.read()
-    assert [(each.name, each.token, each.node) for each in world.snapshot().requests] == [
+    assert [(request.name, request.token, request.node) for request in world.snapshot().requests] == [
         ("mine", "bootstrap-token-abcdef", "m-0")
     ]
     (asked,) = [call for call in world.kube.calls if call.path == path and call.method == "GET"]
@@ -142,7 +142,7 @@ def test_requests_of_one_token_are_limited_and_leave_room_for_other_tokens(world
     sent = [raw_request("m-0", f"b-{number:02}") for number in range(most)]
     sent.append(raw_request("m-1", "other", spec={"username": "system:bootstrap:ghijkl"}))
     world.play("certificatesigningrequests", *(event("ADDED", raw) for raw in sent))
-    found = [each.name for each in world.snapshot().requests]
+    found = [request.name for request in world.snapshot().requests]
     assert found == [*(f"a-{number:02}" for number in range(most)), "other"]
 
 
@@ -286,7 +286,7 @@ def test_crds_that_are_installed_later_are_found(world: World) -> None:
     world.reader.read()
     reasons = world.snapshot().not_synced
     assert len(reasons) == 4
-    assert all("404" in each and "install the definitions of node groups" in each for each in reasons)
+    assert all("404" in reason and "install the definitions of node groups" in reason for reason in reasons)
     world.kube.install(API_ROOT)
     world.step(*(kind.plural for kind in Kind))
     assert world.snapshot().not_synced == ()

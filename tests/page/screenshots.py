@@ -100,7 +100,7 @@ def main() -> int:
     board = world()
     with served(board) as url, a_browser() as browser:
         view = board.document().view
-        waiting = next(each.id for each in view.slices if each.state is State.WAITING) if view is not None else ""
+        waiting = next(slice_.id for slice_ in view.slices if slice_.state is State.WAITING) if view is not None else ""
         shoot(browser, url, given.folder, waiting)
         browser.get("about:blank")
     large = HandMadeBoard()

@@ -60,9 +60,9 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate(_WORDS)]
     pools = [
-        a_pool(each, "Rrcj", capacity="spot", unready_nodes=("gke-node-7",), cost_per_hour=1234.5)
-        for each in slices
-        if each.pool
+        a_pool(slice_, "Rrcj", capacity="spot", unready_nodes=("gke-node-7",), cost_per_hour=1234.5)
+        for slice_ in slices
+        if slice_.pool
     ]
     board.show(view=a_view([workload], slices, pools))
 
@@ -80,11 +80,11 @@ def test_the_board_and_the_details_show_each_state(browser: Chrome, board: HandM
         State.RUNNING,
         State.DRAINING,
     ]
-    assert [each.state for name in rows for each in slices if each.group == name][:8] == first
-    for each in slices:
-        parts = [_WORDS[each.state], each.reason, "v5p-slice 2x2x4", "16", "3 min"]
-        parts += ["us-east5-a spot", "1,234.50", "2/4"] if each.pool else []
-        assert [part for part in parts if part not in rows[each.group]] == [], rows[each.group]
+    assert [slice_.state for name in rows for slice_ in slices if slice_.group == name][:8] == first
+    for slice_ in slices:
+        parts = [_WORDS[slice_.state], slice_.reason, "v5p-slice 2x2x4", "16", "3 min"]
+        parts += ["us-east5-a spot", "1,234.50", "2/4"] if slice_.pool else []
+        assert [part for part in parts if part not in rows[slice_.group]] == [], rows[slice_.group]
     assert "1 waiting" in browser.execute_script("return document.querySelector('.workload').textContent")
 
     for each in slices:

@@ -15,7 +15,7 @@ _SOURCES = {path.name: path.read_text("utf-8") for path in _FOLDER.iterdir() if 
 
 def test_every_file_is_served() -> None:
     """The responses have the media type, the policy, and an ETag for conditional requests."""
-    served = {each.path.rpartition("/")[2] or "index.html": each.make() for each in file_pages("provisioner.slices")}
+    served = {page.path.rpartition("/")[2] or "index.html": page.make() for page in file_pages("provisioner.slices")}
     assert {name: content.body.decode() for name, content in served.items()} == _SOURCES
     types = {".js": "text/javascript", ".html": "text/html", ".css": "text/css"}
     for name, content in served.items():

@@ -46,8 +46,8 @@ def test_page_with_2000_slices_has_few_elements_and_a_change_touches_few(
     """Hosts have no separate elements, and the number of changed elements depends on the 50 slices that changed."""
     large = a_large_view(2000)
     tracks = [
-        a_track(each, (State.WAITING, 50, 40), (State.JOINING, 40, 30), (each.state, 30, None), pool=each.group)
-        for each in large.slices
+        a_track(slice_, (State.WAITING, 50, 40), (State.JOINING, 40, 30), (slice_.state, 30, None), pool=slice_.group)
+        for slice_ in large.slices
     ]
     entries = [an_entry(number, f"Entry {number}.") for number in range(500)]
     board.show(view=large, tracks=tuple(tracks), activity=tuple(entries))
@@ -59,7 +59,7 @@ def test_page_with_2000_slices_has_few_elements_and_a_change_touches_few(
     elements = browser.execute_script(
         "measures.length = 0; changes = 0; return document.getElementsByTagName('*').length"
     )
-    pools = [replace(each, hosts="r" + each.hosts[1:]) for each in large.pools[:50]]
+    pools = [replace(pool, hosts="r" + pool.hosts[1:]) for pool in large.pools[:50]]
     last = [replace(each, segments=each.segments[:-1]) for each in tracks[:50]]
     board.show(
         view=replace(large, pools=(*pools, *large.pools[50:])),

@@ -54,7 +54,7 @@ def many(board: HandMadeBoard, url: str) -> str:
         a_slice(evaluate, 0, State.WAITING, accelerator="tpu-v6e-slice"),
         a_slice(evaluate, 1, accelerator="tpu-v6e-slice"),
     ]
-    pools = [a_pool(each, zone=f"us-east5-{each.group[-1]}") for each in slices if each.pool]
+    pools = [a_pool(slice_, zone=f"us-east5-{slice_.group[-1]}") for slice_ in slices if slice_.pool]
     board.show(view=a_view([train, evaluate], slices, pools))
     return url
 
@@ -147,7 +147,7 @@ def test_workload_with_many_slices_is_one_line_until_it_is_opened(
     """The line has the reason of its first slice, and its button shows all slices."""
     workload = a_workload()
     slices = [a_slice(workload, number, state) for number, state in enumerate([State.RUNNING] * 44 + [State.WAITING])]
-    board.show(view=a_view([workload], slices, [a_pool(each) for each in slices[:-1]]))
+    board.show(view=a_view([workload], slices, [a_pool(slice_) for slice_ in slices[:-1]]))
     open_page(browser, url)
     assert rows_of(browser) == {}
     line = text_of(browser, "#board .workload")
@@ -226,8 +226,8 @@ def each_view(browser: Chrome, url: str, board: HandMadeBoard) -> Iterator[str]:
             yield "timeline as a table"
     view_ = board.shown.view
     assert view_ is not None
-    for each in (*view_.slices, *view_.workloads, *view_.pools):
-        name = each.name if isinstance(each, PoolView) else each.id
+    for slice_ in (*view_.slices, *view_.workloads, *view_.pools):
+        name = slice_.name if isinstance(slice_, PoolView) else slice_.id
         open_page(browser, f"{url}?view=detail&id={name}")
         yield f"details of {name}"
 
@@ -340,7 +340,7 @@ def test_contrast_is_enough_in_both_themes(browser: Chrome, board: HandMadeBoard
     prefer(browser, theme)
     workload = a_workload(notices=(NoticeView(reason="Reason", message="Words.", warning=True),))
     slices = [a_slice(workload, number, state) for number, state in enumerate(set(State) - {State.IDLE})]
-    pools = [a_pool(each, "Rrcj") for each in slices if each.pool]
+    pools = [a_pool(slice_, "Rrcj") for slice_ in slices if slice_.pool]
     idle = a_pool(a_slice(workload, 99, State.IDLE), slice="")
     long = _long()
     capacity = replace(long["view"].capacity, creation_paused=True)

@@ -148,7 +148,7 @@ def test_written_ledger_is_read_back_by_the_next_leader(api: FakeKube) -> None:
     assert read(api) == first
     second = save(api, first, TWO, THREE)
     assert read(api) == second
-    assert {each.id for each in second.entries} == {TWO.id, THREE.id}
+    assert {entry.id for entry in second.entries} == {TWO.id, THREE.id}
 
 
 def test_write_based_on_an_outdated_ledger_raises_conflict(api: FakeKube) -> None:
@@ -158,7 +158,7 @@ def test_write_based_on_an_outdated_ledger_raises_conflict(api: FakeKube) -> Non
     for before in (Ledger(), first):
         with pytest.raises(Conflict):
             save(api, before, THREE)
-    assert {each.id for each in read(api).entries} == {ONE.id, TWO.id}
+    assert {entry.id for entry in read(api).entries} == {ONE.id, TWO.id}
 
 
 def test_unreadable_entries_are_kept_by_a_write(api: FakeKube) -> None:

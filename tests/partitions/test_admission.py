@@ -86,7 +86,7 @@ def test_init_container_gets_the_authority_of_the_api_next_to_its_token(mode: st
     ]
     init, main = pod["spec"]["initContainers"][0], pod["spec"]["containers"][0]
     assert "--ca-file=/var/run/secrets/tpu-provisioner/ca.crt" in init["command"]
-    assert TOKEN_VOLUME not in [each["name"] for each in main.get("volumeMounts", [])]
+    assert TOKEN_VOLUME not in [mount["name"] for mount in main.get("volumeMounts", [])]
     assert review(pod, by).patch == ()
 
 
@@ -94,10 +94,10 @@ def test_compatible_mode_puts_the_init_container_first_and_injects_all_others() 
     after = injected(raw_pod(initContainers=[{"name": "warm"}, {"name": "side", "restartPolicy": "Always"}]))
     first, *others = after["spec"]["initContainers"]
     assert first["name"] == names.INIT_CONTAINER
-    assert [each["name"] for each in others] == ["warm", "side"]
-    for each in others:
-        assert each["securityContext"] == {"privileged": True}
-        assert each["volumeMounts"][0]["name"] == CONFIG_VOLUME
+    assert [other["name"] for other in others] == ["warm", "side"]
+    for other in others:
+        assert other["securityContext"] == {"privileged": True}
+        assert other["volumeMounts"][0]["name"] == CONFIG_VOLUME
 
 
 SIDECAR = {"name": "proxy", "restartPolicy": "Always"}

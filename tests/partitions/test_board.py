@@ -51,11 +51,11 @@ def test_document_has_supply_partitions_and_pods(controller: Controller) -> None
     assert controller.loop.board.page().path == PATH == "/api/v1/partitions"
     assert (shown.leading, shown.problems) == (True, ())
     assert [(each.server, each.ipus, each.ours, each.free) for each in shown.supply] == [(SERVER.address, 64, 64, 0)]
-    assert [(each.pod, each.phase) for each in shown.partitions] == [("research/first", "active")]
-    assert [each.pod for each in shown.waiting] == ["second"]
+    assert [(partition.pod, partition.phase) for partition in shown.partitions] == [("research/first", "active")]
+    assert [waiting.pod for waiting in shown.waiting] == ["second"]
     assert [each.pod for each in shown.rejected] == ["third"]
-    assert all(each.why for each in shown.waiting)
-    assert [each.nodes for each in shown.servers] == ["ipu-pod=one"]
+    assert all(waiting.why for waiting in shown.waiting)
+    assert [server.nodes for server in shown.servers] == ["ipu-pod=one"]
 
 
 def test_document_before_the_first_decision_reports_it() -> None:
@@ -92,7 +92,7 @@ def test_unreadable_server_is_reported(controller: Controller) -> None:
         controller.vipu.fail("list_allocations", FailureKind.UNAVAILABLE)
     controller.rounds(20, seconds=30.0)
     shown = document(controller)
-    assert [each.problem for each in shown.servers] == ["list_allocations unavailable"]
+    assert [server.problem for server in shown.servers] == ["list_allocations unavailable"]
     assert f"ATTENTION: V-IPU server {SERVER.address} cannot be read: list_allocations unavailable" in [
         *ipus.page(shown)
     ]
@@ -151,7 +151,7 @@ def test_status_shows_partitions_without_a_status_of_slices(
 
 def test_page_serves_its_files_with_a_content_security_policy() -> None:
     """The policy of the page forbids resources from other sites."""
-    served = {each.path: each.make() for each in file_pages("provisioner.partitions")}
+    served = {page.path: page.make() for page in file_pages("provisioner.partitions")}
     assert set(served) == {"/", "/page/style.css", "/page/page.js"}
     assert b"page/page.js" in served["/"].body
     assert all("default-src 'none'" in each.headers["Content-Security-Policy"] for each in served.values())
@@ -196,10 +196,10 @@ def _crowd() -> Document:
 
 def test_document_of_thousands_of_pods_keeps_the_most_important_lines(crowd: Document) -> None:
     """The cost of a request must not grow with the number of waiting or invalid pods."""
-    assert [each.place for each in crowd.waiting] == list(range(1, 1001))
+    assert [waiting.place for waiting in crowd.waiting] == list(range(1, 1001))
     assert [each.pod for each in crowd.rejected] == [f"wrong-{number}" for number in range(1000)]
-    assert [each.phase for each in crowd.partitions].count("broken") == 1
-    assert [each.id for each in crowd.partitions] == [*(f"p{number:04}" for number in range(999)), "p1500"]
+    assert [partition.phase for partition in crowd.partitions].count("broken") == 1
+    assert [partition.id for partition in crowd.partitions] == [*(f"p{number:04}" for number in range(999)), "p1500"]
     assert crowd.left_out == LeftOut(waiting=2000, rejected=2000, partitions=501)
 
 
@@ -229,6 +229,6 @@ def test_problem_of_a_partition_is_shown() -> None:
     view = View(partitions=(replace(holding(1, "creating"), why=why),))
     board.publish(Plan(memory=Memory(), view=view), Snapshot(cluster_uid=""), NOW)
     document = read(board)
-    assert [each.why for each in document.partitions] == [why]
+    assert [partition.why for partition in document.partitions] == [why]
     assert any(why in line for line in ipus.page(document))
     assert any(why in line for line in ipus.explain(document, "train-1", "research"))

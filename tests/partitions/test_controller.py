@@ -64,7 +64,7 @@ def test_no_partition_is_created_or_removed_while_the_ledger_is_unreadable(
     controller.kube.fail("*", "configmaps", errors.Forbidden("no", status=403), times=1000)
     controller.rounds(_ROUNDS)
     assert controller.vipu.calls == []
-    assert any("ledger" in each for each in controller.loop.problems())
+    assert any("ledger" in problem for problem in controller.loop.problems())
     assert f"{known} 0.0".encode() in controller.metrics.exposition()
     controller.kube.clear_faults()
     controller.rounds(_ROUNDS, seconds=10.0)

@@ -162,7 +162,7 @@ def test_partition_of_another_pod_cannot_be_requested(ground: Ground) -> None:
     # A pod cannot claim the identity of another pod in the request body either.
     assert ground.ask(other, ground.token(other), uid=pod.uid).status == 403
     assert ground.ask(other, ground.token(other), namespace="theirs").status == 403
-    assert not [each for each in ground.kube.calls if each.method == "PATCH"]
+    assert not [call for call in ground.kube.calls if call.method == "PATCH"]
 
 
 def test_unknown_id_gets_the_same_answer_as_a_forbidden_one(ground: Ground) -> None:
@@ -233,11 +233,11 @@ def test_request_is_answered_503_if_the_api_server_does_not_respond(ground: Grou
     ground.kube.post = away  # type: ignore[method-assign]
     with structlog.testing.capture_logs() as lines:
         answers = [ground.ask(pod, token) for _ in range(3)]
-    assert {each.status for each in answers} == {503}
+    assert {answer.status for answer in answers} == {503}
     assert "10.0.0.1" not in answers[0].json["error"]
-    assert [each["event"] for each in lines] == ["partitions_api.unavailable"]
+    assert [line["event"] for line in lines] == ["partitions_api.unavailable"]
     # The exception must not stay in memory, because it refers to the request with its token.
-    wait_for(lambda: not any(type(each) is Away for each in gc.get_objects()))
+    wait_for(lambda: not any(type(object_) is Away for object_ in gc.get_objects()))
 
 
 # --- requests of users ----------------------------------------------------------------------------------------------
@@ -313,7 +313,7 @@ def test_partition_is_released_by_its_pod_or_an_authorized_user(ground: Ground, 
         answer = ground.send("DELETE", f"{ROOT}/{made}", token)
         assert (answer.status, answer.json["state"]) == (202, "releasing")
         ground.change(pod, released=True)
-    (written,) = [each.body for each in ground.kube.calls if each.method == "PATCH"]
+    (written,) = [call.body for call in ground.kube.calls if call.method == "PATCH"]
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 
 
@@ -323,7 +323,7 @@ def test_partition_of_an_unknown_pod_is_released_by_its_ledger_entry(ground: Gro
     made, token = ground.place(pod), ground.token(pod)
     ground.pods.clear()
     assert ground.send("DELETE", f"{ROOT}/{made}", token).status == 202
-    (written,) = [each.body for each in ground.kube.calls if each.method == "PATCH"]
+    (written,) = [call.body for call in ground.kube.calls if call.method == "PATCH"]
     assert written == {"metadata": {"uid": pod.uid, "annotations": {names.RELEASE: "true"}}}
 
 

@@ -73,7 +73,7 @@ def _place(tmp_path: Path) -> Iterator[Place]:
 
 def ports(rest: Rest) -> list[int]:
     """Return the port of each server."""
-    return [each.ports[0] for each in rest.servers]
+    return [server.ports[0] for server in rest.servers]
 
 
 def test_plain_http_and_tls_are_served_at_the_same_time(place: Place) -> None:
@@ -144,11 +144,11 @@ def test_replaced_certificate_is_served_and_trusted_without_a_restart(
     place.ask(port)
     with structlog.testing.capture_logs() as lines:
         place.files.key.write_text("half of")
-        wait_for(lambda: [each for each in lines if each["event"] == "api_certificate.problem"], what="the problem")
+        wait_for(lambda: [line for line in lines if line["event"] == "api_certificate.problem"], what="the problem")
         place.ask(port)
         assert rest.problems() == ()
         place.write(make())
-        wait_for(lambda: [each for each in lines if each["event"] == "certificate.served"], what="the new one")
+        wait_for(lambda: [line for line in lines if line["event"] == "certificate.served"], what="the new one")
         place.ask(port)
 
 
@@ -159,7 +159,7 @@ def test_missing_certificate_is_reported_once_and_prevents_readiness(
     monkeypatch.setattr("provisioner.admission.files._LOOK_SECONDS", 0.01)
     with structlog.testing.capture_logs() as lines:
         rest = place.start()
-        assert ["cannot be served" in each for each in rest.problems()] == [True]
+        assert ["cannot be served" in problem for problem in rest.problems()] == [True]
         plain, port = ports(rest)
         with pytest.raises(Unreachable):
             place.ask(port, host="127.0.0.1")
@@ -167,5 +167,5 @@ def test_missing_certificate_is_reported_once_and_prevents_readiness(
         place.write(make())
         wait_for(lambda: not rest.problems(), what="the certificate")
     place.ask(port)
-    said = [each["problem"] for each in lines if each["event"] == "api_certificate.problem"]
+    said = [line["problem"] for line in lines if line["event"] == "api_certificate.problem"]
     assert len(said) == len(set(said)) >= 1

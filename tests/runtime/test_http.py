@@ -277,7 +277,7 @@ def test_error_of_an_app_is_a_500_and_one_log_line(serve: Serve) -> None:
         answered = answer(port, b"GET /a HTTP/1.0\r\n\r\n")
     assert answered.startswith(b"HTTP/1.1 500 ")
     assert answered.endswith(b"Internal Server Error")
-    assert [(each["event"], each["path"]) for each in lines] == [("http_request.failed", "/a")]
+    assert [(line["event"], line["path"]) for line in lines] == [("http_request.failed", "/a")]
 
 
 def test_every_log_line_is_in_json(serve: Serve, capsys: pytest.CaptureFixture[str]) -> None:

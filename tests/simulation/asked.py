@@ -136,7 +136,7 @@ class Asked:
                 self._stage.violate(TWICE, f"{process.name} makes {pool.name} for {run.name}, which is served")
         watches = process.loop.watches
         if isinstance(run, QueuedRun) and REQUEST not in unknown_kinds(watches, read_sources(watches)):
-            live = next((each for each in self._requests() if each.name == run.consumes), None)
+            live = next((request for request in self._requests() if request.name == run.consumes), None)
             job = next((each for each in run.slots() if run.slice_id(each).group_key == key), 0)
             leader = run.leader(job)
             if live is not None and leader is not None:
@@ -189,7 +189,7 @@ class Asked:
         """Return the UIDs of a request or buffer and of the buffers of its shape, any of which may lack the pool."""
         return [
             run.uid,
-            *(each.uid for each in self.buffers() if isinstance(run, BufferRun) and each.shape == run.shape),
+            *(buffer.uid for buffer in self.buffers() if isinstance(run, BufferRun) and buffer.shape == run.shape),
         ]
 
     def unserved(self) -> Iterator[str]:
@@ -231,13 +231,13 @@ class Asked:
 
     def missing(self, run: BufferRun, statuses: tuple[PoolStatus, ...] = (PoolStatus.RUNNING,)) -> int:
         """Return the number of pools that all buffers of one shape lack together."""
-        wanted = sum(len(each.slots()) for each in self.buffers() if each.shape == run.shape)
+        wanted = sum(len(buffer.slots()) for buffer in self.buffers() if buffer.shape == run.shape)
         return wanted - len(self.idle(run, statuses))
 
     def buffers(self) -> list[BufferRun]:
         """Return the existing buffers."""
         workloads = self._simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, BufferRun)]
+        return [workload for workload in workloads if isinstance(workload, BufferRun)]
 
     def warm(self) -> set[str]:
         """Return the names of all unused pools that may count for a buffer."""
@@ -245,4 +245,4 @@ class Asked:
 
     def _requests(self) -> list[RequestRun]:
         workloads = self._simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, RequestRun) and each.alive]
+        return [workload for workload in workloads if isinstance(workload, RequestRun) and workload.alive]

@@ -56,12 +56,12 @@ class AskRun(WorkloadRun):
 
     def is_true(self, *conditions: str) -> bool:
         """Whether one of `conditions` is true in the status."""
-        return any(each in self.true_since for each in conditions)
+        return any(condition in self.true_since for condition in conditions)
 
     def take_status(self, status: JsonObject, now: float) -> None:
         """Record a write of its status."""
         self.status = status
-        true = [each["type"] for each in status.get("conditions", []) if each["status"] == "True"]
+        true = [condition["type"] for condition in status.get("conditions", []) if condition["status"] == "True"]
         self.true_since = {each: self.true_since.get(each, now) for each in true}
         named = status.get("provisioningClassDetails", {}).get(NODE_POOLS, "")
         self.last_pool = dict(enumerate(filter(None, named.split(","))))

@@ -215,7 +215,7 @@ class Chaos:
     def _preempt_what_is_looked_at(self) -> None:
         """Preempt the nodes of a pool that a process is deleting, while it pauses after the checks of the gate."""
         running = {name for name, pool in self.simulation.cloud.pools.items() if pool.status is PoolStatus.RUNNING}
-        named = {str(name) for each in self.simulation.processes for name in each.loop.memory.deletes}
+        named = {str(name) for process in self.simulation.processes for name in process.loop.memory.deletes}
         going = sorted(running & named)
         if going and self.stage.chance(0.5):
             name = self.stage.rng.choice(going)
@@ -395,7 +395,7 @@ class Chaos:
     # --- faults of processes
 
     def _a_process(self) -> Process | None:
-        living = [each for each in self.simulation.processes if not each.dead]
+        living = [process for process in self.simulation.processes if not process.dead]
         return self.stage.rng.choice(living) if living else None
 
     def _kill(self) -> None:

@@ -502,7 +502,7 @@ class Checker:
             and not (workload.gone or workload.deleting or workload.terminal)
             for _ in workload.slots()
         ]
-        claims += [self.asked.idle(each) - needed for each in self.asked.buffers() for _ in each.slots()]
+        claims += [self.asked.idle(buffer) - needed for buffer in self.asked.buffers() for _ in buffer.slots()]
         keepers: dict[str, int] = {}
 
         def keep(pool: str, tried: set[int]) -> bool:

@@ -43,7 +43,7 @@ class Deletes:
         pools = process.loop.pools.by_name()
         nodes = process.loop.watches.nodes.records().values()
         with_nodes = {
-            each.pool_name for each in nodes if not any(taint.key in constants.HELD_KEYS for taint in each.taints)
+            node.pool_name for node in nodes if not any(taint.key in constants.HELD_KEYS for taint in node.taints)
         }
         for delete in plan.deletes:
             promised = delete.name in with_nodes and pools[delete.name].status is not PoolStatus.ERROR
@@ -135,11 +135,11 @@ def _on_their_way(process: Process, pool: str) -> list[PodRun]:
 def _pending_leaders(process: Process) -> list[PodRun]:
     watches, living = process.loop.watches, process.simulation.cluster.pods
     watched = watches.workloads.values()
-    living_workloads = {each.uid: each for watch in watched for each in watch.records().values() if each.lives}
+    living_workloads = {record.uid: record for watch in watched for record in watch.records().values() if record.lives}
     pending = {
-        each.uid
-        for each in watches.pods.records().values()
-        if not each.node_name and not each.finished and each.deletion_deadline is None
+        record.uid
+        for record in watches.pods.records().values()
+        if not record.node_name and not record.finished and record.deletion_deadline is None
     }
     return [
         pod

@@ -139,7 +139,7 @@ class Demo(Simulation):
 
     def _grow(self) -> None:
         """Create workloads until the demo has its number of slices."""
-        there = sum(len(each.slots()) for each in self.cluster.workloads.values() if each.alive)
+        there = sum(len(workload.slots()) for workload in self.cluster.workloads.values() if workload.alive)
         # Workloads come faster at the beginning, so that the page fills quickly.
         hurry = 0.1 if there < self.slices / 2 else 1.0
         self.stage.agenda.after(hurry * self.rng.uniform(5.0, 25.0), self._grow)
@@ -207,7 +207,7 @@ class Demo(Simulation):
     # --- everyday faults
 
     def _ours(self) -> list[str]:
-        return sorted(each.name for each in self.cloud.pools.values() if is_ours(each))
+        return sorted(pool.name for pool in self.cloud.pools.values() if is_ours(pool))
 
     def _preempt(self) -> None:
         """Preempt some hosts of a pool; GKE recreates them."""
@@ -230,7 +230,7 @@ class Demo(Simulation):
 
     def _change_minds(self) -> None:
         """Suspend, restart, scale or delete a workload."""
-        there = [each for each in self.cluster.workloads.values() if each.alive]
+        there = [workload for workload in self.cluster.workloads.values() if workload.alive]
         run = self.rng.choice(there) if there else None
         if isinstance(run, SetRun):
             if self.rng.random() < 0.3:

@@ -254,7 +254,7 @@ class Fairness:
 
     def _is_told(self, pool: Pool) -> bool:
         plans = [process.board._published for process in self._simulation.processes if process.leads]
-        alerts = [alert for each in plans if each is not None for alert in each.plan.alerts]
+        alerts = [alert for plan in plans if plan is not None for alert in plan.plan.alerts]
         named = any(alert.kind == POOL_STUCK and pool.name in alert.message for alert in alerts)
         return named or constants.STUCK in self._simulation.checker.told_of(owner_of(pool.body["config"]["labels"])[0])
 

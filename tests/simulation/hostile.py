@@ -231,7 +231,7 @@ class Hostile:
     @property
     def done(self) -> bool:
         """Whether all tenants have come, the honest ones are served, and the hostile ones stayed long enough."""
-        served = not self._still_to_come and all(not each.alive for each in self._jobsets(NAMESPACE))
+        served = not self._still_to_come and all(not jobset.alive for jobset in self._jobsets(NAMESPACE))
         return served and self.stage.agenda.now >= self._stays_until
 
     def leave(self) -> None:
@@ -448,7 +448,7 @@ class Neighbour:
     def _forge(self, victim: WorkloadRun) -> None:
         """Create a pod without a group that tolerates everything and selects the marks of the victim."""
         rng = self.simulation.admission.rng
-        marks = [each.selector for each in victim.pods.values() if SLICE in each.selector]
+        marks = [pod.selector for pod in victim.pods.values() if SLICE in pod.selector]
         selector = {key: rng.choice(marks)[key] for key in MARKS} if marks and rng.random() < 0.7 else {}
         namespace = rng.choice((OTHER_NAMESPACE, HOSTILE_NAMESPACE, victim.namespace))
         self.stage.fault("forged marks", "%s in %s", selector.get(SLICE, "none"), namespace)

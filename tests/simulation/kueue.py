@@ -56,7 +56,7 @@ class Kueue(Team[QueuedRun]):
 
     def runs(self) -> list[QueuedRun]:
         """Return all existing JobSets of the queue."""
-        return [each for each in self.simulation.cluster.workloads.values() if isinstance(each, QueuedRun)]
+        return [workload for workload in self.simulation.cluster.workloads.values() if isinstance(workload, QueuedRun)]
 
     # --- users
 
@@ -215,7 +215,7 @@ class Kueue(Team[QueuedRun]):
     def _take(self, pool: str) -> None:
         """Bind a foreign pod to a pool before the pods for which the pool is kept."""
         cluster = self.simulation.cluster
-        nodes = [each.name for each in cluster.nodes.values() if each.pool_name == pool]
+        nodes = [node.name for node in cluster.nodes.values() if node.pool_name == pool]
         if nodes:
             self.stage.fault("pool of a request taken", pool)
             shape = self._rng.choice(self._shapes)

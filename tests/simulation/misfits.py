@@ -57,8 +57,8 @@ class Misfits:
     def look(self) -> None:
         """Check the pools of the tenants; called every few seconds in the calm."""
         simulation, now = self._hostile.simulation, self._stage.agenda.now
-        tenants = [each for each in simulation.cluster.workloads.values() if isinstance(each, JobSetRun)]
-        requests = {each.uid: each.requests for each in tenants if each.requests and each.alive}
+        tenants = [workload for workload in simulation.cluster.workloads.values() if isinstance(workload, JobSetRun)]
+        requests = {tenant.uid: tenant.requests for tenant in tenants if tenant.requests and tenant.alive}
         for pool in simulation.cloud.pools.values():
             uid = owner_of(pool.body["config"]["labels"])[0] if is_ours(pool) else ""
             if uid not in requests:

@@ -92,7 +92,7 @@ class People:
         if not name:
             self._names += 1
             name = f"train-{self._names}"
-        if any(each.name == name for each in self._jobsets()):
+        if any(jobset.name == name for jobset in self._jobsets()):
             return
         if len(self._jobsets()) >= _MAX_JOBSETS and not late:
             return
@@ -134,7 +134,7 @@ class People:
             return
         rng, cluster = self.stage.rng, self.simulation.cluster
         self.stage.agenda.after(rng.uniform(2.0, 25.0), self.act)
-        jobsets = [each for each in self._jobsets() if not each.deleting and not each.gone]
+        jobsets = [jobset for jobset in self._jobsets() if not jobset.deleting and not jobset.gone]
         if not jobsets or rng.random() < 0.3:
             self.create()
             return

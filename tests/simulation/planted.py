@@ -293,7 +293,7 @@ def _never_full(original: Any) -> Any:
 
     def match(ctx: Any, *rest: Any) -> Any:
         found = original(ctx, *rest)
-        spare = tuple(each for each in ctx.slices.values() if each.spare and each.pending)
+        spare = tuple(slice_ for slice_ in ctx.slices.values() if slice_.spare and slice_.pending)
         return replace(found.without_buffered(found.claimed, ctx.slices), spare=spare)
 
     return match

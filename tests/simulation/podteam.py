@@ -261,7 +261,7 @@ class PodTeam:
                 yield f"{each.name} has {len(each.pods)} pods of {each.replicas}, {running} of them run"
 
     def _pods(self) -> list[PodRun]:
-        return [pod for each in (*self.deployments, *self.sets) for pod in each.pods]
+        return [pod for deployment in (*self.deployments, *self.sets) for pod in deployment.pods]
 
     def controllers(self) -> list[Controller]:
         """Return the controllers that exist."""

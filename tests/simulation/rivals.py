@@ -124,13 +124,13 @@ class Rivals:
         """Let a pod of an honest JobSet fail while others wait."""
         cluster = self._hostile.simulation.cluster
         running = [
-            each
-            for each in cluster.workloads.values()
-            if isinstance(each, JobSetRun)
-            and each.namespace == NAMESPACE
-            and each.alive
-            and each.pods
-            and all(pod.node for pod in each.pods.values())
+            workload
+            for workload in cluster.workloads.values()
+            if isinstance(workload, JobSetRun)
+            and workload.namespace == NAMESPACE
+            and workload.alive
+            and workload.pods
+            and all(pod.node for pod in workload.pods.values())
         ]
         if running and self._restarts < _MAX_RESTARTS:
             self._restarts += 1

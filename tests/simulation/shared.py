@@ -161,7 +161,7 @@ class Shared:
         """Whether a workload is a Job without the annotation, or a pod of a Job that was deleted without its pods."""
         every = self._cluster.every_workload if self._simulation.pods.serve_pods == "all" else ()
         jobs = [each for each in every if isinstance(each, JobRun)]
-        return any(each.uid == uid or name.startswith(f"{each.name}-") for each in jobs)
+        return any(job.uid == uid or name.startswith(f"{job.name}-") for job in jobs)
 
     def lag_seconds(self) -> float:
         """Return the time in seconds that a cache may lag: in the calm, events arrive soon."""
@@ -180,7 +180,7 @@ class Shared:
     def _recent_pools(self, class_: _Class) -> list[str]:
         """Return the existing pools that were created for a class within the time of a burst."""
         since, pools = self._stage.agenda.now - _BURST_SECONDS, self._simulation.cloud.pools.values()
-        created = (each for each in pools if is_ours(each) and self._belongs(each, class_) and each.status in _UP)
+        created = (pool for pool in pools if is_ours(pool) and self._belongs(pool, class_) and pool.status in _UP)
         return [each.name for each in created if self._checker.created_by[each.name][1] >= since]
 
     def _seats(self, process: Process, class_: _Class, new: Pool) -> tuple[dict[str, int], int]:

@@ -46,7 +46,7 @@ def false_of_decision(process: Process, plan: Plan) -> Iterator[str]:
         if last[pool.name].state is not pool.state or last[pool.name].until is not None:
             yield f"pool {pool.name} is {pool.state}, the timeline says {last[pool.name]}"
     # Users may ask for ids of shown slices, and for names of pools that Events report before the pools exist.
-    names = [*(each.id for each in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
+    names = [*(slice_.id for slice_ in view.slices), *(f"pool/{each.name}" for each in plan.pools)]
     explained = {name: explain(view, view.at, tracks, (), name) for name in names}
     for name, found in explained.items():
         if [each.id for each in found] != [name.removeprefix("pool/")]:

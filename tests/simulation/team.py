@@ -47,7 +47,7 @@ class Team(ABC, Generic[_R]):
         self._names = 0
         #: Shapes whose slices have one pod per host.
         self._shapes = tuple(
-            replace(each, parallelism=each.hosts) for each in simulation.people.shapes if each.feasible
+            replace(shape, parallelism=shape.hosts) for shape in simulation.people.shapes if shape.feasible
         )
 
     def begin(self) -> None:
@@ -69,7 +69,7 @@ class Team(ABC, Generic[_R]):
     def _runs(self) -> list[_R]:
         """Return its workloads."""
         workloads = self.simulation.cluster.workloads.values()
-        return [each for each in workloads if isinstance(each, self.run_type) and not each.deleting]
+        return [workload for workload in workloads if isinstance(workload, self.run_type) and not workload.deleting]
 
     @abstractmethod
     def _make(self, name: str) -> _R:

@@ -34,15 +34,15 @@ def test_demo_shows_running_and_failed_slices_and_survives_its_faults() -> None:
     assert age is not None
     assert 0 <= age < 150
     assert len(view.slices) >= 24
-    assert {each.kind for each in view.workloads} >= {"JobSet", "LeaderWorkerSet"}
-    assert len({each.namespace for each in view.workloads}) >= 3
-    assert sum(each.state is State.RUNNING for each in view.slices) >= 5
-    assert any("topology 3x4 is not valid" in each.reason for each in view.slices if "oops" in each.workload)
-    assert any(each.cause == "stockout" for each in view.slices)
-    assert any(each.state is State.FAILED for each in view.pools)
-    assert any(each.cost_per_hour for each in view.pools)
+    assert {workload.kind for workload in view.workloads} >= {"JobSet", "LeaderWorkerSet"}
+    assert len({workload.namespace for workload in view.workloads}) >= 3
+    assert sum(slice_.state is State.RUNNING for slice_ in view.slices) >= 5
+    assert any("topology 3x4 is not valid" in slice_.reason for slice_ in view.slices if "oops" in slice_.workload)
+    assert any(slice_.cause == "stockout" for slice_ in view.slices)
+    assert any(pool.state is State.FAILED for pool in view.pools)
+    assert any(pool.cost_per_hour for pool in view.pools)
     assert view.capacity.currency
-    assert len({each.kind for each in board.journal.entries()}) >= 3
+    assert len({entry.kind for entry in board.journal.entries()}) >= 3
 
 
 def test_page_and_commands_show_the_demo(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -314,7 +314,7 @@ def test_rejected_statuses_do_not_prevent_writes_of_other_statuses(world: World)
     for _ in range(5):
         carry_out(world, statuses=(*rejected, *others))
         written = {path.split("/")[-2] for path in world.calls("PATCH")}
-        others = [each for each in others if each.name not in written]
+        others = [other for other in others if other.name not in written]
     assert others == []
     assert len(world.calls("PATCH")) == 200
 
@@ -386,7 +386,7 @@ def test_delete_that_cannot_be_submitted_is_answered_and_creates_are_sent() -> N
     put_pool(world)
     world.actor.slow_executor = Exhausted()  # type: ignore[assignment]
     answers = carry_out(world, deletes=(a_delete("first-pool"), a_delete("second-pool")), creates=(CREATE,))
-    by_name = {each.name: each for each in answers if not isinstance(each, LookUpAnswer)}
+    by_name = {answer.name: answer for answer in answers if not isinstance(answer, LookUpAnswer)}
     assert sorted(by_name) == ["first-pool", "second-pool", "train-pool"]
     failure = by_name[PoolName("first-pool")].failure
     assert failure is not None

@@ -189,7 +189,7 @@ def test_description_contains_every_path_of_the_api() -> None:
     """The list at /api/v1 also has the same paths, and each schema that the description refers to is defined."""
     board = Stage().board
     described = page_of(board, "/api/v1/openapi.json")()
-    served = {each.path for each in api.pages(board) if each.path.startswith("/api/v1/")}
+    served = {page.path for page in api.pages(board) if page.path.startswith("/api/v1/")}
     assert set(described["paths"]) == served - {"/api/v1/openapi.json"}
     assert set(page_of(board, "/api/v1")()["paths"]) == set(described["paths"])
     text = json.dumps(described)
@@ -214,7 +214,7 @@ def test_etag_depends_on_process_and_version(name: str) -> None:
 
     def tag(stage: Stage) -> str:
         stage.later()
-        return next(each for each in api.pages(stage.board) if each.path.endswith(f"/{name}")).make().headers["ETag"]
+        return next(page for page in api.pages(stage.board) if page.path.endswith(f"/{name}")).make().headers["ETag"]
 
     stage, other = Stage(), Stage()
     other.board.about = replace(other.board.about, started_at=NOW + timedelta(seconds=1))
@@ -234,7 +234,7 @@ def write(journal: Journal, namespace: str, times: int = 1) -> None:
 
 
 def namespaces(journal: Journal) -> Counter[str]:
-    return Counter(each.workload.split("/")[1] if each.workload else "" for each in journal.entries())
+    return Counter(entry.workload.split("/")[1] if entry.workload else "" for entry in journal.entries())
 
 
 def test_full_journal_keeps_entries_of_quiet_namespaces() -> None:
@@ -244,7 +244,7 @@ def test_full_journal_keeps_entries_of_quiet_namespaces() -> None:
     write(journal, "", 30)
     write(journal, "noisy", 10_000)
     assert namespaces(journal) == {"quiet": 20, "": 30, "noisy": 450}
-    assert [each.number for each in journal.entries()][:50] == list(range(1, 51))
+    assert [entry.number for entry in journal.entries()][:50] == list(range(1, 51))
     assert journal.entries()[50].number == 10_050 - 450 + 1
 
 
@@ -252,7 +252,7 @@ def test_full_journal_with_one_entry_per_namespace_drops_the_oldest() -> None:
     journal = Journal()
     for number in range(MAX_JOURNAL_ENTRIES + 7):
         write(journal, f"team-{number}")
-    assert [each.number for each in journal.entries()] == list(range(8, MAX_JOURNAL_ENTRIES + 8))
+    assert [entry.number for entry in journal.entries()] == list(range(8, MAX_JOURNAL_ENTRIES + 8))
 
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))

@@ -56,12 +56,12 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     banners = page["problems"]
     rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
     # A problem that concerns all workloads is shown as a banner instead of as the reason of each slice.
-    seen = banners if cause.for_all else [f"{each['reason']} {each['next_step']}" for each in rows]
+    seen = banners if cause.for_all else [f"{row['reason']} {row['next_step']}" for row in rows]
     assert [words for words in said if words not in flat("; ".join(seen))] == []
     assert page["leading"], "the page says who leads"
     # The slice of the second JobSet runs, because the fault does not concern it.
     if document.view is not None:
-        assert [each.state.value for each in document.view.slices if "healthy" in each.id] == ["running"]
+        assert [slice_.state.value for slice_ in document.view.slices if "healthy" in slice_.id] == ["running"]
 
 
 def test_failed_pool_that_is_deleted_quickly_is_not_reported_as_missing() -> None:

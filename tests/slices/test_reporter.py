@@ -61,11 +61,11 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
         world.complete()
         world.rounds(8, every_seconds=5)
     lines = [each for each in logs if each["event"].startswith("node_pool.")]
-    assert {"node_pool.create_accepted", "node_pool.delete_accepted"} < {each["event"] for each in lines}
-    assert {each["node_pool"] for each in lines} == {pool}
-    [workload] = {each["workload"] for each in lines}
+    assert {"node_pool.create_accepted", "node_pool.delete_accepted"} < {line["event"] for line in lines}
+    assert {line["node_pool"] for line in lines} == {pool}
+    [workload] = {line["workload"] for line in lines}
     assert workload.startswith("JobSet/")
-    slices = {each["event"]: each["slice"] for each in lines if each.get("new") != "idle"}
+    slices = {line["event"]: line["slice"] for line in lines if line.get("new") != "idle"}
     assert slices["node_pool.create_accepted"].startswith(f"{workload}/")
 
 
@@ -82,7 +82,7 @@ def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World
     assert message == f"Node pool {pool} is not deleted yet: unfinished pods of others are on it"
     assert {each.kind for each in failed} == {"Warning"}
     assert len({each.key for each in failed}) == 1
-    assert any("other/stray" in each.message for each in world.board.journal.entries())
+    assert any("other/stray" in entry.message for entry in world.board.journal.entries())
     assert metric(world, "deletes_blocked 1.0")
 
 
@@ -271,7 +271,7 @@ def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: Wor
     world.kube.put_object(stray, raw_foreign_pod("stray", f"gke-test-{pool}-0"))
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
     world.rounds(10, every_seconds=5)
-    assert any("other/stray" in each.message for each in world.board.journal.entries())
+    assert any("other/stray" in entry.message for entry in world.board.journal.entries())
     assert "NodePoolDeletionFailed" in {each.reason for each in world.recorder.told}
     assert not any("stray" in each.message for each in world.recorder.told)
 
@@ -353,7 +353,7 @@ def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:
     """The pods of two slices are mixed on two pools, so none of the 16 chips belongs to a complete slice."""
     workloads = [make_jobset(name) for name in "ab"]
     world = DecisionWorld(*workloads)
-    pools = [world.put_pool(make_pool(each)) for each in workloads]
+    pools = [world.put_pool(make_pool(workload)) for workload in workloads]
     for number, each in enumerate(workloads):
         world.end_pods(each)
         world.put(*(make_pod(each, index=index, node=make_node(pools[index], number).name) for index in (0, 1)))

@@ -45,8 +45,8 @@ def _finished(world: World) -> None:
 def _leaving(world: World) -> None:
     _finished(world)
     world.step()
-    for each in list(world.pools.values()):
-        world.put(replace(each, status=PoolStatus.STOPPING))
+    for pool in list(world.pools.values()):
+        world.put(replace(pool, status=PoolStatus.STOPPING))
 
 
 @pytest.mark.parametrize(
@@ -116,7 +116,7 @@ def test_stage_is_measured_once_from_when_the_leader_became_unschedulable() -> N
     world = Watched(make_jobset())
     world.now = after(100)
     assert world.measure() == []
-    assert [each.since for each in world.waiting.values()] == [after(0)]
+    assert [waiting.since for waiting in world.waiting.values()] == [after(0)]
     assert world.measure() == [("created", 160.0)]
     assert world.measure() == []
     world.finish_creates()

@@ -39,17 +39,17 @@ def pods_of(raw: Json) -> Iterator[Json]:
 def _of_jobset(raw: Json) -> Iterator[Json]:
     owner, jobs = raw["metadata"], raw["spec"]["replicatedJobs"]
     before = 0
-    total = sum(each.get("replicas", 1) for each in jobs)
-    for each in jobs:
-        template = each["template"]
+    total = sum(job.get("replicas", 1) for job in jobs)
+    for job in jobs:
+        template = job["template"]
         spec = {"completionMode": "Indexed", **template["spec"]}
-        for index in range(each.get("replicas", 1)):
-            name = f"{owner['name']}-{each['name']}-{index}"
+        for index in range(job.get("replicas", 1)):
+            name = f"{owner['name']}-{job['name']}-{index}"
             marks = {
                 f"{_JOBSET}jobset-name": owner["name"],
                 f"{_JOBSET}jobset-uid": owner["uid"],
-                f"{_JOBSET}replicatedjob-name": each["name"],
-                f"{_JOBSET}replicatedjob-replicas": str(each.get("replicas", 1)),
+                f"{_JOBSET}replicatedjob-name": job["name"],
+                f"{_JOBSET}replicatedjob-replicas": str(job.get("replicas", 1)),
                 f"{_JOBSET}global-replicas": str(total),
                 f"{_JOBSET}job-index": str(index),
                 f"{_JOBSET}job-global-index": str(before + index),
@@ -57,7 +57,7 @@ def _of_jobset(raw: Json) -> Iterator[Json]:
                 f"{_JOBSET}restart-attempt": "0",
             }
             yield from _of_job(owner["namespace"], name, f"uid-of-{name}", spec, marks)
-        before += each.get("replicas", 1)
+        before += job.get("replicas", 1)
 
 
 def _of_plain_job(raw: Json) -> Iterator[Json]:

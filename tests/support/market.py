@@ -141,7 +141,7 @@ class Stream:
     def step(self, *, seconds: float = 20) -> None:
         """Delete the JobSets whose time is over, add new ones, and advance the clock by one step."""
         world, ran_at = self.market.world, self.market.ran_at
-        there = [each for each in world.workloads.values() if each.name.startswith("s0")]
+        there = [workload for workload in world.workloads.values() if workload.name.startswith("s0")]
         for each in there:
             if each.name in ran_at and world.now - ran_at[each.name] > self.runs:
                 world.remove_jobset(each)

@@ -223,7 +223,7 @@ def make_slice(workload: Workload, *, job: int = 0, **pod_changes: Any) -> Slice
     """Return one slice of a JobSet with its unschedulable leader."""
     pod = make_pod(workload, job=job, **pod_changes)
     slices = find_slices(Workloads.of({workload.uid: workload}), [pod], ServingPolicy())
-    return next(each for each in slices.values() if each.id.group_key == pod.group_key)
+    return next(slice_ for slice_ in slices.values() if slice_.id.group_key == pod.group_key)
 
 
 def slice_of(name: str = "train", *, parallelism: int = 2, **requirements: Any) -> Slice:

@@ -216,7 +216,7 @@ def served(board: Board, port: int = 0, *, prefix: str = "") -> Iterator[str]:
         probes=f"127.0.0.1:{port}",
         alive=lambda: True,
         problems=tuple,
-        pages=[replace(each, path=prefix + each.path) for each in api.pages(board)],
+        pages=[replace(page, path=prefix + page.path) for page in api.pages(board)],
     )
     server.start()
     try:

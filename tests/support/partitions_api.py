@@ -29,7 +29,7 @@ SERVER = "vipu.example:8090"
 def jwt(mark: str = "") -> str:
     """Return a text in the form of a token, with an invalid signature."""
     parts = ({"alg": "RS256"}, {"mark": mark})
-    encoded = (base64.urlsafe_b64encode(json.dumps(each).encode()).decode().rstrip("=") for each in parts)
+    encoded = (base64.urlsafe_b64encode(json.dumps(part).encode()).decode().rstrip("=") for part in parts)
     return ".".join((*encoded, "c2lnbmVk"))
 
 

@@ -59,7 +59,7 @@ def untrue(snapshot: Snapshot, plan: Plan, view: View) -> Iterator[str]:
 
 def _bound(snapshot: Snapshot, view: View) -> _Bound:
     workloads = Workloads.of(snapshot.workloads)
-    shown = {each.name for each in view.pools}
+    shown = {pool.name for pool in view.pools}
     # Nodes may still exist after GKE no longer lists their pool.
     pool_of_node = {node.name: node.pool_name for node in snapshot.nodes if node.pool_name in shown}
     pools: dict[str, set[str]] = defaultdict(set)
@@ -84,16 +84,16 @@ def _untrue_of_all(plan: Plan, view: View) -> Iterator[str]:
     if {each.name for each in view.pools} != created.keys():
         yield f"shown are pools {sorted(each.name for each in view.pools)}, there are {sorted(created)}"
     wanting = {id_ for each in plan.pools if each.phase.before_create for id_ in (each.slice_id, *each.seated)}
-    waiting = [each.id for each in view.slices if each.state in (State.WAITING, State.REJECTED)]
+    waiting = [slice_.id for slice_ in view.slices if slice_.state in (State.WAITING, State.REJECTED)]
     if len(waiting) != len(wanting):
         yield f"{len(wanting)} slices want pools, shown are {waiting}"
-    if len({each.id for each in view.slices}) != len(view.slices):
-        yield f"ids are not unique: {sorted(each.id for each in view.slices)}"
+    if len({slice_.id for slice_ in view.slices}) != len(view.slices):
+        yield f"ids are not unique: {sorted(slice_.id for slice_ in view.slices)}"
     chips = dict.fromkeys(view.capacity.chips, 0)
     for pool in view.pools:
         chips[pool.state.value] += pool.chips
     for state in (State.WAITING, State.REJECTED):
-        chips[state.value] += sum(each.chips for each in view.slices if each.state is state)
+        chips[state.value] += sum(slice_.chips for slice_ in view.slices if slice_.state is state)
     if chips != view.capacity.chips:
         yield f"chips by state are {view.capacity.chips}, those of pools and slices together {chips}"
     for limit in view.capacity.limits:
@@ -192,14 +192,14 @@ def _untrue_of_pool(pool: PoolView, plan: Plan, view: View, bound: _Bound) -> It
         yield f"it is to be deleted at {pool.delete_at} with {pods} pods on it"
     users = {slice_id for slice_id, pools in bound.staying.items() if pool.name in pools}
     shown = {pool.slice, *pool.other_slices}
-    missing = users & {each.id for each in view.slices} - shown
+    missing = users & {slice_.id for slice_ in view.slices} - shown
     if missing:
         yield f"pods of {missing} are on it, shown are {shown}"
     if pool.state is State.IDLE and pool.slice:
         yield f"it is idle, and shown as that of {pool.slice}"
     if (pool.delete_at is None) != (pool.delete_reason == ""):
         yield f"it goes at {pool.delete_at}, the reason is {pool.delete_reason!r}"
-    goes = pool.name in {each.name for each in plan.deletes}
+    goes = pool.name in {delete.name for delete in plan.deletes}
     # A pool whose workload was found to be alive is kept according to the plan's knowledge.
     is_kept = goes and plan.memory.deletes[pool.name].needed  # type: ignore[index]
     if goes and not is_kept and (pool.delete_at is None or pool.delete_at > view.at):

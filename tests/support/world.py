@@ -172,7 +172,7 @@ class World:
 
     def end_pods(self, workload: Workload, *groups: int) -> None:
         """Remove the pods of a workload, by default of all its groups."""
-        names = {make_pod(workload, job=each).group_name for each in groups}
+        names = {make_pod(workload, job=group).group_name for group in groups}
 
         def is_over(pod: Pod) -> bool:
             named = (pod.kind, pod.namespace, pod.workload_name) == workload.full_name
@@ -269,7 +269,7 @@ class World:
 
     def told(self, reason: str = "") -> list[Notice]:
         """Return all notices so far, for one reason or for any."""
-        return [each for plan in self.plans for each in plan.notices if reason in ("", each.reason)]
+        return [notice for plan in self.plans for notice in plan.notices if reason in ("", notice.reason)]
 
     def bound(self, workload: Workload) -> int:
         """Return the number of slices of a JobSet whose leader is bound."""
@@ -330,6 +330,6 @@ def reasons(world: World, seconds: float = 31) -> list[DeleteReason]:
 
 def told_of(*workloads: Workload, **changes: Any) -> list[str]:
     """Return the names of workloads that get a notice that they get no node pools."""
-    snapshot = Snapshot(workloads={each.uid: each for each in workloads}, pools_listed_at=NOW)
+    snapshot = Snapshot(workloads={workload.uid: workload for workload in workloads}, pools_listed_at=NOW)
     ctx = begin_round(snapshot, Memory(), settings(**changes), GKE_RULES, NOW)
     return [notice.objects[0].name for notice in notices_of_workloads(ctx)]

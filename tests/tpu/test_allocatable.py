@@ -32,7 +32,7 @@ def test_boot_disk_offers_ephemeral_storage_without_the_reservations(disk_gb: in
 
 
 @pytest.mark.parametrize("max_pods", [15, 110, 256])
-@pytest.mark.parametrize("name", [each.name for offer in tpu.ACCELERATORS.values() for each in offer.machine_types])
+@pytest.mark.parametrize("name", [type_.name for offer in tpu.ACCELERATORS.values() for type_ in offer.machine_types])
 def test_prediction_never_exceeds_the_node_of_the_simulator(name: str, max_pods: int) -> None:
     """The simulator was written separately. Versions from 1.37 on reserve less memory, so their nodes offer more."""
     found, simulated = tpu.allocatable(machine(name), max_pods=max_pods), find_machine(name)

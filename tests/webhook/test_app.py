@@ -289,7 +289,7 @@ def test_reviews_without_owner_do_not_wait_for_a_hanging_api_server():
     with running(installed(kube)) as webhook, ThreadPoolExecutor(30) as threads:
         owners = [{**REFERENCE, "name": f"set-{number}"} for number in range(30)]
         hanging = [
-            threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[each])) for each in owners
+            threads.submit(post, webhook, bundle(kube), review(**ASKING, ownerReferences=[owner])) for owner in owners
         ]
         wait_for(lambda: kube.waiting == 8)
         alone = review(annotations={"tpu-provisioner.cloud.google.com/inject": "disabled"})
@@ -347,7 +347,7 @@ def test_server_stops_while_the_api_server_hangs(
 def _reviews(webhook: WebhookServer) -> float:
     """Count the reviews that have ended."""
     families = {each.name: each for each in webhook.metrics.registry.collect()}
-    return sum(each.value for each in families[f"{app.PREFIX}reviews"].samples if each.name.endswith("_total"))
+    return sum(sample.value for sample in families[f"{app.PREFIX}reviews"].samples if sample.name.endswith("_total"))
 
 
 def test_server_without_a_certificate_is_not_ready(kube: FakeKube, tmp_path: Path):
@@ -425,7 +425,7 @@ def test_each_problem_of_the_certificates_is_logged_once(told: Callable[..., Web
     with structlog.testing.capture_logs() as lines:
         webhook = told("away", "away", "", "away", "other", "other", RuntimeError("the end"))
         wait_for(lambda: not webhook.certificates.alive())
-    said = [each["problem"] for each in lines if each["event"] == "webhook_certificates.problem"]
+    said = [line["problem"] for line in lines if line["event"] == "webhook_certificates.problem"]
     assert said == ["away", "away", "other"]
 
 

@@ -36,8 +36,8 @@ def environment(pod: dict[str, Any]) -> dict[str, Any]:
     """Return the variables of each container: a value, or its source."""
     containers = [*pod["spec"].get("initContainers", []), *pod["spec"]["containers"]]
     return {
-        each["name"]: {one["name"]: one.get("value", one.get("valueFrom")) for one in each.get("env") or []}
-        for each in containers
+        container["name"]: {one["name"]: one.get("value", one.get("valueFrom")) for one in container.get("env") or []}
+        for container in containers
     }
 
 

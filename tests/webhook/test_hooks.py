@@ -139,7 +139,7 @@ def job(**parts: Any) -> Json:
 def test_owner_whose_pods_will_lack_variables_gets_a_warning(raw: Json, variables: dict[str, str], words: str) -> None:
     found = answered("/validate/deny", raw, "warned" if words else "admitted", SERVE_PODS="none", **variables)
     assert found["allowed"]
-    assert [each[: len(words)] for each in found.get("warnings", [])] == ([words] if words else [])
+    assert [warning[: len(words)] for warning in found.get("warnings", [])] == ([words] if words else [])
 
 
 @pytest.mark.parametrize(
@@ -230,7 +230,7 @@ def test_unreadable_reviews_are_denied_by_placement_and_partitions() -> None:
     """Otherwise failurePolicy applies: a pod without a review could run on the node pool of another namespace."""
     body = b'{"apiVersion":"admission.k8s.io/v1","request":{"uid":"7","object":"' + b"," * 500_001
     hooks = make_hooks(read_webhook_settings({}), FakeKube(), {})
-    denied = {each.path for each in hooks if answer_of(begin_of(each, lambda *_: None), body).status_code == 200}
+    denied = {hook.path for hook in hooks if answer_of(begin_of(hook, lambda *_: None), body).status_code == 200}
     placement = {"/mutate/placement", "/mutate/placement/assign", "/mutate/placement/off"}
     assert denied == {"/mutate/partitions", *placement}
 

@@ -128,7 +128,7 @@ def test_pods_of_an_old_kuberay_cause_an_event_on_the_cluster() -> None:
 )
 def test_replicas_of_a_group_are_within_its_bounds(fields: JSON, replicas: int) -> None:
     assert replicas_of(fields) == replicas
-    assert [each.parallelism for each in parse_raycluster(raw_raycluster(numOfHosts=None)).groups] == [1]
+    assert [group.parallelism for group in parse_raycluster(raw_raycluster(numOfHosts=None)).groups] == [1]
 
 
 def test_cluster_that_is_suspended_or_managed_elsewhere_has_no_demand() -> None:

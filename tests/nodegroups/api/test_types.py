@@ -92,7 +92,7 @@ def test_each_type_has_one_condition_with_the_time_of_its_last_change(
         conditions = with_condition(conditions, Condition(type=kind, status=status, reason="Any", message=""), moment)
         if want.get(kind, (None, None))[0] is not status:
             want[kind] = status, moment
-    assert {each.type: (each.status, each.last_transition_time) for each in conditions} == want
+    assert {condition.type: (condition.status, condition.last_transition_time) for condition in conditions} == want
     assert len(conditions) == len(want)
 
 

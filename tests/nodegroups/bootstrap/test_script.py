@@ -279,7 +279,7 @@ def test_machine_without_valid_labels_joins(machine: Machine, labels: str | None
     machine.boot()
     (join,) = machine.joins
     arguments = join["nodeRegistration"]["kubeletExtraArgs"]
-    assert [each["name"] for each in arguments] == ["provider-id", "register-with-taints"]
+    assert [argument["name"] for argument in arguments] == ["provider-id", "register-with-taints"]
 
 
 def test_node_registers_with_the_valid_taints_of_its_metadata(machine: Machine) -> None:

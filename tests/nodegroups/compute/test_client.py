@@ -180,7 +180,7 @@ def test_managed_instance_groups_of_all_zones_are_listed(server: RecordingServer
     ]
     server.answer = lambda _: answers.pop(0)
     assert [(each.name, each.description) for each in client.list_managers(REGION)] == [("one", ""), ("two", "mark")]
-    assert [each.query["filter"] for each in server.requests] == ['description eq "tpu-provisioner: .*"'] * 2
+    assert [request.query["filter"] for request in server.requests] == ['description eq "tpu-provisioner: .*"'] * 2
 
 
 def test_machines_with_much_metadata_take_little_memory(server: RecordingServer, client: ComputeClient) -> None:

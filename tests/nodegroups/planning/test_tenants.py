@@ -329,7 +329,7 @@ def test_resources_of_a_project_that_is_not_allowed_are_not_used(changes: dict[s
     world.wait(60.0)
     assert world.reason("train") == Reason.NOT_ALLOWED
     assert f"{words} " in world.message("train")
-    assert not [each for each in world.cloud.resources() if "template" in each.name]
+    assert not [resource for resource in world.cloud.resources() if "template" in resource.name]
     world.take_down("train")
 
 

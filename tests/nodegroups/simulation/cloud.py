@@ -117,7 +117,7 @@ class Cloud:
 
     def groups(self) -> list[Group]:
         """List the managed instance groups that exist and are not being deleted."""
-        found = (each for each in self.resources() if isinstance(each, Group))
+        found = (resource for resource in self.resources() if isinstance(resource, Group))
         return [group for group in found if group.is_ready and group.deleting is None]
 
     def resize(self, group: Group, size: int, member: Member | None = None) -> None:

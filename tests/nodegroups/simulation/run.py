@@ -209,7 +209,7 @@ class Run:
     def _by_hand(self) -> None:
         """Change resources of groups, as a user or another controller may, or make lists and caches incomplete."""
         rng, cloud, kube = self.stage.rng, self.world.cloud, self.world.kube
-        groups = [(group, [each for each in group.members if _is_at_rest(each)]) for group in cloud.groups()]
+        groups = [(group, [member for member in group.members if _is_at_rest(member)]) for group in cloud.groups()]
         groups = [(group, members) for group, members in groups if members]
         children = sorted(key for key in kube.objects if key[0] in list(Kind)[1:])
         nodes, secrets = [node.name for node in kube.all("Node")], [secret.name for secret in kube.all("Secret")]

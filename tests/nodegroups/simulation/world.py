@@ -145,7 +145,7 @@ class World:
 
     def machines(self, name: str) -> list[MachineView]:
         """List a group's machines."""
-        return [each for each in self.cloud.machines() if each.group.startswith(f"{name}-mig-")]
+        return [machine for machine in self.cloud.machines() if machine.group.startswith(f"{name}-mig-")]
 
     def run_pods(self, name: str, *, chips: int = 4) -> list[str]:
         """Bind a pod to each node of a group; return their names."""

@@ -100,7 +100,7 @@ class Story:
         return self.partitions.setdefault(server.address, {})
 
     def put(self, *partitions: Partition, server: Server = SERVER) -> None:
-        self.at(server).update({each.id: each for each in partitions})
+        self.at(server).update({partition.id: partition for partition in partitions})
 
     def record(self, *entries: Entry, unreadable: dict[str, str] | None = None) -> None:
         """Put entries into the ledger."""
@@ -136,7 +136,7 @@ class Story:
     def calls(self, kind: type[Any]) -> list[Any]:
         """Return the calls and writes of a type in the last plan."""
         assert self.plan is not None
-        return [each for each in (*self.plan.calls, *self.plan.writes) if isinstance(each, kind)]
+        return [call for call in (*self.plan.calls, *self.plan.writes) if isinstance(call, kind)]
 
     def wants(self, kind: type[Any]) -> list[Any]:
         """Decide, and return the calls and writes of a type."""

@@ -72,7 +72,7 @@ def test_pod_that_only_a_failed_server_can_serve_waits_without_using_its_limit()
     story.settings = PartitionSettings(servers=(), namespace_limits=(("*", 16),))
     plans = _settle_without_server(story, 18)
     assert story.entries().keys() == {"next"}
-    assert [(each.pod, "cannot be read" in each.why) for each in plans[-1].view.waiting] == [("train", True)]
+    assert [(waiting.pod, "cannot be read" in waiting.why) for waiting in plans[-1].view.waiting] == [("train", True)]
     story.put(make_partition(pod))
     story.settle(seconds=5)
     assert story.pods[0].told_server == SERVER.address
@@ -137,7 +137,7 @@ def test_stray_of_a_pod_that_has_an_entry_is_not_recorded() -> None:
     story.put(make_partition(pod, id=id_of(pod, OTHER)), server=OTHER)
     story.settle()
     assert story.ledger is not None
-    assert [each.server for each in story.ledger.entries] == [SERVER.address]
+    assert [entry.server for entry in story.ledger.entries] == [SERVER.address]
 
 
 def test_lost_partition_on_a_renamed_server_is_recreated_only_there() -> None:
@@ -164,7 +164,7 @@ def test_lost_partition_that_no_longer_fits_does_not_delay_other_pods(other: str
     assert "next" in story.entries()
     if other is None:
         # The create is retried, and the pod holds no IPUs between the attempts.
-        held = [any(each.pod == "team/lost" for each in plan.view.partitions) for plan in plans[60:]]
+        held = [any(partition.pod == "team/lost" for partition in plan.view.partitions) for plan in plans[60:]]
         assert 0 < sum(held) < len(held) / 4
     assert [each.allocation for each in story.at().values() if each.id == id_of(lost)] == ([other] if other else [])
 
@@ -187,7 +187,7 @@ def test_foreign_partition_delays_only_pods_that_need_its_ipus(kept: bool) -> No
     theirs = make_partition(make_pod("theirs"), **({} if kept else {"id": "theirs"}))
     story.record(unreadable={theirs.id: "?"} if kept else None)
     story.put(theirs)
-    assert [each.why.partition(",")[0] for each in story.settle()[-1].view.waiting] == ["Partitions of others"]
+    assert [waiting.why.partition(",")[0] for waiting in story.settle()[-1].view.waiting] == ["Partitions of others"]
     assert story.entries().keys() == {"next"}
 
 

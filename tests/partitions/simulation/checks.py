@@ -167,7 +167,7 @@ class Checks:
     def nothing_left(self) -> None:
         """Check that no partition or entry of this cluster is left."""
         for address, server in self.servers.items():
-            left = [each for each in server.partitions() if own(each)]
+            left = [partition for partition in server.partitions() if own(partition)]
             if left:
                 self.stage.violate(f"left on {address}: {', '.join(left)}")
         ledger = self.kube.read_ledger()

@@ -76,7 +76,7 @@ class _Placement:
         before = {entry.id: entry for entry in self.save.before.entries}
         new = [entry for entry in self.save.entries if before.get(entry.id) != entry]
         self.new = frozenset(entry.id for entry in new)
-        listed = {each.id for view in self.snapshot.servers for each in _partitions(view)}
+        listed = {partition.id for view in self.snapshot.servers for partition in _partitions(view)}
         placed = [
             entry
             for entry in new
@@ -99,9 +99,9 @@ class _Placement:
         recorded = {(entry.server, entry.id) for entry in self.save.entries}
         totals: dict[Site, int | None] = {}
         for view in self.snapshot.servers:
-            for each in _partitions(view):
-                if (view.server.address, each.id) not in recorded and not own(each.id):
-                    taken[view.server.address, each.allocation] += each.size
+            for partition in _partitions(view):
+                if (view.server.address, partition.id) not in recorded and not own(partition.id):
+                    taken[view.server.address, partition.allocation] += partition.size
             for allocation in view.reading.allocations if view.reading is not None else ():
                 totals[view.server.address, allocation.name] = allocation.ipus
         for site in {(entry.server, entry.allocation) for entry in placed}:
@@ -117,7 +117,7 @@ class _Placement:
 
     def _room_of_those_tried_again(self, placed: list[Entry]) -> Iterator[str]:
         """Yield pods placed in an allocation where a rejected pod is retried, before the server has answered."""
-        listed = {(view.server.address, each.id) for view in self.views for each in _partitions(view)}
+        listed = {(view.server.address, partition.id) for view in self.views for partition in _partitions(view)}
         for entry in self.save.entries:
             known = self.plan.memory.partitions.get(entry.id)
             site, tries = (entry.server, entry.allocation), known.backoff.failures if known and known.backoff else 0
@@ -280,10 +280,10 @@ class _Placement:
         pod = self.pods.get(entry.pod_uid)
         if self._stays(entry):
             return False
-        return (pod is not None and self._needs(pod)) or entry.server in {each.server.address for each in self.views}
+        return (pod is not None and self._needs(pod)) or entry.server in {view.server.address for view in self.views}
 
     def _entries_at(self, site: Site) -> list[Entry]:
-        return [each for each in self.save.entries if (each.server, each.allocation) == site]
+        return [entry for entry in self.save.entries if (entry.server, entry.allocation) == site]
 
     def _not_recorded(self, server: str, allocation: Allocation) -> list[Partition]:
         ids = {entry.id for entry in self.save.entries if entry.server == server}

@@ -41,7 +41,7 @@ class Run:
         rng = stage.rng
         self.kube = Kube(stage)
         self.kube.lag_seconds = rng.choice((0.05, 0.5, 5.0))
-        self.servers = {each.server.address: each for each in self._make_servers()}
+        self.servers = {server.server.address: server for server in self._make_servers()}
         limits = rng.choice(((), (), (), (("team", 12), ("*", 8))))
         self.settings = PartitionSettings(
             servers=(),

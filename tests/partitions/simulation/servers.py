@@ -104,14 +104,14 @@ class VipuServer:
             ),
             tuple(
                 Partition(
-                    id=each.id,
-                    size=each.size,
-                    state=_STATES[each.phase],
-                    state_text=each.state,
-                    cluster=each.cluster,
-                    allocation=each.allocation if listed else "",
+                    id=partition.id,
+                    size=partition.size,
+                    state=_STATES[partition.phase],
+                    state_text=partition.state,
+                    cluster=partition.cluster,
+                    allocation=partition.allocation if listed else "",
                 )
-                for each in self.world.partitions()
+                for partition in self.world.partitions()
             ),
         )
 
@@ -138,8 +138,8 @@ class VipuServer:
         self.world.spoil(partition_id)
 
     def _rob(self, *partition_ids: str) -> None:
-        for each in partition_ids:
-            self.robbed[each] = self.stage.agenda.now
+        for id_ in partition_ids:
+            self.robbed[id_] = self.stage.agenda.now
 
 
 def failure_of(refusal: VipuRefusalError, *, changing: bool) -> Failure:

@@ -69,13 +69,13 @@ def test_child_jobs_get_one_pool_for_each_slice_that_they_fill(
     """In the past, eight child Jobs with one pod each got eight pools of eight hosts."""
     plan = planned(replicas, parallelism, annotations)
     assert [create.request.hosts for create in plan.creates] == [8] * pools
-    notices = [each.message for each in plan.notices if each.reason == constants.INVALID_REQUEST]
+    notices = [notice.message for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
     assert bool(notices) is bool(problem)
-    assert all(problem in each for each in notices)
+    assert all(problem in notice for notice in notices)
 
 
 def test_child_jobs_with_own_nodes_are_no_slice_together() -> None:
     """The placement policy marks the pods of each child Job with a key of their own."""
     plan = planned(8, 1, {}, marked=True)
     assert plan.creates == ()
-    assert {"use one Job with parallelism 8" in each.message for each in plan.notices} == {True}
+    assert {"use one Job with parallelism 8" in notice.message for notice in plan.notices} == {True}

@@ -100,7 +100,7 @@ def test_each_subgroup_is_led_by_its_lowest_pod_and_gets_a_pool(*, on_slice: boo
         f"{name}-subgroup-1-0": (f"{name}-0-3", 2),
         f"{name}-subgroup-1-1": (f"{name}-1-3", 2),
     }
-    assert {(each.parallelism, each.nodes, each.pending) for each in slices} == {(2, 2, True)}
+    assert {(slice_.parallelism, slice_.nodes, slice_.pending) for slice_ in slices} == {(2, 2, True)}
     snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(pods), pools_listed_at=NOW)
     plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)
     assert [create.request.hosts for create in plan.creates] == [2] * 4, plan.notices
@@ -128,7 +128,7 @@ def test_marks_of_subgroups_are_the_labels_of_their_pools() -> None:
         marked.append(replace(pod, requirements=replace(asked, node_selector=selector)) if asked.chips else pod)
     snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(marked), pools_listed_at=NOW)
     plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)
-    name_of = {each.id: each.group_name for each in plan.decided.slices.values()}
+    name_of = {slice_.id: slice_.group_name for slice_ in plan.decided.slices.values()}
     assert {name_of[create.slice_id]: create.request.labels[constants.SLICE] for create in plan.creates} == {
         f"disaggregated-subgroup-{number}-{group}": f"l-{group_key(f'disaggregated-{group}', str(number))}"
         for number in (0, 1)

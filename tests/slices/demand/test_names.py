@@ -48,5 +48,5 @@ def test_100000_pool_names_are_different() -> None:
     """The Go provisioner's names have five digits, which collide in 38 of 100 JobSets of 1,000 slices."""
     uid = WorkloadUid("uid")
     ids = (SliceId(workload_uid=uid, group_key=group_key("ns", f"train-slice-{index}")) for index in range(1000))
-    names = {pool_name("t" * 50, each, attempt) for each in ids for attempt in range(100)}
+    names = {pool_name("t" * 50, id_, attempt) for id_ in ids for attempt in range(100)}
     assert len(names) == 100_000

@@ -46,7 +46,7 @@ def slices(*pods: Pod) -> list[Slice]:
     """Return the slices of some pods."""
     workloads, found = with_owners({}, pods)
     by_workload = find_by_workload(Workloads.of(workloads), found, ServingPolicy())
-    return sorted(all_slices(by_workload).values(), key=lambda each: each.group_name)
+    return sorted(all_slices(by_workload).values(), key=lambda slice_: slice_.group_name)
 
 
 SET, STATEFUL = reference("ReplicaSet", "web"), reference("StatefulSet", "hosts")
@@ -79,11 +79,11 @@ def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
     """Otherwise an Event on the pod and its controller has the reason and what to use."""
     plan = planned(*pods_of(owner, number, topology=topology))
     assert [create.request.hosts for create in plan.creates] == hosts
-    notices = [each for each in plan.notices if each.reason == constants.INVALID_REQUEST]
+    notices = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
     assert bool(notices) is bool(problem)
-    for each in notices:
-        assert problem in each.message
-        assert owner is None or owner["kind"] in {ref.kind for ref in each.objects}
+    for notice in notices:
+        assert problem in notice.message
+        assert owner is None or owner["kind"] in {ref.kind for ref in notice.objects}
 
 
 def test_pods_that_run_are_no_misfit() -> None:
@@ -97,13 +97,13 @@ def test_pods_that_run_are_no_misfit() -> None:
 
 def test_slices_of_pods_never_wait_for_each_other() -> None:
     """An OrderedReady StatefulSet creates its second pod only when the first one is ready."""
-    for each in slices(*pods_of(STATEFUL, 3)):
-        assert each.wishes.all_or_nothing is False
+    for slice_ in slices(*pods_of(STATEFUL, 3)):
+        assert slice_.wishes.all_or_nothing is False
 
 
 def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
     """Planning may create one pool for all slices with an equal value, also of two ReplicaSets of a Deployment."""
-    shared = {each.share for each in slices(*pods_of(SET, 2), *pods_of(reference("ReplicaSet", "web-2"), 1))}
+    shared = {slice_.share for slice_ in slices(*pods_of(SET, 2), *pods_of(reference("ReplicaSet", "web-2"), 1))}
     assert len(shared) == 1
     assert None not in shared
     (two_hosts,) = slices(*pods_of(STATEFUL, 2, topology="2x2x2"))

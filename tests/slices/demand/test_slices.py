@@ -150,13 +150,13 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
         if rng.random() < 0.5
     )
     some = {each: name if rng.random() < 0.5 else "" for each, name in names.items() if rng.random() < 0.5}
-    everything = {each.id: each for each in slices_of(workload, pods=pods, referred=names)}
+    everything = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, referred=names)}
     with_chips = {
         f"train-{job.name}-{index}" for job in workload.groups if job.template.chips for index in range(job.replicas)
     }
     assert {each.group_name for each in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
     assert {each.siblings for each in everything.values()} <= {len(everything)}
-    listed = {each.id: each for each in slices_of(workload, pods=pods, referred=some)}
+    listed = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, referred=some)}
     assert listed.items() <= everything.items()
     assert listed.keys() >= {each.id for each in everything.values() if each.pods or each.id in some}
 
@@ -314,15 +314,15 @@ def test_chips_added_by_a_webhook_make_a_slice_with_the_jobs_parallelism() -> No
 def test_job_that_the_jobset_does_not_list_is_no_slice() -> None:
     """The JobSet was scaled down, or a user labelled pods of another Job; neither must lead to a pool."""
     workload = make_jobset()
-    assert [each.group_name for each in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
+    assert [slice_.group_name for slice_ in slices_of(workload, pods=(make_pod(workload, job=7),))] == ["train-slice-0"]
 
 
 @pytest.mark.parametrize("make", [make_jobset, make_lws])
 def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Callable[..., Workload]) -> None:
     """A user who may create pods can give each pod the labels of any group of any large workload."""
     workloads = [make(f"claimed-{number}", replicas=4096) for number in range(150)]
-    pods = [make_pod(each, job=5000) for each in workloads]
-    known = Workloads.of({each.uid: each for each in workloads})
+    pods = [make_pod(workload, job=5000) for workload in workloads]
+    known = Workloads.of({workload.uid: workload for workload in workloads})
     found, calls = counted(lambda: find_slices(known, pods, ServingPolicy()))
     assert {each.pods for each in found.values()} == {()}
     assert calls < 110 * len(workloads)

@@ -301,7 +301,7 @@ def _told(rng: random.Random) -> Iterator[str]:
             _damage(rng, raw)
     found = forecast([Document(raw, "file") for raw in raws], own, GKE_RULES)
     # The text of a document is left out, because it contains a memory address.
-    yield from (f"{each.request} {each.slice_} {each.options} {each.shown_name}" for each in found.pools)
+    yield from (f"{pool.request} {pool.slice_} {pool.options} {pool.shown_name}" for pool in found.pools)
     yield from (f"{each.severity.name} {each.field} {each} {each.impossible}" for each in found.remarks)
     yield from (f"{kind} {number}" for kind, number, _ in found.ignored)
     for raw, own_pods in zip(raws, pods, strict=True):

@@ -106,7 +106,7 @@ class AppliedWorld(World):
             plan = self.step()
             assert not plan.deletes
             self.creates += plan.creates
-            said = {(each.objects[0].uid, each.reason, each.message) for each in plan.notices}
+            said = {(notice.objects[0].uid, notice.reason, notice.message) for notice in plan.notices}
             if not plan.creates and said <= told:
                 break
             told |= said
@@ -118,7 +118,7 @@ class AppliedWorld(World):
 
     def told_first(self) -> Counter[Told]:
         """Return the notices of the first decision, and the number of each."""
-        return Counter((each.reason, self._words(each)) for each in self.plans[0].notices)
+        return Counter((notice.reason, self._words(notice)) for notice in self.plans[0].notices)
 
     def _words(self, notice: Notice) -> str:
         pod = self.pods.get(notice.objects[0].uid)
@@ -147,8 +147,8 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     assert all(each.subject for each in found.remarks)
     world = AppliedWorld(raws, settings_, spaces)
     world.settle()
-    created = {each.request.name: each.request for each in world.creates}
-    assert {each.request.name: each.request for each in found.pools} == created
+    created = {create.request.name: create.request for create in world.creates}
+    assert {pool.request.name: pool.request for pool in found.pools} == created
     told, said = world.told_first(), told_by(found, settings_)
     assert not told - said, f"not said by the plan: {told - said}; said: {said - told}"
     # The plan reports all mistakes of a slice, the decision only the first.
@@ -161,7 +161,7 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
         workload = notice.objects[-1]
         assert f"{workload.kind} {workload.namespace}/{workload.name}" in refused, notice
     # Each workload that requests chips has a node pool or a remark in the plan.
-    heard = {each.subject for each in found.remarks} | {each.document.raw["metadata"]["name"] for each in found.pools}
+    heard = {each.subject for each in found.remarks} | {pool.document.raw["metadata"]["name"] for pool in found.pools}
     for raw in filter(_asks, raws):
         name = raw["metadata"]["name"]
         assert name in heard or f"{raw['kind']} {raw['metadata']['namespace']}/{name}" in heard
@@ -225,10 +225,10 @@ def test_plan_agrees_with_the_decision_on_drawn_workloads(drawn: bytes) -> None:
 def _without_names(findings: Iterable[Finding]) -> set[tuple[Severity, str, Path, str]]:
     """Return the findings without the names of slices and node pools."""
     found = set()
-    for each in findings:
-        words = each.message.replace(each.group_name, "") if each.group_name else each.message
+    for finding in findings:
+        words = finding.message.replace(finding.group_name, "") if finding.group_name else finding.message
         words = re.sub(r"slice w0-[-a-z0-9]+", "slice", re.sub(r"\bw0-[0-9a-f]{10}\b", "pool", words))
-        found.add((each.severity, each.reason, each.path, words))
+        found.add((finding.severity, finding.reason, finding.path, words))
     return found
 
 
@@ -240,8 +240,8 @@ def test_findings_of_the_webhook_on_one_object_are_those_of_the_plan(drawn: byte
     field, values = dice.one(*SETTINGS)
     serving = settings(serve_jobs=dice.usually(True, False), **{field: dice.one(*values)})
     raw = object_of(dice, 0)
-    for each in raw["spec"].get("replicatedJobs", [raw["spec"]]):
-        each["replicas"] = times * each.get("replicas", 1)
+    for job in raw["spec"].get("replicatedJobs", [raw["spec"]]):
+        job["replicas"] = times * job.get("replicas", 1)
     found = forecast([Document(raw)], replace(serving, opt_in_label=None), GKE_RULES)
     judged = judge(raw, serving, GKE_RULES)
     assert _without_names(judged) == _without_names(found.remarks)

@@ -118,7 +118,7 @@ def test_exclusive_placement_adds_a_selector_only_with_the_node_selector_strateg
     for raw in (two_jobs(**annotations), of_job):
         pod = leaders(WorkloadKind.JOBSET, raw)[1]
         assert pod.requirements.node_selector.get("alpha.jobset.sigs.k8s.io/namespaced-job") == want
-        taints = [each.key for each in pod.requirements.tolerations]
+        taints = [toleration.key for toleration in pod.requirements.tolerations]
         assert ("alpha.jobset.sigs.k8s.io/no-schedule" in taints) == (want is not None)
 
 
@@ -138,7 +138,7 @@ def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
     own = [{"key": "own", "operator": "Exists"}]
     specs = pod_spec(tolerations=own), pod_spec(tolerations=own, chips=0, resourceClaims=[{"name": "tpu"}])
     pods = [pod for spec in specs for pod in leaders(WorkloadKind.JOBSET, raw_jobset(pod=spec))]
-    assert [[each.key for each in pod.requirements.tolerations] for pod in pods] == [
+    assert [[toleration.key for toleration in pod.requirements.tolerations] for pod in pods] == [
         ["own", constants.TPU_RESOURCE],
         ["own"],
     ]

@@ -62,7 +62,7 @@ def plan_text(text: str, settings_: Settings = SERVING) -> Forecast:
     """Plan the documents of a YAML text."""
     documents, problems = read_documents("f", text)
     assert problems == []
-    return forecast([each for document in documents for each in objects_of(document)], settings_, GKE_RULES)
+    return forecast([object_ for document in documents for object_ in objects_of(document)], settings_, GKE_RULES)
 
 
 def plan(*raws: dict[str, Any], settings_: Settings = SERVING) -> Forecast:
@@ -102,10 +102,10 @@ def test_pools_of_every_example_are_those_of_a_decision(file: Path) -> None:
             selector = {**pod.requirements.node_selector, **marks}
             pod = replace(pod, requirements=replace(pod.requirements, node_selector=selector))
         world.put(pod)
-    decided = [each.request for each in world.look().creates]
+    decided = [create.request for create in world.look().creates]
     found = forecast(read_manifests([str(file)]).documents, SERVING, GKE_RULES)
     assert found.all_served
-    assert bodies([each.request for each in found.pools]) == bodies(decided)
+    assert bodies([pool.request for pool in found.pools]) == bodies(decided)
     assert decided
 
 
@@ -113,7 +113,7 @@ def test_plan_of_a_set_with_subgroups_has_a_pool_for_each_subgroup() -> None:
     """The leader requests no chips, and runs on a host of subgroup 0."""
     found = forecast(read_manifests([str(SUBGROUPS)]).documents, SERVING, GKE_RULES)
     assert (found.all_served, found.remarks) == (True, ())
-    assert [(each.slice_.group_name, each.request.hosts, each.chips) for each in found.pools] == [
+    assert [(pool.slice_.group_name, pool.request.hosts, pool.chips) for pool in found.pools] == [
         (f"disaggregated-subgroup-{subgroup}-{group}", 2, 8) for subgroup in (0, 1) for group in (0, 1)
     ]
 
@@ -137,7 +137,7 @@ def test_plan_reports_subgroups_that_are_no_slices_at_their_line(change: str, li
 def test_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
     found = forecast(read_manifests([str(EXAMPLES / "capacity-buffer")]).documents, SERVING, GKE_RULES)
     assert found.all_served
-    assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)] * 2
+    assert [(pool.request.topology, pool.request.hosts) for pool in found.pools] == [("4x4", 4)] * 2
 
 
 def test_jobset_of_the_training_runtime_example_has_a_pool() -> None:
@@ -149,7 +149,7 @@ def test_jobset_of_the_training_runtime_example_has_a_pool() -> None:
     metadata = {**template["metadata"], "name": train_job["metadata"]["name"]}
     found = plan({"apiVersion": "jobset.x-k8s.io/v1alpha2", "kind": "JobSet", **template, "metadata": metadata})
     assert (found.all_served, found.remarks) == (True, ())
-    assert [(each.request.topology, each.request.hosts) for each in found.pools] == [("4x4", 4)]
+    assert [(pool.request.topology, pool.request.hosts) for pool in found.pools] == [("4x4", 4)]
 
 
 def test_runtime_of_trainer_without_a_train_job_is_reported() -> None:
@@ -225,10 +225,10 @@ def test_pool_names_are_exact_if_the_object_has_a_uid() -> None:
     raw = raw_jobset(uid="0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20", replicas=2, status={"terminalState": "Completed"})
     workload = workloads.JOBSET.parse({**raw, "status": {}})
     assert workload is not None
-    decided = {each.request.name for each in World(workload).look().creates}
+    decided = {create.request.name for create in World(workload).look().creates}
     found = plan(raw)
-    assert {each.shown_name for each in found.pools} == decided
-    assert {each.shown_name for each in plan(raw_jobset(uid="")).pools} == {"train-*"}
+    assert {pool.shown_name for pool in found.pools} == decided
+    assert {pool.shown_name for pool in plan(raw_jobset(uid="")).pools} == {"train-*"}
 
 
 def selecting(**selector: Any) -> dict[str, Any]:
@@ -579,14 +579,14 @@ def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> N
 def test_object_that_occurs_twice_is_planned_once(two: tuple[Any, Any]) -> None:
     """`kubectl apply` would update the first object to the second."""
     found = plan(*two, {**TEMPLATE, "template": {"spec": pod_spec()}})
-    assert len({each.slice_.workload.uid for each in found.pools}) == 1
+    assert len({pool.slice_.workload.uid for pool in found.pools}) == 1
     assert "occurs twice, first in f:1" in found.remarks[0].message
 
 
 def test_items_of_a_list_are_planned() -> None:
     """`kubectl get -o yaml` prints several objects as a List."""
     raw = {"apiVersion": "v1", "kind": "List", "items": [raw_jobset("a"), raw_jobset("b")]}
-    assert {each.slice_.workload.name for each in plan(raw).pools} == {"a", "b"}
+    assert {pool.slice_.workload.name for pool in plan(raw).pools} == {"a", "b"}
 
 
 def test_choices_are_listed_in_order_including_impossible_ones() -> None:

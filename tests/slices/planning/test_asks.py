@@ -136,9 +136,9 @@ def test_status_reason_of_a_request_slice_follows_its_pods() -> None:
     world.live(4)
     reasons.append(view_of(world).slices[0].reason)
     world.consume("req", 1)
-    reasons += [each.reason for each in view_of(world).slices if each.id.startswith("JobSet")]
+    reasons += [slice_.reason for slice_ in view_of(world).slices if slice_.id.startswith("JobSet")]
     world.schedule()
-    reasons += [each.reason for each in view_of(world).slices if each.id.startswith("Prov")]
+    reasons += [slice_.reason for slice_ in view_of(world).slices if slice_.id.startswith("Prov")]
     assert reasons == [
         "All hosts are ready and wait for the pods of the workload that uses the request.",
         "All hosts are ready; its pods have not been bound yet.",
@@ -381,7 +381,7 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
     world = Asking(raw_request("a", 64), raw_request("b", 64), raw, max_creates_per_hour=None, concurrency=200)
     world.add(make_jobset("train", replicas=2))
     world.live(8)
-    chips = {name: 8 * sum(name in each for each in world.pools) for name in ("train", "a-", "b-", "warm")}
+    chips = {name: 8 * sum(name in pool for pool in world.pools) for name in ("train", "a-", "b-", "warm")}
     assert chips["train"] == 16
     assert sum(chips.values()) - 16 <= 1024
     assert "MAX_REQUESTED_CHIPS_PER_NAMESPACE" in str(world.raw["warm"]["status"])

@@ -330,7 +330,7 @@ def test_label_that_is_not_copied_is_reported_although_a_pool_is_created() -> No
     key = "node-restriction.kubernetes.io/team"
     plan = World(jobset_of(labels={key: "root"}, pod_annotations={constants.COPY_LABELS: key})).look()
     assert key not in plan.creates[0].request.labels
-    (told,) = [each for each in plan.notices if each.reason == constants.INVALID_REQUEST]
+    (told,) = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
     assert f"names {key}: labels of google.com, kubernetes.io" in told.message
 
 
@@ -367,7 +367,7 @@ def test_invalid_annotation_is_reported_and_does_not_delay_other_jobsets(key: st
     for notice in plan.notices:
         assert notice.reason == constants.INVALID_REQUEST
         assert f"annotation {key}={text!r}" in notice.message
-        assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
+        assert [object_.kind for object_ in notice.objects] == ["Pod", "JobSet"]
 
 
 # --- Requests to GKE ---
@@ -449,11 +449,11 @@ def test_one_event_names_all_choices_if_all_are_out_of_stock() -> None:
     (notice,) = plan.notices
     assert notice.reason == constants.CREATION_WAITING
     assert plan.creates == ()
-    for each in world.memory.backoffs.values():
-        assert f"next try {each.until:%H:%M:%S} UTC" in notice.message
+    for backoff in world.memory.backoffs.values():
+        assert f"next try {backoff.until:%H:%M:%S} UTC" in notice.message
     for word in ("on-demand in us-central2-b", "spot in us-central2-b", "No v5p left", "Quota TPU_V5P"):
         assert word in notice.message
-    assert plan.wake_at == min(each.until for each in world.memory.backoffs.values())
+    assert plan.wake_at == min(backoff.until for backoff in world.memory.backoffs.values())
 
 
 def test_next_choice_is_used_after_the_first_was_rejected() -> None:

@@ -72,7 +72,7 @@ def test_jobset_that_requests_slice_resources_is_reported_and_gets_no_pool() -> 
     assert (plan.creates, plan.deletes) == ((), ())
     (said,) = plan.notices
     assert said.reason == "SliceAutoprovisioningNotServed"
-    assert [(each.kind, each.name) for each in said.objects] == [("JobSet", "train")]
+    assert [(object_.kind, object_.name) for object_ in said.objects] == [("JobSet", "train")]
     assert "slice-autoprovisioning=sync requests Slice resources" in said.message
 
 
@@ -161,7 +161,7 @@ def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool
     """A pod runs on the pool. Without the setting, the owner decides whether the job is stuck."""
     deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
     want = [(DeleteReason.SLICE_STUCK, group_key("default", "train-slice-0"))] if replaced else []
-    assert [(each.reason, each.spared_group) for each in deletes] == want
+    assert [(delete.reason, delete.spared_group) for delete in deletes] == want
 
 
 @pytest.mark.parametrize("changes", [{"labels": {constants.DISABLE: "true"}}, {}], ids=["unserved", "provisioning"])

@@ -60,8 +60,8 @@ def test_slices_of_a_namespace_that_is_no_longer_served_are_unserved() -> None:
     _, world = waiting(2)
     before = round_after(None, world, {"default": {"tpu": "yes"}})
     after = round_after(before, world, {"default": {}})
-    assert [each.served for each in before.slices.values()] == [True, True]
-    assert [each.served for each in after.slices.values()] == [False, False]
+    assert [slice_.served for slice_ in before.slices.values()] == [True, True]
+    assert [slice_.served for slice_ in after.slices.values()] == [False, False]
 
 
 def test_changed_pod_changes_only_the_slices_of_its_workload() -> None:

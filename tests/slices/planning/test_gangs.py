@@ -290,9 +290,9 @@ def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() ->
         world.step(seconds=60)
     world.run(20, seconds=60)
     assert len(world.created) == created + 1
-    waits = [each.message for each in world.plans[-1].notices]
+    waits = [notice.message for notice in world.plans[-1].notices]
     assert any(
-        "because GKE rejected its node pool before, slice train-slice-1 is tried first" in each for each in waits
+        "because GKE rejected its node pool before, slice train-slice-1 is tried first" in wait for wait in waits
     )
     world.live(20, seconds=60)
     assert (len(world.created), world.bound(workload)) == (created + 3, 3)
@@ -385,7 +385,7 @@ def test_workload_that_released_its_pools_gets_the_next_hold_while_others_wait()
     messages = {notice.objects[1].name: notice.message for notice in plan.notices if len(notice.objects) > 1}
     for name in ("second", "other"):
         assert f"another workload that starts together holds slices of {V4}" in messages[name]
-    places = {plan.waits[each].position for each in plan.waits if each.workload_uid in (second.uid, other.uid)}
+    places = {plan.waits[wait].position for wait in plan.waits if wait.workload_uid in (second.uid, other.uid)}
     assert places == {1, 2}
     world.refuse_create = room_for(world, 3)
     world.live(70, seconds=10)
@@ -476,14 +476,14 @@ def test_ended_slice_is_not_reported_as_held() -> None:
     world.put(make_pod(workload, job=1, unschedulable_since=world.now))
     plan = world.look()
     assert [create.request.name for create in plan.creates] == [lost]
-    assert constants.HELD_FOR_OTHERS not in {each.reason for each in plan.notices}
+    assert constants.HELD_FOR_OTHERS not in {notice.reason for notice in plan.notices}
 
 
 def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -> None:
     for marked, told in ((False, 1), (True, 0)):
         world = World(gang("train"), marked=marked)
         plan = world.step()
-        found = [each for each in plan.notices if each.reason == constants.NOT_MARKED]
+        found = [notice for notice in plan.notices if notice.reason == constants.NOT_MARKED]
         assert len(found) == told
         assert all(f"label namespace default {constants.PLACEMENT}=assign" in each.message for each in found)
         assert len(plan.creates) == 2

@@ -96,7 +96,7 @@ def test_pool_of_a_hidden_workload_is_not_deleted_to_free_chips(
     world.step(seconds=60)
     world.add(make_jobset("waits", template=make_requirements(topology="2x2x1", tolerations=()), parallelism=1))
     plan = world.look()
-    assert [each.name for each in plan.deletes] == [idle.name]
+    assert [delete.name for delete in plan.deletes] == [idle.name]
 
 
 def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
@@ -108,6 +108,6 @@ def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
     world.put_pool(idle)
     world.step(seconds=60)
     world.add(make_jobset("waits", template=make_requirements(topology="2x2x1", tolerations=()), parallelism=1))
-    assert [each.name for each in world.look().deletes] == [kept.name]
+    assert [delete.name for delete in world.look().deletes] == [kept.name]
     world.answer(DeleteAnswer(name=kept.name, at=world.now, result=DeleteResult.KEPT, reason="a pod is on it"))
-    assert [each.name for each in world.look().deletes] == [idle.name]
+    assert [delete.name for delete in world.look().deletes] == [idle.name]

@@ -41,8 +41,8 @@ def _asked(workload: Workload, job: str = "") -> Requirements:
 
 def _world(*workloads: Workload) -> World:
     world = World(*workloads)
-    for each in workloads:
-        world.put(make_pod(each, requirements=_asked(each)))
+    for workload in workloads:
+        world.put(make_pod(workload, requirements=_asked(workload)))
     return world
 
 
@@ -75,7 +75,7 @@ def test_pods_run_on_the_pool_of_their_job() -> None:
     assert len(world.created) == 2
     # The scheduler finds for each job only the nodes with its label.
     for workload in world.workloads.values():
-        (leader,) = [each for each in world.pods.values() if each.uid == make_pod(workload).uid]
+        (leader,) = [pod for pod in world.pods.values() if pod.uid == make_pod(workload).uid]
         assert world.nodes[leader.node_name].labels[_LABEL] == f"default_{workload.name}-slice-0"
 
 
@@ -142,7 +142,7 @@ def test_idle_pool_of_a_job_is_not_lent_to_pods_that_tolerate_everything() -> No
     late = _jobset("late")
     world.workloads[late.uid] = late
     world.put(make_pod(late, requirements=_asked(late)))
-    assert [each.request.taints for each in world.step().creates] == [(_TAINT,)]
+    assert [create.request.taints for create in world.step().creates] == [(_TAINT,)]
 
 
 def test_jobset_that_is_created_again_gets_the_idle_pool_of_its_job() -> None:

@@ -117,7 +117,7 @@ def test_creates_beyond_a_limit_are_reported_and_not_sent(
         assert notice.warning
         assert notice.key.startswith(f"{limit} ")
         assert limit in notice.message
-        assert [each.kind for each in notice.objects] == ["Pod", "JobSet"]
+        assert [object_.kind for object_ in notice.objects] == ["Pod", "JobSet"]
     assert any(words in notice.message for notice in plan.notices)
     assert creates(world.look()) == [], "what is under way counts"
 
@@ -129,7 +129,7 @@ def test_pause_is_reported_and_lasts_until_its_end() -> None:
     plan = world.look(paused_since=since)
     assert creates(plan) == []
     words = f"Creation is paused since {since:%Y-%m-%d %H:%M} UTC, by ConfigMap tpu-provisioner-pause: no node pools"
-    assert any(words in each.message for each in plan.notices)
+    assert any(words in notice.message for notice in plan.notices)
     assert creates(world.look()) == ["a"]
 
 

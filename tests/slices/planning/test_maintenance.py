@@ -47,7 +47,7 @@ def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
     announce(world, name, labels, taints=taints)
     if labels and words:
         # Maintenance of another host begins later, so the Event has the time of the first host.
-        other = next(each for each in reversed(world.nodes.values()) if each.pool_name == name)
+        other = next(node for node in reversed(world.nodes.values()) if node.pool_name == name)
         world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
     told = world.told(constants.HOST_MAINTENANCE)
@@ -77,7 +77,7 @@ def test_node_without_chips_after_maintenance_is_shown_as_the_reason(*, bound: b
     assert words in view.pools[0].reason
     world.pass_time(700)
     world.run(2)
-    assert [each.reason for each in explain(view_of(world), world.now, (), (), "train")[0].notices] == []
+    assert [notice.reason for notice in explain(view_of(world), world.now, (), (), "train")[0].notices] == []
 
 
 def test_new_node_counts_as_without_chips_only_after_ten_minutes() -> None:

@@ -24,7 +24,7 @@ def _jobset(name: str = "train", **selector: str) -> Workload:
 
 
 def _told(plan: Plan, reason: str) -> list[str]:
-    return [each.message for each in plan.notices if each.reason == reason]
+    return [notice.message for notice in plan.notices if notice.reason == reason]
 
 
 @pytest.mark.parametrize(

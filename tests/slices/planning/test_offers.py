@@ -125,7 +125,7 @@ def test_node_setting_adds_to_the_offer(changes: dict[str, Any], asked: dict[str
         world = World(make_jobset(parallelism=4, template=template), settings_=settings_)
         world.live(3)
         assert (len(world.created), world.told(constants.STUCK)) == (created, [])
-        assert all(world.bound(each) == created for each in world.workloads.values())
+        assert all(world.bound(workload) == created for workload in world.workloads.values())
 
 
 @pytest.mark.parametrize("seen", [False, True], ids=["formula", "existing node"])

@@ -34,7 +34,7 @@ def test_pool_of_another_kind_has_no_labels_of_jobsets(
 ) -> None:
     """A release that only knows JobSets would delete such a pool as the pool of a deleted JobSet."""
     creates = World(workload).look().creates
-    assert [(each.request.hosts, each.request.topology) for each in creates] == [(2, "2x2x2")] * pools
+    assert [(create.request.hosts, create.request.topology) for create in creates] == [(2, "2x2x2")] * pools
     assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)
     labels = creates[0].request.labels
     assert labels[constants.POOL_WORKLOAD_KIND] == workload.kind
@@ -152,7 +152,7 @@ def test_pool_of_a_job_is_kept_while_the_job_has_pods_or_completions_left() -> N
 def test_leader_is_the_unfinished_pod_of_the_lowest_index(pods: list[dict[str, Any]], want: int | None) -> None:
     job = make_job()
     workloads = Workloads.of({job.uid: job})
-    (found,) = find_slices(workloads, [make_pod(job, **each) for each in pods], ServingPolicy()).values()
+    (found,) = find_slices(workloads, [make_pod(job, **pod) for pod in pods], ServingPolicy()).values()
     assert (found.leader.completion_index if found.leader is not None else None) == want
 
 

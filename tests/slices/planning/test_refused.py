@@ -57,7 +57,7 @@ def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(c
     assert f": 0/11 {REFUSAL}" in message
     assert message.endswith("; the node pool is deleted, and another one is tried later")
     waits = [each.message for each in world.told(constants.CREATION_WAITING)]
-    assert any("unschedulable since" in each and REFUSAL in each for each in waits)
+    assert any("unschedulable since" in wait and REFUSAL in wait for wait in waits)
     view = view_of(world)
     (found,) = explain(view, view.at, (), (), "train-slice-0")
     assert REFUSAL in found.headline

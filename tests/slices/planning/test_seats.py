@@ -211,7 +211,7 @@ def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> No
         world.step(seconds=300)
         world.finish_creates()
         world.finish_deletes()
-    assert sum(each.unschedulable is not None for each in world.memory.slices.values()) == 40
+    assert sum(slice_.unschedulable is not None for slice_ in world.memory.slices.values()) == 40
     world.pods.clear()
     for _ in range(2):
         world.step(seconds=5)
@@ -278,7 +278,7 @@ def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -
     assert world.sizes == sizes
     waiting = {pod.uid for pod in world.pods.values() if not pod.node_name}
     assert waiting
-    notified = {ref.uid for each in world.plans[-1].notices for ref in each.objects}
+    notified = {ref.uid for notice in world.plans[-1].notices for ref in notice.objects}
     assert waiting <= notified
 
 
@@ -288,11 +288,11 @@ def test_pods_left_out_by_a_limit_are_notified_with_the_create() -> None:
     world.scale(13)
     world.run(4)
     [(plan, create)] = [(plan, create) for plan in world.plans for create in plan.creates]
-    left = {ref.uid: each for each in plan.notices for ref in each.objects[:1]}
+    left = {ref.uid: notice for notice in plan.notices for ref in notice.objects[:1]}
     assert (create.request.hosts, len(left)) == (10, 3)
     assert all("40 of 40 chips in use; this slice needs 4" in each.message for each in left.values())
-    states = [each for each in plan.pools if each.phase.before_create]
-    assert sorted(1 + len(each.seated) for each in states) == [3, 10]
+    states = [pool for pool in plan.pools if pool.phase.before_create]
+    assert sorted(1 + len(state.seated) for state in states) == [3, 10]
 
 
 def test_pods_do_not_wait_behind_the_limit_of_another_workload() -> None:
@@ -314,7 +314,7 @@ def test_limit_charges_the_namespace_that_uses_a_node() -> None:
     world.settle()
     world.pods = {uid: replace(pod, namespace="default") for uid, pod in world.pods.items()}
     world.step()
-    used = {each.scope: each.used for each in world.plans[-1].limits}
+    used = {limit.scope: limit.used for limit in world.plans[-1].limits}
     assert used == {"default": 8, "*": 0}
 
 
@@ -422,8 +422,8 @@ def test_pods_behind_a_failed_create_wait_and_are_notified() -> None:
     world.scale(20)
     world.run(6)
     assert world.pools == {}
-    assert {each.uid for each in world.pods.values()} <= {
-        ref.uid for plan in world.plans for each in plan.notices for ref in each.objects
+    assert {pod.uid for pod in world.pods.values()} <= {
+        ref.uid for plan in world.plans for notice in plan.notices for ref in notice.objects
     }
 
 
@@ -433,6 +433,6 @@ def test_each_pod_of_a_shared_pool_that_waits_is_in_the_read_model() -> None:
     world.refuse_create = lambda _: failure(FailureKind.STOCKOUT)
     world.scale(20)
     world.run(6)
-    states = [each for each in world.plans[-1].pools if each.phase.before_create]
-    named = [slice_id for each in states for slice_id in (each.slice_id, *each.seated)]
+    states = [pool for pool in world.plans[-1].pools if pool.phase.before_create]
+    named = [slice_id for state in states for slice_id in (state.slice_id, *state.seated)]
     assert len(named) == len(set(named)) == 20

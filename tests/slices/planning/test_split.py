@@ -35,14 +35,14 @@ def _mixed(first: Workload, second: Workload) -> World:
 
 
 def _splits(plan: Plan) -> list[Notice]:
-    return [each for each in plan.notices if each.reason == constants.SLICE_SPLIT]
+    return [notice for notice in plan.notices if notice.reason == constants.SLICE_SPLIT]
 
 
 def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> None:
     world = _mixed(make_jobset("a"), make_jobset("b"))
     plan = world.look()
     first, second = _splits(plan)
-    assert [each.kind for each in first.objects] == ["Pod", "JobSet"]
+    assert [object_.kind for object_ in first.objects] == ["Pod", "JobSet"]
     assert first.warning
     names = ", ".join(sorted(world.pools))
     assert first.message == (
@@ -51,16 +51,16 @@ def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> 
         f"and label namespace default with {constants.PLACEMENT}=assign, then restart the JobSet"
     )
     assert second.key == first.key, "a pod more on another pool is no other Event"
-    assert {each.group_key for each in plan.split_slices} == {
+    assert {slice_.group_key for slice_ in plan.split_slices} == {
         make_pod(each).group_key for each in (make_jobset("a"), make_jobset("b"))
     }
-    assert all(each.split for each in plan.pools)
+    assert all(pool.split for pool in plan.pools)
 
 
 def test_split_slice_is_never_shown_as_running() -> None:
     view = view_of(_mixed(make_jobset("a"), make_jobset("b")))
-    assert {each.state for each in (*view.slices, *view.pools)} == {State.SPLIT}
-    assert all("are on 2 node pools" in each.reason for each in (*view.slices, *view.pools))
+    assert {slice_.state for slice_ in (*view.slices, *view.pools)} == {State.SPLIT}
+    assert all("are on 2 node pools" in slice_.reason for slice_ in (*view.slices, *view.pools))
     assert (view.capacity.chips["split"], view.capacity.chips["running"]) == (16, 0)
 
 
@@ -87,7 +87,7 @@ def test_slice_of_one_host_on_a_pool_of_a_split_slice_is_not_split() -> None:
     for each in (large, small):
         world.end_pods(each)
     world.put(*(_pod(large, index, pool, 0) for index, pool in enumerate(pools)), _pod(small, 0, pools[0], 1))
-    states = {each.group: each.state for each in view_of(world).slices}
+    states = {slice_.group: slice_.state for slice_ in view_of(world).slices}
     assert states == {"large-slice-0": State.SPLIT, "small-slice-0": State.RUNNING}
     assert [each.objects[-1].name for each in _splits(world.look())] == ["large"]
 
@@ -143,7 +143,7 @@ def test_justified_use_of_several_pools_is_not_reported_as_split(world: object) 
     plan = world().look()  # type: ignore[operator]
     assert _splits(plan) == []
     assert not plan.split_slices
-    assert not any(each.split for each in plan.pools)
+    assert not any(pool.split for pool in plan.pools)
 
 
 def test_slice_on_foreign_pools_is_reported_as_split() -> None:
@@ -154,7 +154,7 @@ def test_slice_on_foreign_pools_is_reported_as_split() -> None:
     world.end_pods(workload)
     world.put(*(_pod(workload, index, pool, 0) for index, pool in enumerate(pools)))
     assert "are on 2 node pools: left, right; add" in _splits(world.look())[0].message
-    assert [each.state for each in view_of(world).slices] == [State.SPLIT]
+    assert [slice_.state for slice_ in view_of(world).slices] == [State.SPLIT]
 
 
 def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:

@@ -255,7 +255,7 @@ def test_pool_that_hangs_in_a_status_raises_an_alert(
     assert alert.message == (
         f"Node pool {pool.name} has had {words} since {since:%H:%M:%S} UTC; look at it and at its operations in GKE"
     )
-    events = {each.message for each in world.plans[-1].notices if each.reason == constants.STUCK}
+    events = {notice.message for notice in world.plans[-1].notices if notice.reason == constants.STUCK}
     assert bool(events) is used
     assert all(words in message and pool.name in message for message in events)
     world.put(replace(pool, status=PoolStatus.RUNNING))

@@ -63,7 +63,7 @@ def test_newer_of_two_pools_of_a_slice_is_kept() -> None:
     old, new = world.put_pool(make_pool(workload)), world.put_pool(make_pool(workload, attempt=1))
     assert reasons(world) == [DeleteReason.NOT_NEEDED]
     # The pool settles before its delete, because the scheduler may be binding the leader to either pool.
-    assert [(each.name, each.settle) for each in world.plans[-1].deletes] == [(old.name, True)]
+    assert [(delete.name, delete.settle) for delete in world.plans[-1].deletes] == [(old.name, True)]
     assert world.states()[new.name] == "ready"
 
 

@@ -350,5 +350,5 @@ class SupplierContract:
             operations = list(threads.map(one, names))
         assert len(set(operations)) == len(names)
         ground.finish()
-        assert all(ground.supplier.get_operation(each).done for each in operations)
+        assert all(ground.supplier.get_operation(operation).done for operation in operations)
         assert listed(ground).keys() >= set(names)

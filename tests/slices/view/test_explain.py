@@ -70,7 +70,7 @@ def test_explanation_has_the_place_in_line_the_next_slice_and_the_users() -> Non
         world.add(make_jobset(name, namespace=namespace))
         world.live(5)
     view = view_of(world)
-    by_place = {each.queue.place: each for each in view.slices if each.queue is not None}
+    by_place = {slice_.queue.place: slice_ for slice_ in view.slices if slice_.queue is not None}
     (found,) = explain(view, view.at, (), (), by_place[3].group)
     facts = dict(found.facts)
     assert facts["place in the queue"] == f"3 of 3 for the limit of all node pools; next: {by_place[1].id}"

@@ -21,7 +21,7 @@ STOCKOUT = failure(FailureKind.STOCKOUT, "us-central2-b has no capacity.")
 
 
 def slice_of(view: View, group: str) -> SliceView:
-    (found,) = (each for each in view.slices if each.group == group)
+    (found,) = (slice_ for slice_ in view.slices if slice_.group == group)
     return found
 
 
@@ -114,11 +114,11 @@ def test_reason_of_a_waiting_slice_is_the_message_of_its_event(replicas: int) ->
         World(make_jobset("train", replicas=replicas, template=make_requirements(topology="3x5x7", tolerations=()))),
         World(make_jobset("train", replicas=replicas, annotations=one), settings_=limited, marked=True),
     ):
-        for each in view_of(world).slices:
-            assert each.state in (State.WAITING, State.REJECTED)
-            assert each.next_step or each.state is State.REJECTED or "until the administrator" in each.reason
-            said = f"{each.reason.rstrip('.')}. {each.next_step}" if each.next_step else each.reason
-            assert said in [notice.message for notice in each.notices]
+        for slice_ in view_of(world).slices:
+            assert slice_.state in (State.WAITING, State.REJECTED)
+            assert slice_.next_step or slice_.state is State.REJECTED or "until the administrator" in slice_.reason
+            said = f"{slice_.reason.rstrip('.')}. {slice_.next_step}" if slice_.next_step else slice_.reason
+            assert said in [notice.message for notice in slice_.notices]
 
 
 # --- deletes
@@ -153,7 +153,7 @@ def test_pools_with_delayed_deletes_show_the_reason_and_the_times() -> None:
     world.pass_time(100)
     world.step()
     view = view_of(world)
-    held = sorted((each for each in view.pools if each.delete_at), key=lambda each: str(each.delete_at))
+    held = sorted((pool for pool in view.pools if pool.delete_at), key=lambda pool: str(pool.delete_at))
     assert len(held) == 5
     assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
     # When only three pools remain, the limit on the rate of deletes no longer applies, so their times are equal.
@@ -165,17 +165,17 @@ def test_delete_that_waits_for_operations_has_that_reason() -> None:
     workloads = [make_jobset(f"train-{index}") for index in range(3)]
     world = World(*workloads)
     world.live(4)
-    for each in workloads:
-        world.finish(each)
+    for workload in workloads:
+        world.finish(workload)
     world.look()
     world.pass_time(100)
     world.memory = replace(world.memory, operations=OperationLimit(limit=1, rejected_at=world.now))
     view = view_of(world)
-    waits = [each for each in view.pools if "other node pool operations" in each.reason]
+    waits = [pool for pool in view.pools if "other node pool operations" in pool.reason]
     assert len(waits) == 2
-    assert [each.delete_at for each in waits if each.delete_at is None or each.delete_at > world.now] == []
-    for each in waits:
-        assert "at the earliest" not in headline(view, f"pool/{each.name}")
+    assert [wait.delete_at for wait in waits if wait.delete_at is None or wait.delete_at > world.now] == []
+    for wait in waits:
+        assert "at the earliest" not in headline(view, f"pool/{wait.name}")
 
 
 def test_headline_of_a_workload_names_the_slice_with_a_missing_pod() -> None:

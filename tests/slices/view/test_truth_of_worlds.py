@@ -99,9 +99,9 @@ class Trial:
         assert list(untrue(snapshot, plan, view)) == []
         self.explain_all(plan, view)
         shown = "\n".join(status.page(document))
-        assert [each.name for each in view.pools if each.name not in shown] == []
-        assert [each.group for each in view.slices if each.group not in shown] == []
-        assert [each.name for each in view.pools if each.name not in "\n".join(gc.page(document))] == []
+        assert [pool.name for pool in view.pools if pool.name not in shown] == []
+        assert [slice_.group for slice_ in view.slices if slice_.group not in shown] == []
+        assert [pool.name for pool in view.pools if pool.name not in "\n".join(gc.page(document))] == []
         self.check_pools(plan)
         self.check_limits(plan)
 
@@ -119,8 +119,8 @@ class Trial:
         used = self.users()
         gone = [each.name for each in plan.deletes if each.name in used and each.reason is not DeleteReason.SLICE_STUCK]
         assert gone == []
-        counted_on = [each.slice_id for each in plan.pools if each.phase in (Phase.PROVISIONING, Phase.READY)]
-        wanted = [*(each.slice_id for each in plan.creates), *filter(None, counted_on)]
+        counted_on = [pool.slice_id for pool in plan.pools if pool.phase in (Phase.PROVISIONING, Phase.READY)]
+        wanted = [*(create.slice_id for create in plan.creates), *filter(None, counted_on)]
         assert len(set(wanted)) == len(wanted)
 
     def check_limits(self, plan: Plan) -> None:
@@ -164,11 +164,11 @@ class Trial:
         for workload in view.workloads:
             assert asked(workload.id) == [workload.id]
             assert workload.id in asked(workload.name)
-        for each in view.slices:
-            assert asked(each.id) == [each.id]
-            assert each.id in asked(each.group)
-            if each.leader:
-                assert each.id in asked(f"pod/{each.leader}", each.id.split("/")[1])
+        for slice_ in view.slices:
+            assert asked(slice_.id) == [slice_.id]
+            assert slice_.id in asked(slice_.group)
+            if slice_.leader:
+                assert slice_.id in asked(f"pod/{slice_.leader}", slice_.id.split("/")[1])
 
     def step(self, seconds: float) -> None:
         """Decide, check the view, and carry out the plan."""

@@ -46,7 +46,7 @@ def test_long_messages_of_gke_are_cut() -> None:
     """The message is in each affected slice, notice and back-off."""
     view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
     texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
-    texts += [each.message for each in only_slice(view).notices]
+    texts += [notice.message for notice in only_slice(view).notices]
     assert len(texts) >= 3
     assert {len(each) for each in texts} == {2048}
 
@@ -78,7 +78,7 @@ def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: 
     (uid,) = world.workloads
     world.workloads[uid] = replace(world.workloads[uid], **change)  # type: ignore[arg-type]
     view = view_of(world)
-    assert {each.state for each in view.slices} <= {State.NONE}
+    assert {slice_.state for slice_ in view.slices} <= {State.NONE}
     assert words in (view.slices or view.workloads)[0].reason
     assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
 
@@ -95,7 +95,7 @@ def test_limits_are_shown_with_their_use() -> None:
         ),
     )
     world.live(3)
-    limits = {(each.name, each.scope): (each.used, each.most) for each in view_of(world).capacity.limits}
+    limits = {(limit.name, limit.scope): (limit.used, limit.most) for limit in view_of(world).capacity.limits}
     assert limits == {
         ("MAX_CHIPS", "all"): (8, 64),
         ("MAX_CHIPS_PER_NAMESPACE", "default"): (8, 16),
@@ -131,7 +131,7 @@ def test_pod_that_waits_for_a_node_of_a_used_pool_is_not_shown_as_running() -> N
     world.pods[uid] = replace(old, deletion_deadline=world.now + timedelta(seconds=30))
     world.scale(1, owner="next")
     world.run(3)
-    found = {each.group: each.state for each in view_of(world).slices}
+    found = {slice_.group: slice_.state for slice_ in view_of(world).slices}
     assert found == {"web-0": State.RUNNING, "web-1": State.RUNNING, "next-0": State.READY}
 
 
@@ -142,4 +142,4 @@ def test_controller_that_is_recreated_under_its_name_is_shown_once() -> None:
     old = replace(pods[0], group_name="train", deletion_deadline=world.now + timedelta(seconds=30))
     for pod in (old, replace(pods[1], group_name="train", workload_uid="new", unschedulable_since=world.now)):
         world.put(pod)
-    assert [each.leader for each in view_of(world).slices] == ["train-y"]
+    assert [slice_.leader for slice_ in view_of(world).slices] == ["train-y"]

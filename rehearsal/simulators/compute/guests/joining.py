@@ -285,5 +285,5 @@ def _check_name(client: Client, name: str) -> None:
             return
         raise
     conditions = (node.get("status") or {}).get("conditions") or []
-    if any(each["type"] == "Ready" and each["status"] == "True" for each in conditions):
+    if any(condition["type"] == "Ready" and condition["status"] == "True" for condition in conditions):
         raise JoinError(f"a Node with name {name!r} and status 'Ready' already exists in the cluster")

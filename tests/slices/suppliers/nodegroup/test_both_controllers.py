@@ -85,7 +85,7 @@ class Both(World):
     def look(self, **changes: Any) -> Plan:
         """Decide, and uncordon the nodes of the plan."""
         plan = super().look(**changes)
-        for raw in (each for each in self.groups.nodes() if each["metadata"]["name"] in plan.uncordons):
+        for raw in (node for node in self.groups.nodes() if node["metadata"]["name"] in plan.uncordons):
             raw["spec"]["unschedulable"] = False
             raw["metadata"]["annotations"] = {}
             self.groups.kube.put_object(object_path("nodes", raw["metadata"]["name"]), raw)
@@ -114,7 +114,7 @@ class Both(World):
 
     def snapshot(self, **changes: Any) -> Snapshot:
         """Return the provisioner's snapshot, which has only the nodes that the node group controller has labelled."""
-        labelled = (each for each in self.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE in each.labels)
+        labelled = (node for node in self.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE in node.labels)
         return super().snapshot(nodes=tuple(labelled), **changes)
 
     def machines(self) -> list[str]:
@@ -135,7 +135,7 @@ class Both(World):
         raise AssertionError((self.told()[-3:], self.pools, [pod for pod in self.pods.values() if not pod.node_name]))
 
     def _kubelets(self) -> None:
-        running = {each.name for each in self.groups.compute.world.machines() if each.status == "RUNNING"}
+        running = {machine.name for machine in self.groups.compute.world.machines() if machine.status == "RUNNING"}
         for raw in self.groups.nodes():
             name = raw["metadata"]["name"]
             said = "True" if name in running - self.silent else "Unknown"
@@ -237,7 +237,7 @@ def test_pool_is_kept_under_pods_until_the_other_controller_can_label_its_nodes(
     kube = both.groups.kube
     kube.fail("PATCH", "^/api/v1/nodes/", Forbidden("cannot patch resource nodes", status=403), times=10**6)
     both.run(180, seconds=20.0)
-    unlabelled = [each for each in both.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE not in each.labels]
+    unlabelled = [node for node in both.nodes.values() if constants.TRUSTED_GROUP_NAMESPACE not in node.labels]
     assert (len(unlabelled), sum(bool(pod.node_name) for pod in both.pods.values())) == (4, 4)
     assert (both.deleted, both.restarts) == ([], 1)
     assert "unfinished pods are on it" in both.kept[-1]
