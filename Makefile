@@ -176,13 +176,16 @@ bench: setup ## Measure the figures of docs/develop/performance.md.
 	@$(BIN)/python -m benchmarks
 
 .PHONY: docs
-docs: $(SETUP) ## Generate the pages of settings, metrics, API and fields from the code, the pictures in docs from their texts, and the README's recording.
+docs: $(SETUP) ## Generate the pages of settings, metrics, Events, API and fields from the code, the pictures in docs from their texts, and the README's recording.
 	@$(BIN)/python docs/settings_table.py slices > docs/settings.md
 	@$(BIN)/python docs/settings_table.py nodegroups > docs/node-groups/settings.md
 	@$(BIN)/python docs/settings_table.py partitions > docs/partitions/settings.md
 	@$(BIN)/python docs/metrics_table.py > docs/metrics.md
 	@$(BIN)/python docs/api_table.py > docs/api.md
 	@$(BIN)/python docs/node_group_table.py > docs/node-groups/fields.md
+	@$(BIN)/python docs/events_table.py . > docs/events.md
+	@$(BIN)/python docs/events_table.py node-groups > docs/node-groups/events.md
+	@$(BIN)/python docs/events_table.py partitions > docs/partitions/events.md
 	@$(BIN)/python docs/diagram.py
 	@$(BIN)/python -m tests.docs.recording
 

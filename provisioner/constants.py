@@ -318,44 +318,66 @@ PAUSE_CONFIGMAP_NAME = "tpu-provisioner-pause"
 DEFAULT_NAMESPACE = "tpu-provisioner-system"
 
 # --- Event reasons ----------------------------------------------------------------------------------------------------
+#: GKE accepted the request.
 CREATION_STARTED = "NodePoolCreationStarted"
+#: All nodes of the pool are ready and report their chips.
 CREATION_SUCCEEDED = "NodePoolCreationSucceeded"
+#: GKE rejects the request (`GKE rejects node pool`), or the pool ended in ERROR (`Node pool ... failed`).
 CREATION_FAILED = "NodePoolCreationFailed"
+#: GKE accepted the delete. The message ends with the reason.
 DELETION_STARTED = "NodePoolDeletionStarted"
+#: GKE no longer lists the pool.
 DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
+#: A delete was delayed. It is retried after 1 to 60 s.
 DELETION_FAILED = "NodePoolDeletionFailed"
+#: A user or GKE deleted the pool.
 POOL_NOT_FOUND = "NodePoolNotFound"
-#: The pod requests a slice that does not exist.
+#: No pool can be created for the pod, or some of its choices are skipped. The message names the field, its value, the
+#: mistake, and valid values.
 INVALID_REQUEST = "InvalidTPURequest"
-#: The slice is valid and needed, but another condition prevents its creation for now.
+#: Something prevents the create for now. The message names it: GKE's message for each choice of capacity, with the time
+#: of the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
 CREATION_WAITING = "NodePoolCreationWaiting"
-#: A pod remains unschedulable although its slice has a pool.
+#: One of these has lasted for ten minutes, the last one for a minute:
+#: - Pods of the slice are unschedulable although their pool is ready.
+#: - Not all nodes of the pool are ready, or the pool remains in one status.
+#: - The slice has more pods than its pool has nodes.
+#: - The followers are unschedulable without a pool, and the leader is not.
+#: - The scheduler refuses pods on their own empty ready pool, and neither the pods have PersistentVolumeClaims nor the
+#: nodes a taint that the pods do not tolerate. The pool is deleted; the workload gets another one after 40 minutes,
+#: then twice as late, at most a day.
 STUCK = "SliceStuck"
-#: Pods of a slice of several hosts are on several node pools, or share one with pods of another slice.
+#: Pods of a slice of several hosts are on several node pools, or on one with pods of another slice, so that no slice is
+#: complete. The message names up to three of the pools.
 SLICE_SPLIT = "SliceSplit"
-#: Hosts of the slice remain without a pod.
+#: The group has fewer pods than its slice has hosts, or its pods request fewer chips than their hosts have.
 UNDERUSED = "SliceUnderused"
-#: The JobSet requests Slice resources, which the provisioner does not create.
+#: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
+#: which are not created here.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit set by the administrator does not allow the pool.
+#: A limit of the administrator does not allow the pool. The message names the setting, its use, and the place in the
+#: queue.
 LIMIT_REACHED = "NodePoolLimitReached"
-#: The topology follows Google's rule, but no list of Google contains it.
+#: The topology follows Google's rule, but no list of Google's names it. The pool is created.
 UNLISTED_TOPOLOGY = "TopologyNotListed"
-#: The slice is ready and waits for the other slices of its workload.
+#: The pool is ready, and its all-or-nothing workload waits for other slices.
 HELD_FOR_OTHERS = "SliceHeldForOthers"
-#: The pod selects a label of Google or Kubernetes, and it is unknown whether the nodes will have this label.
+#: The new nodes may not have a label that the pod selects. The pool is created.
 UNKNOWN_SELECTOR = "SelectorNotKnown"
-#: The provisioner can make no decisions: GKE is unavailable, or the cluster is not proven to be GCP_CLUSTER.
+#: For at least a minute, GKE did not list the node pools, or the kubeconfig and `GCP_CLUSTER` were not proven to be the
+#: same cluster. Nothing is decided.
 NOT_READY = "ProvisionerNotReady"
-#: A pod of the object gets no TPU environment, or an incomplete one.
+#: The webhook server cannot determine all TPU variables of a pod, or the selectors of a child Job.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
-#: The pods of a JobSet are a gang with exclusive placement, and are therefore never scheduled.
+#: Exclusive placement delays followers until their leader is scheduled, and the scheduler delays the leader until its
+#: gang (PodGroup) is complete.
 NEVER_STARTS = "GangNeverStarts"
-#: A host of the slice is shut down for maintenance at a known time, or now.
+#: Google takes a host of the pool down for maintenance, now or at the time in the message, and ends the slice's pods.
+#: No other workload gets the pool.
 HOST_MAINTENANCE = "HostMaintenance"
-#: Compute Engine deletes the reservation of the slice soon, or before the deadline of its Job.
+#: The reservation of the slice ends, with its machines, within 45 minutes, or before the Job's deadline.
 RESERVATION_ENDS = "ReservationEnds"
-#: Pods of a RayCluster do not have the number of their replica.
+#: Worker pods lack KubeRay's label `ray.io/worker-group-replica-index`.
 NOT_NUMBERED = "PodsNotNumbered"
-#: Slices should start together, but do not, because admission did not mark their pods.
+#: The workload should start all together, but admission did not mark its pods. Each slice starts separately.
 NOT_MARKED = "PlacementNotAssigned"

@@ -20,6 +20,9 @@ _SOURCES: tuple[Path, ...] = _DIAGRAM["SOURCES"]
     ("maker", "page"),
     [
         ("api_table.py", "api.md"),
+        ("events_table.py .", "events.md"),
+        ("events_table.py node-groups", "node-groups/events.md"),
+        ("events_table.py partitions", "partitions/events.md"),
         ("metrics_table.py", "metrics.md"),
         ("node_group_table.py", "node-groups/fields.md"),
         ("settings_table.py slices", "settings.md"),

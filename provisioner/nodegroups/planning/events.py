@@ -22,10 +22,15 @@ from provisioner.nodegroups.api.types import API_VERSION, Record
 from provisioner.nodegroups.planning.actions import Event, PatchStatus, SetFinalizers
 from provisioner.nodegroups.planning.round import NOTHING, Proposed, Round, Step, to_write
 
+#: Compute Engine has begun to create a child's resource.
 PROVISIONING = "Provisioning"
+#: Compute Engine has created a child's resource, or all nodes of a TPUNodeGroup are ready and show their chips.
 PROVISIONED = "Provisioned"
+#: The object is being deleted, or its slice recreated. The condition `Ready` has the cause of the wait.
 CLEANUP = "Cleanup"
+#: The resources of the TPUNodeGroup exist.
 CHILD_RESOURCES_PROVISIONED = "ChildResourcesProvisioned"
+#: More nodes are ready than before.
 NODES_JOINING = "NodesJoining"
 
 #: Reasons of conditions with a Warning Event, which has the same reason and message: a user may have to act.

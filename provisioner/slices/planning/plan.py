@@ -30,21 +30,26 @@ from provisioner.slices.planning.round import Round
 class DeleteReason(Enum):
     """Reason for deleting a pool; it is verified live before the delete is sent."""
 
+    #: The workload (of any kind) no longer exists.
     WORKLOAD_GONE = "jobset_gone"
+    #: The workload completed or failed.
     WORKLOAD_FINISHED = "jobset_finished"
+    #: The workload is suspended, and `KEEP_POOLS_OF_SUSPENDED_JOBSETS` is not set.
     WORKLOAD_SUSPENDED = "jobset_suspended"
+    #: GKE reports the pool as ERROR.
     POOL_FAILED = "pool_failed"
-    #: GKE considers the pool created, but for too long not all its nodes have been ready.
+    #: Not all nodes of the pool were ready for `NODEPOOL_READY_TIMEOUT`.
     NO_READY_NODES = "no_ready_nodes"
-    #: The reservation has ended, and Compute Engine deletes the machines.
+    #: The pool's reservation has ended.
     RESERVATION_ENDED = "reservation_ended"
-    #: Pods of a slice are unschedulable although the slice has the pool (`delete.failing.to_replace`).
+    #: Pods of the slice remained unschedulable: the pool's nodes were not ready in time, or the scheduler bound no pod
+    #: to them, or `REPLACE_STUCK_SLICES` is set.
     SLICE_STUCK = "slice_stuck"
-    #: The pods of the slice that the pool was created for are on other nodes.
+    #: The pods of the slice run on another pool.
     SLICE_ELSEWHERE = "slice_elsewhere"
-    #: The slices of the workload start together, and not all of them became ready.
+    #: The workload is all-or-nothing, and did not get all its slices.
     GIVEN_BACK = "given_back"
-    #: The workload exists, but no longer has a slice that needs the pool: it was resized or has another shape now.
+    #: The workload no longer has such a slice, or uses other pools for it.
     NOT_NEEDED = "not_needed"
 
 
