@@ -1,9 +1,9 @@
 """Chooses the labels of the nodes of each pool, so that only the intended pods can be bound there. Pure.
 
-A pool is assigned to one slice, free, or open. Only pods with the mark of the slice can be bound to an assigned pool.
-No pod with chips can be bound to a free pool. Unmarked pods can be bound to an open pool, whose nodes have none of the
-labels. The labels are read from the nodes in each round, so the memory does not contain them. If pods run on a pool,
-its labels are chosen for the slice of these pods.
+A mark is a node selector for one slice, which admission adds to pods. A pool is assigned to one slice, free, or open.
+Only pods with the mark of the slice can be bound to an assigned pool. No pod with chips can be bound to a free pool.
+Unmarked pods can be bound to an open pool, whose nodes have none of the labels. Each round reads the labels from the
+nodes. If pods run on a pool, its labels are chosen for the slice of these pods.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,7 +17,7 @@ from provisioner.slices.planning.match import Matching
 from provisioner.slices.planning.plan import Assignment
 from provisioner.slices.planning.round import Round, Supply
 
-#: Labels of the nodes of an open pool: none.
+#: Labels of the nodes of an open pool: None means that the nodes do not have the label.
 OPEN: Mapping[str, None] = dict.fromkeys(MARKS)
 
 
@@ -26,8 +26,8 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
 
     A pool is assigned to another slice in three steps. First all its nodes become free, so that no further pod of the
     first slice is bound there. Then one node is assigned. Before this write, the caller reads the pods live, because
-    cached pods may be outdated, and verifies that no node of the pool has a pod with chips. Then each other node is
-    assigned after the same check.
+    cached pods may be outdated, and verifies that no node of the pool has a pod with chips. Then each remaining node is
+    assigned, after a live check of this node.
     """
     found: list[Assignment] = []
     occupied = {pod.node_name for pod in ctx.snapshot.pods if not pod.finished}
@@ -44,7 +44,7 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
         elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
-            # No check is needed, because only pods of this slice could be bound since the create of the pool.
+            # The pool was created for this slice, so its nodes are not checked: pods of another slice are unlikely.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))
@@ -60,20 +60,20 @@ def _has(node: Node, labels: Mapping[str, str | None]) -> bool:
 def _wanted(
     pool: Supply, ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
 ) -> Mapping[str, str | None] | None:
-    """Return the labels that the nodes of a pool should have; None if the present labels stay."""
+    """Return the labels that the nodes of a pool should have; None if the present labels are kept."""
     if pool.undecided:
-        # The caches may lack pods that use the pool.
+        # Pods that the caches do not show may use the pool.
         return None
     holders = matching.holders.get(pool.name, frozenset())
     if holders:
         slice_, *others = (ctx.slices.get(holder) if holder is not None else None for holder in holders)
-        # The labels stay if pods of an unknown workload, or of several slices that share no pools, are on the pool.
+        # The labels are kept if the pool has pods of an unknown workload, or of several slices that share no pools.
         if slice_ is None or any(other is None or not _share_labels(slice_, other) for other in others):
             return None
         if slice_.mark:
             return _labels_of(slice_)
-        # An unmarked leader needs open nodes for its other pods. If the nodes have the labels of its own slice, some of
-        # its pods were created with the mark while the admission policy was installed: the labels stay for these pods.
+        # An unmarked slice needs open nodes. If the nodes have the labels of the slice itself, some of its pods were
+        # created with the mark while the admission policy was installed: the labels are kept for these pods.
         return OPEN if pool.assigned_to is None or _is_foreign(pool, slice_) else None
     claimant = matching.claimed.get(pool.name)
     if claimant is None:
@@ -84,15 +84,15 @@ def _wanted(
     if not slice_.workload.kind.has_pods or claimant.workload_uid in partial:
         return FREE
     if slice_.leader is None:
-        # Between two attempts of its workload, the slice has no pods. The labels of the slice stay or are restored, and
-        # the labels of another slice are replaced by those of a free pool.
+        # Between two attempts of its workload, the slice has no pods. The labels of the slice are kept or restored; the
+        # labels of another slice are replaced by the labels of a free pool.
         created = _labels_at_create(pool) if ctx.made_for.get(pool.name) == claimant else None
         return created if created is not None or not _is_foreign(pool, slice_) else FREE
     return _labels_of(slice_)
 
 
 def _share_labels(first: Slice, second: Slice) -> bool:
-    """Whether two slices share pools, and need the same labels on the nodes."""
+    """Whether two slices may share a pool, and need the same labels on its nodes."""
     return None not in (first.share, second.share) and _labels_of(first) == _labels_of(second)
 
 
@@ -115,9 +115,9 @@ def _labels_of(slice_: Slice) -> Mapping[str, str | None]:
 
 
 def label_job_nodes(ctx: Round) -> Iterator[Assignment]:
-    """Yield the label of a child Job for each node of its pool that lacks the label, which the pods of the Job select.
+    """Yield the label that the pods of a child Job select, for each node of the Job's pool that lacks the label.
 
-    GKE rejects node pools with this label, so that the provisioner writes it on the nodes after their creation.
+    GKE rejects node pools with this label, so the provisioner writes it on the nodes after their creation.
     """
     for supply in ctx.supply.values():
         labels = {} if supply.going else job_labels(supply.pool.labels, supply.pool.taints)

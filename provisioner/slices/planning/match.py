@@ -45,8 +45,8 @@ _UNBOUND_AT_MOST = timedelta(minutes=6)
 #: Maximum time for which a slice without pods counts on its pool: the Job controller waits up to 10 minutes before it
 #: replaces a pod that failed.
 _WITHOUT_PODS_AT_MOST = timedelta(minutes=15)
-#: Minimum age of a node whose announced maintenance causes its warm pool to be replaced. Younger pools are kept,
-#: because maintenance may be announced for all hosts at the same time, including those of a new pool.
+#: Minimum age of a node whose announced maintenance makes a buffer or request replace its pool. Younger pools are kept,
+#: because maintenance may be announced for all hosts at the same time, including the hosts of a new pool.
 _REPLACED_AFTER = timedelta(days=1)
 
 
@@ -60,7 +60,7 @@ class Matching:
     held: Mapping[SliceId, frozenset[PoolName]]
     #: Slice that counts on each pool without holding it.
     claimed: Mapping[PoolName, SliceId]
-    #: Slices that share each pool and wait for one of its nodes; the pool's claimant may be among them.
+    #: Slices that share each pool and wait for one of its nodes; they may include the slice in `claimed`.
     seats: Mapping[PoolName, Sequence[SliceId]]
     #: Slices whose bound pods are all on nodes that belong to no known node pool.
     elsewhere: frozenset[SliceId]
@@ -92,7 +92,7 @@ def match(
 ) -> Matching:
     """Match slices with pools. Only slices that share pools (`Slice.share`) count on the same pool.
 
-    The claims are counted in `budget`; a pool of another slice is claimed only if the limits allow it. `line` has the
+    The claims are counted in `budget`; a slice gets a pool of another slice only if the limits allow it. `line` has the
     slices that want a pool. Workloads in `sidelined` get no pool. `refuse` is called for each slice that finds no pool,
     in the order of the line.
     """
@@ -100,7 +100,7 @@ def match(
 
 
 class Matcher:
-    """Makes the claims of one decision in four passes: `_hold`, `_return_home`, `_hand_over` and `_take_free`.
+    """Makes the claims of one decision in passes: `_hold`, `_return_home`, `_seat`, `_hand_over` and `_take_free`.
 
     The passes and `why_not`, which explains decisions, call the same predicates, so that they cannot differ.
     """
@@ -135,26 +135,26 @@ class Matcher:
 
     @cached_property
     def _seats(self) -> Seats:
-        """The free nodes for slices that share pools; most decisions have no such slice that waits."""
+        """The free nodes for slices that share pools; computed on demand, because usually no such slice waits."""
         return Seats(self._ctx, self._occupants, self._claimed)
 
     def run(self, refuse: Callable[[Slice], None]) -> Matching:
-        """Make the claims; `refuse` is called for each slice that finds no pool, in the order of the line."""
+        """Make the claims; call `refuse` for each slice that finds no pool, in the order of the line."""
         waiting, claims = self._waiting, self._claims
-        # Any other slice may take pools of buffers, so slices of buffers come last.
+        # Slices of buffers come last, because all other slices may take pools of buffers.
         spare = [each for each in waiting if each.spare]
         eligible = [
             each for each in waiting if not (each.spare or each.workload.suspended) and self._why_none(each) is None
         ]
         self._return_home(eligible)
-        # No other pool is borrowed yet. Otherwise the pods that a pool was created for might find no free node there.
+        # This pass lends no pool to other slices, so that the pods that a pool was created for find free nodes there.
         for slice_ in (*(each for each in eligible if self._ctx.memory.slice(each.id).claim is not None), *eligible):
             self._seat(slice_, borrow=False)
         self._hand_over(eligible)
         self._take_free(eligible, refuse)
         self._return_home(spare)
         self._take_free(spare, refuse)
-        # Slices of suspended workloads come last, because other pods may need the pools that they keep.
+        # Slices of suspended workloads come last, because other slices may need the pools of suspended workloads.
         self._return_home([each for each in waiting if each.workload.suspended])
         kept = {each.id: _kept(each, claims.get(each.id), self._ctx) for each in waiting}
         unserved = tuple(each for each in waiting if each.pending and not each.spare and each.id not in claims)
@@ -173,7 +173,7 @@ class Matcher:
         )
 
     def why_not(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a slice may not count on a pool now; None if it may, also if it already has the pool."""
+        """Return why a slice may not count on a pool now; None if it may, or if the slice already has the pool."""
         own = self._claims.get(slice_.id)
         if own == pool.name or pool.name in self._held.get(slice_.id, ()):
             return None
@@ -191,7 +191,7 @@ class Matcher:
         return None if None in refusals else next(iter(refusals), Refusal.NOT_WAITING)
 
     def _unused(self, unserved: Iterable[Slice]) -> dict[PoolName, tuple[SliceId, Refusal]]:
-        """Return `Matching.unused`; the work grows with the pools plus the slices."""
+        """Return `Matching.unused`; the work grows with the number of pools plus the number of slices."""
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
         for slice_ in (each for each in unserved if each.share is None) if idle else ():
@@ -212,7 +212,7 @@ class Matcher:
                 self._settle(slice_id.workload_uid, self._ctx.supply[name])
 
     def _return_home(self, slices: Iterable[Slice]) -> None:
-        """Let each slice count on a pool of its own: by `_last_pool`, `_assigned_pool`, and so on (`_ties`)."""
+        """Let each slice count on a pool that it has a tie to: by `_last_pool`, then `_assigned_pool` (`_ties`)."""
         for tie in self._ties:
             for slice_ in slices:
                 for pool in tie(slice_) if slice_.share is None and slice_.id not in self._claims else ():
@@ -257,7 +257,7 @@ class Matcher:
     def _seat(self, slice_: Slice, *, borrow: bool = True) -> None:
         """Give a free node to a pending slice that shares pools.
 
-        Without `borrow`, the node must belong to a pool of the slice's namespace, or to its pool of the last round.
+        Without `borrow`, the pool must be for the slice's namespace, or be the pool that the slice had last.
         """
         if slice_.share is None or not slice_.pending or slice_.id in self._claims:
             return
@@ -286,7 +286,7 @@ class Matcher:
             return None
         if slice_.workload.uid in self._sidelined:
             return Refusal.TURN
-        # Marks of the slice's own namespace are not in the requirements. So this mark is forged, for another namespace.
+        # The requirements lack marks of the slice's own namespace, so a mark is forged: it names another namespace.
         return None if slice_.requirements.node_selector.keys().isdisjoint(MARKS) else Refusal.FORGED
 
     def _why_not_return(self, slice_: Slice, pool: Supply) -> Refusal | None:
@@ -307,7 +307,7 @@ class Matcher:
             return Refusal.EXPIRED
         if slice_.id in self._elsewhere and len(pool.nodes) >= pool.pool.hosts:
             return Refusal.ELSEWHERE
-        # For a suspended workload only the selected host counts, because Kueue changes the template at each resume.
+        # For a suspended workload, only a selected host counts: Kueue changes the other requirements at each resume.
         unfit = why_unfit(slice_, pool)
         if unfit is not None and not (workload.suspended and unfit is not Refusal.HOST):
             return unfit
@@ -320,7 +320,7 @@ class Matcher:
         return self._budget.allows_claim(slice_, unit, pool, again=again)
 
     def _why_not_take(self, slice_: Slice, pool: Supply) -> Refusal | None:
-        """Return why a pending slice may not take a pool as a free pool, None if it may."""
+        """Return why a pending slice may not take a pool as a free pool; None if the slice may take the pool."""
         if _expired(slice_, self._ctx):
             return Refusal.EXPIRED
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
@@ -334,7 +334,7 @@ class Matcher:
             return Refusal.CLAIMED
         if self._occupants.get(pool.name):
             return Refusal.IN_USE
-        # A pool that looks idle may be in use by a workload that is not watched.
+        # The pool looks idle, but may be in use: its workload is not watched, or its machine type is unknown.
         if pool.undecided:
             return Refusal.UNDECIDED
         return None if pool.lendable else Refusal.NOT_LENDABLE
@@ -358,7 +358,7 @@ class Matcher:
         """Return the values that the limits read from a slice in addition to its chips."""
         budget, scope = self._budget, LimitScope(ScopeKind.WORKLOAD, slice_.workload.full_name)
         most = budget.settings.max_pools_per_jobset
-        # Below its own limit, a workload is refused the same pools as the others of its namespace.
+        # While a workload is below the limit on its pools, the limits treat all workloads of its namespace alike.
         alone = most is not None and (budget.used[scope] >= most or scope in budget.kept)
         whose = slice_.workload.uid if alone else slice_.workload.namespace
         return (whose if budget.counts else ""), self._units[slice_.id].priority, slice_.workload.kind
@@ -369,7 +369,7 @@ class Matcher:
         return FreePools(pool for pool in self._usable.values() if self._why_not_free(pool) is None)
 
     def _search(self, slice_: Slice) -> Iterator[Supply]:
-        """Return an iterator over the free pools that suit a slice; equal slices share the iterator."""
+        """Return an iterator over the free pools that suit a slice; equal slices share one iterator."""
         fitting, limited = self._free.fitting(slice_), self._limited_by(slice_)
         zone, own = self._zones.get(slice_.workload.uid), settings_of(slice_)
         # All values that `_why_not_suited` reads from a slice. Equal slices have the same shape object.
@@ -417,7 +417,7 @@ class Matcher:
 
 
 def _ends_soon(pool: Supply, ctx: Round) -> bool:
-    """Whether a pool's reservation ends soon, or maintenance is announced for a node that is at least a day old."""
+    """Whether a pool's reservation ends soon, or maintenance is announced for a node older than `_REPLACED_AFTER`."""
     node = pool.maintenance
     return pool.ends_soon or (node is not None and ctx.now - node.created_at >= _REPLACED_AFTER)
 
@@ -434,18 +434,18 @@ def _expired(slice_: Slice, ctx: Round) -> bool:
 
 
 def _kept(slice_: Slice, name: PoolName | None, ctx: Round) -> Claim | None:
-    """Return the claim to remember. If a slice has no pool, its expired claim is kept, so that it stays expired."""
+    """Return the claim to remember. Without a pool, an expired slice keeps its claim, so that it remains expired."""
     before, has_pods = ctx.memory.slice(slice_.id).claim, bool(slice_.pods)
     if name is None:
         return before if _expired(slice_, ctx) else None
-    # While no pod of the slice has to be bound, the time does not count.
+    # The claim has no `since` while no pod of the slice has to be bound.
     workload = slice_.workload
     waits = workload.suspended or not workload.kind.has_pods or workload.uid in ctx.memory.gangs
     message = slice_.leader.unschedulable_message if slice_.leader is not None else ""
     same = before is not None and (before.pool, before.has_pods) == (name, has_pods)
     looked = same and before is not None and (before.looked or before.message != message)
     pool = ctx.supply[name]
-    # If the slice shares the pool, the time counts from its first ready node.
+    # If the slice shares the pool, the time counts from the first ready node of the pool.
     if waits or not (pool.ready or (slice_.share is not None and pool.ready_nodes)):
         return Claim(pool=name, since=None, has_pods=has_pods, message=message, looked=looked)
     since = None
@@ -475,10 +475,10 @@ def _use(ctx: Round) -> tuple[_Holders, _Holders, Mapping[SliceId, frozenset[Poo
                 elsewhere.add(slice_id)
             continue
         occupants[name].add(slice_id)
-        # A pod still exists after its grace period only if its node does not respond, so it no longer holds the pool.
+        # A pod exists after its grace period only if its node does not respond: such a pod no longer holds the pool.
         if pod.deletion_deadline is None or pod.deletion_deadline > now:
             holders[name].add(slice_id)
-        # A pod that is being deleted prevents the delete of its pool, but its slice needs a pool for the next pod.
+        # A pod that is being deleted prevents the delete of its pool, but its slice may need another pool for new pods.
         if slice_id is not None and pod.deletion_deadline is None:
             held[slice_id].add(name)
     return _frozen(holders), _frozen(occupants), _frozen(held), frozenset(elsewhere - held.keys())

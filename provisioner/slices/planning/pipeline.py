@@ -4,7 +4,7 @@
        1 begin     slices, pools, and the slice that each pool was created for
        2 contend   the line, the limits, and the turns of workloads whose slices start together
        3 match     the pool of each slice
-       4 learn     pools that have failed or hang; workloads whose slices are all ready
+       4 learn     pools that have failed or hang; slices that are ready, of workloads that start together
        5 request   a create for each slice without a pool, or why the slice waits; pools to delete to make room
        6 retire    pools that no slice needs
        7 start     creates and deletes, as many as the supplier takes now
@@ -49,8 +49,8 @@ def decide(
 ) -> Plan:
     """Return the plan for one snapshot.
 
-    `last` is the round of the last plan (`Plan.round`). Without `last`, the plan is the same but takes longer to make.
-    If the snapshot is not synced, the plan changes nothing and keeps the memory.
+    `last` is the round of the last plan (`Plan.round`). Without `last`, the plan is the same but takes longer to
+    compute. If the snapshot is not synced, the plan has no changes and keeps the memory.
     """
     if snapshot.not_synced:
         return Plan(memory=memory, poll_seconds=rules.idle_seconds, round=last)
@@ -63,7 +63,7 @@ def decide(
     progress, hanging = gangs.progress_of(ctx, turns, matching), failing.find_hanging(ctx)
     turns = replace(turns, waiting={**turns.waiting, **progress.released})
     launches = Launches(ctx, matching, turns, budget, line)
-    # Warm pools, and pools in their deletion delay, that are deleted because a limit refuses other slices.
+    # Pools of buffers, and pools in their deletion delay, that are deleted because a limit refuses other slices.
     evicted = make_room(ctx, matching, budget, launches.refused_in_line())
     matching = matching.without_buffered(evicted, ctx.slices)
     stuck_slices = stuck.find_stuck(ctx, matching, progress.partial.keys(), hanging)
@@ -105,8 +105,8 @@ def _match(ctx: Round, line: Sequence[Unit], budget: Budget, turns: GangTurns) -
 
 
 def _start_deletes(unneeded: Unneeded, evicted: Collection[PoolName], most: int) -> Unneeded:
-    """Return the result with at most `most` deletes; the others wait for operations of the supplier to end."""
-    # First the pools that slices refused by a limit need, then the pools that have been idle for longest.
+    """Return `unneeded` with at most `most` deletes; further deletes wait for operations of the supplier to end."""
+    # Evicted pools come first, because a limit refuses slices until they are deleted. Then the longest idle pools come.
     urgent = sorted(unneeded.deletes, key=lambda call: (call.name not in evicted, unneeded.since[call.name]))
     late = {call.name: unneeded.due[call.name]._replace(waits_for=DeleteWait.OPERATIONS) for call in urgent[most:]}
     return replace(unneeded, deletes=tuple(urgent[:most]), due={**unneeded.due, **late})

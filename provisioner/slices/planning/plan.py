@@ -54,7 +54,7 @@ class DeleteReason(Enum):
 
 
 class DeleteWait(Enum):
-    """Cause for which a delete waits longer than its deletion delay."""
+    """Cause for which a delete waits after its deletion delay has ended."""
 
     #: The supplier takes no more operations now.
     OPERATIONS = "operations"
@@ -64,11 +64,10 @@ class DeleteWait(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Create:
-    """A pool to request from the supplier."""
+    """A pool to request from the supplier. `pod` (the leader pod) and `workload` get the Events."""
 
     slice_id: SliceId
     request: NodePoolRequest
-    #: Leader pod and workload, which get the Events.
     pod: ObjectRef
     workload: ObjectRef
 
@@ -92,7 +91,7 @@ class Delete:
     hosts: int = 0
     #: Node pools of all nodes, for the live verification.
     membership: Membership = field(default_factory=Membership, repr=False, compare=False)
-    #: Group whose own pods do not prevent the delete, because its slice is stuck; empty if none.
+    #: Group whose pods do not prevent the delete, because the slice of the group is stuck; empty without such a group.
     spared_group: GroupKey = GroupKey("")
     #: Whether the CRD of the workload's kind has not been installed for so long that the workload counts as deleted.
     kind_absent: bool = False
@@ -122,12 +121,12 @@ class PodCost(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Information for the owner of a workload, from which an Event on each object is made."""
+    """Information for the owner of a workload, from which an Event on each of `objects` is created."""
 
     objects: tuple[ObjectRef, ...]
     reason: str
     message: str
-    #: Text that stays the same while numbers and times in the message change; empty if the message has none of them.
+    #: Text that identifies the message although its numbers and times change; empty if the message has none.
     key: str = ""
     warning: bool = True
 
@@ -136,7 +135,7 @@ class Notice:
 class Alert:
     """A problem for the administrator."""
 
-    #: Kind of the problem: a label of a metric, with few values.
+    #: Kind of the problem: the value of a label of a metric, so there are only a few kinds.
     kind: str
     message: str
     #: Pool that has the problem; empty if the problem does not concern one pool.
@@ -145,7 +144,7 @@ class Alert:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Transition:
-    """A change of a pool's phase. A phase that the pool passed between two rounds has transitions of its own."""
+    """A change of a pool's phase. A phase that the pool passed between two rounds has its own transition."""
 
     pool: PoolName
     #: None if the pool did not exist before.
@@ -179,35 +178,36 @@ class PoolState(NamedTuple):
     slice_id: SliceId | None
     leader: Pod | None
     workload: Workload | None
-    #: Workload and group of the slice; if the slice does not exist, the workload and group in the pool's labels.
+    #: Workload of the slice; if the slice does not exist, the workload in the pool's labels.
     named: WorkloadName
+    #: Group of the slice; if the slice does not exist, the group in the pool's labels.
     group_name: str
     machine_type: str
     topology: str
     chips: int
     nodes: int
     ready_nodes: int
-    #: Why the pool is in this phase; empty if the phase needs no explanation, or if the plan has the slice's wait.
+    #: Why the pool is in this phase; empty if `Plan.waits` has the reason, or if the phase needs no explanation.
     note: str = ""
     #: Time at which the create is retried, or the pool is due to be deleted; None if no time is set.
     next_at: datetime | None = None
-    #: None if no delete is planned.
+    #: Reason of the planned delete; None if no delete is planned.
     delete_reason: DeleteReason | None = None
-    #: None if no delete is planned, or if it waits only for its deletion delay.
+    #: None if no delete is planned, or if the delete waits only for its deletion delay.
     delete_waits_for: DeleteWait | None = None
     #: Whether the pool may look idle although it is needed: workload not watched, or machine type unknown.
     undecided: bool = False
     #: Slices with unfinished pods on the pool; None represents pods of an unknown slice.
     holders: frozenset[SliceId | None] = frozenset()
-    #: Slice that counts on the pool without pods there.
+    #: Slice that counts on the pool and has no pods there.
     claimant: SliceId | None = None
     #: Slices that wait for a node of the pool, which they share.
     seated: frozenset[SliceId] = frozenset()
-    #: If the pool is idle, the first waiting slice of its topology, and why the slice may not have the pool; else None.
+    #: If the pool is idle, the first waiting slice of its topology, and why this slice may not have it; otherwise None.
     unused: tuple[SliceId, Refusal] | None = None
     #: Whether the pool has pods, all of them of workloads that have ended or are suspended.
     draining: bool = False
-    #: Whether a slice of several hosts has pods on this pool and on others, or shares this pool with another slice.
+    #: Whether a slice of several hosts has pods here and on other pools, or shares this pool with another slice.
     split: bool = False
     #: Whether the pool was in this phase when this process first saw it, so that the phase began before `since`.
     since_start: bool = False
@@ -223,11 +223,9 @@ class Plan:
     look_ups: tuple[LookUp, ...] = ()
     #: Nodes to uncordon: the provisioner cordoned them, but their pool is kept.
     uncordons: tuple[str, ...] = ()
-    #: Nodes of flex-start pools whose slices are all ready: the taint that held them is removed.
+    #: Nodes of flex-start pools whose taint is removed, because all slices of the workload are ready.
     releases: tuple[str, ...] = ()
-    #: Nodes whose labels have to change.
     assignments: tuple[Assignment, ...] = ()
-    #: Pods whose deletion cost has to be written.
     costs: tuple[PodCost, ...] = ()
     notices: tuple[Notice, ...] = ()
     #: Reason of the wait of each slice that wants a pool and has none.
@@ -248,7 +246,7 @@ class Plan:
 
     @property
     def decided(self) -> Round:
-        """The round. Raises ValueError if nothing has been decided yet."""
+        """The value of `round`. Raises ValueError if no decision has been made yet."""
         if self.round is None:
             raise ValueError("the caches have never been synced, so nothing has been decided")
         return self.round

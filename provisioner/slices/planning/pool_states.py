@@ -18,8 +18,8 @@ from provisioner.slices.planning.round import Round, Supply
 
 _PLANNED = (Phase.WANTED, Phase.BLOCKED, Phase.CREATING)
 _LISTED = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE, Phase.IDLE, Phase.DELETING, Phase.FAILED)
-#: Phase that a pool must have passed between an old and a new phase. A pool that is wanted again was gone; a pool with
-#: pods was ready before.
+#: Phase that a pool must have passed, by the pair of its old and its new phase. A pool that was listed and is planned
+#: again was GONE in between; a pool with pods was READY before.
 _PASSED: Mapping[tuple[Phase, Phase], Phase] = {
     **{(old, new): Phase.GONE for old in _LISTED for new in _PLANNED},
     **{(old, Phase.IN_USE): Phase.READY for old in (*_PLANNED, Phase.PROVISIONING)},
@@ -90,7 +90,7 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 def state_of(
     supply: Supply, phase: PhaseEntry, ctx: Round, matching: Matching, due: Due | None, *, split: bool
 ) -> PoolState:
-    """Return the entry of one pool in the read model; `due` is its planned delete."""
+    """Return the entry of one pool in the read model; `due` is its planned delete, None if no delete is planned."""
     owner = owner_of(supply.name, matching, ctx.made_for)
     slice_ = ctx.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before
@@ -130,7 +130,7 @@ def state_of(
 
 
 def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -> PhaseEntry:
-    """Return the entry with `draining_since`, which is set while all pods are of ended or suspended workloads."""
+    """Return the entry with `draining_since`: set while all pods on the pool are of ended or suspended workloads."""
     draining = False
     if phase.phase is Phase.IN_USE and not supply.undecided:
         users = [slice_id for slice_id in matching.holders.get(supply.name, ()) if slice_id is not None]
@@ -145,7 +145,7 @@ def drained(phase: PhaseEntry, supply: Supply, ctx: Round, matching: Matching) -
 
 
 def _note(pool: Supply, call: DeleteCall | None) -> str:
-    """Return why a pool is in its phase, empty without an explanation; `call` is its delete."""
+    """Return why a pool is in its phase, empty if no reason is known; `call` is the delete of the pool."""
     # The note of a failed pool is shown to its workload, and the reason in `call` could name pods of other workloads.
     if call is not None and call.reason and not pool.broken:
         return call.reason
@@ -175,7 +175,7 @@ def changes(
 
 
 def _steps(name: PoolName, before: PhaseEntry | None, phase: Phase, now: datetime) -> Iterable[Transition]:
-    """Yield the transition to a phase, preceded by the transition to a phase that was passed in between."""
+    """Yield the transition to `phase`, after the transition to a phase that the pool passed between the rounds."""
     old, since = (before.phase, before.since) if before is not None else (None, None)
     passed = _PASSED.get((old, phase)) if old is not None else None
     if passed is not None:

@@ -24,7 +24,7 @@ class Refusal(Enum):
     TURN = "turn"
     #: The pods select a label that the provisioner writes for slices of another namespace.
     FORGED = "forged"
-    #: The slice does not wait for a pool, and has no tie to this pool (`Matcher.why_not`).
+    #: The slice does not wait for a pool, and this pool was not created for it, assigned to it, or used by it last.
     NOT_WAITING = "not_waiting"
     #: The slice has ended, was refused by the scheduler, or counted on ready pools for too long without a bound pod.
     EXPIRED = "expired"
@@ -59,7 +59,7 @@ class Refusal(Enum):
 def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
     """Return why the specification of a pool does not suit a slice, None if it does.
 
-    The existing nodes do not count. If another controller taints each new node, the slice has to keep its pool and be
+    The existing nodes do not matter. If another controller taints each new node, the slice has to keep its pool and be
     reported as stuck; otherwise further pools would be created.
     """
     refusal = why_wrong_kind(slice_, pool)
@@ -69,7 +69,7 @@ def why_unfit(slice_: Slice, pool: Supply) -> Refusal | None:
 
 
 def why_wrong_kind(slice_: Slice, pool: Supply) -> Refusal | None:
-    """Return why a pool does not suit a slice, None if it does; selectors, tolerations and resources do not count."""
+    """Return why a pool does not suit a slice, None if it does. Selectors, tolerations and resources do not matter."""
     if slice_.host and all(node.name != slice_.host for node in pool.nodes):
         return Refusal.HOST
     if not _is_right_size(pool, slice_):
@@ -92,27 +92,27 @@ class FreePools:
 
     def __init__(self, free: Iterable[Supply]) -> None:
         pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
-        #: Index of the specified node of each pool, followed by the existing nodes of all pools.
+        #: The specified node of each pool, followed by the existing nodes of all pools.
         self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
         ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
         self._pools = pools
-        #: Position of each pool and of its first node in `_fits`, and a mask with one bit per node.
+        #: For each pool, the positions of its specified and its first node in `_fits`, and a mask with a bit per node.
         self._places = {
             each.name: (place, start, (1 << len(each.offered)) - 1)
             for place, (each, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
-        #: Marks of the pools that get nodes only for pods with the same marks.
+        #: Marks of the flex-start pools that get nodes only for pods with the same marks (`_grows_for`).
         self._growing = {_marks(pool.pool.labels) for pool in pools if _must_grow(pool)}
 
     def kept_for(self, slice_: Slice) -> Hashable:
-        """Return the child Job and the marks of a slice, if there may be pools that only such slices can use."""
+        """Return the child Job that a slice selects, and its marks if a pool exists that gets nodes only for them."""
         wanted = _marks_wanted(slice_) if self._growing else ()
         job = slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
         return job, wanted if wanted in self._growing else ()
 
     def fitting(self, slice_: Slice) -> int:
-        """Return the specifications and the existing nodes that fit the pods of a slice, as bits of `_fits`."""
+        """Return the bits of `_fits` for the specified and the existing nodes that fit the pods of a slice."""
         found = self._fitting.get(slice_.id)
         if found is None:
             found = self._fitting[slice_.id] = self._fits.fitting(slice_.requirements)
@@ -132,7 +132,7 @@ class FreePools:
             left ^= lowest
 
     def has_hosts(self, pool: Supply, slice_: Slice) -> bool:
-        """Whether the specification of a pool and enough of its hosts fit; a host without a node fits as specified."""
+        """Whether the specification and enough hosts of a pool fit a slice; a host without a node counts as fitting."""
         (place, start, nodes), fitting = self._places[pool.name], self.fitting(slice_)
         return bool(fitting >> place & 1) and (fitting >> start & nodes).bit_count() + pool.missing >= slice_.nodes
 
@@ -140,7 +140,7 @@ class FreePools:
 def _is_right_size(pool: Supply, slice_: Slice) -> bool:
     """Whether the pool has the topology and the number of hosts that the slice needs, and is not for another child Job.
 
-    The child Job is checked, because pods that tolerate every taint fit its nodes without selecting them.
+    The child Job is compared, because pods that tolerate every taint fit the nodes of any child Job.
     """
     shape, job = slice_.shape, pool.view.labels.get(constants.NAMESPACED_JOB)
     if job is not None and slice_.requirements.node_selector.get(constants.NAMESPACED_JOB) != job:

@@ -55,7 +55,7 @@ class Decision:
     broken: frozenset[PoolName]
     hanging: frozenset[PoolName]
     launches: Launches
-    #: Pools that no slice needs; its `deletes` are only the deletes that are started now.
+    #: Pools that no slice needs; `deletes` has only the deletes that are started now.
     unneeded: Unneeded
     stuck: tuple[Stuck, ...]
     slots: Slots
@@ -145,7 +145,7 @@ def _pools(decision: Decision, entries: Mapping[PoolName, PhaseEntry]) -> dict[P
 
 
 def _last_users(ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the slice that used each pool last; pools whose labels name the slice are left out."""
+    """Return the slice that used each pool last, without pools whose labels are enough to find the slice."""
     users = {
         name: known.last_user
         for name, known in ctx.memory.pools.items()
@@ -210,7 +210,7 @@ def _with_refusals(
 def _with_backoffs(
     ctx: Round, slices: Mapping[SliceId, SliceMemory], known: Iterable[Mapping[SliceId, Backoff]]
 ) -> dict[SliceId, SliceMemory]:
-    """Return the entries of slices with these back-offs of refused pods, and no others."""
+    """Return the entries of slices with `unschedulable` set to the back-offs in `known`, None for other slices."""
     found = dict(slices)
     before = [slice_id for slice_id, entry in slices.items() if entry.unschedulable is not None]
     after = {slice_id: last for siblings in known for slice_id, last in siblings.items()}
@@ -224,7 +224,7 @@ def _with_backoffs(
 
 
 def handed_on(ctx: Round) -> Round:
-    """Return the round with a back-off for pods that replace refused pods, also for those of a CronJob's next Job."""
+    """Return the round with a back-off for pods that replace refused pods, also for pods of a CronJob's next Job."""
     slices = ctx.memory.slices
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
@@ -249,7 +249,7 @@ def _refused_key(slice_: Slice) -> tuple[Hashable, Hashable]:
 
 
 def _family(slice_: Slice) -> Hashable:
-    """Return the UID of a slice's workload; for a Job of a CronJob, the name without the time that ends it."""
+    """Return the UID of a slice's workload; for a Job of a CronJob, the Job's namespace and name without the time."""
     workload = slice_.workload
     stem = _TIME.sub("", workload.owner_name) if workload.owner_kind == "Job" else workload.owner_name
     return (workload.namespace, stem) if stem != workload.owner_name else workload.uid
@@ -258,9 +258,9 @@ def _family(slice_: Slice) -> Hashable:
 def _handed_on(
     ctx: Round, uid: WorkloadUid, siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the back-offs of slices after their controller replaced some of the pods.
+    """Return the back-offs of a workload's slices after the controller replaced some of the pods.
 
-    New pods take over the back-off of equal pods; a single slice has the earliest retry.
+    New pods take over the back-off of equal pods. Among slices with equal pods, one slice has the earliest retry.
     """
     if uid not in ctx.workloads.by_uid:
         return _earliest_and_latest(siblings, slices)
@@ -298,16 +298,16 @@ def _until(last: Backoff) -> datetime:
 
 
 def _changed(ctx: Round, slice_: Slice, entry: SliceMemory) -> bool:
-    """Whether the pods of a refused slice have changed; False if a change is unknown."""
-    # While a source of volumes is unknown, the requirements differ although the pods have not changed.
+    """Whether the pods of a refused slice have changed since the refusal; False if this is unknown."""
+    # While objects in `_OF_VOLUMES` are unknown, the requirements differ although the pods have not changed.
     if slice_.requirements.volumes is not None and not _OF_VOLUMES.isdisjoint(ctx.snapshot.unknown):
         return False
-    # Without pods, the requirements are of a template that Kueue changes. Entries from the hints have no key.
+    # Without pods, the requirements are those of a template, which Kueue changes. Entries of the hints have no key.
     return bool(slice_.pods) and entry.refused is not None and _refused_key(slice_) != entry.refused
 
 
 def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, str]:
-    """Return the refusals, extended to waiting slices of the workload that could share the pool of a refused slice."""
+    """Return the refusals, with the same message for waiting slices that could share the pool of a refused slice."""
     alike = {(slice_id.workload_uid, ctx.slices[slice_id].share): message for slice_id, message in refusals.items()}
     waiting = (slice_ for slice_ in ctx.slices.values() if slice_.share is not None and slice_.pending)
     keys = {slice_.id: (slice_.workload.uid, slice_.share) for slice_ in waiting} if refusals else {}
@@ -315,10 +315,10 @@ def _with_alike(ctx: Round, refusals: Mapping[SliceId, str]) -> dict[SliceId, st
 
 
 def _stamps(decision: Decision) -> Stamps:
-    """Return the stamps of grants to remember.
+    """Return the stamps (times of last grants) to remember.
 
-    Slices that start together get a stamp only when all of them have a pool, or when they release their pools. A stamp
-    for the first pool would put the other slices behind all workloads of their namespace.
+    Slices that start together get a stamp only when all of them have a pool, or when their workload releases its pools.
+    A stamp for the first pool would put the other slices behind all workloads of their namespace.
     """
     ctx, progress, launches = decision.round, decision.progress, decision.launches
     units = launches.units

@@ -50,13 +50,13 @@ class Snapshot:
     """The caches of Kubernetes and the last list of node pools."""
 
     workloads: Mapping[WorkloadUid, Workload] = field(default_factory=dict)
-    #: Names of the optional sources that are unknown (`model.sources`): no decision may depend on them.
+    #: Names of the optional kinds of objects that are unknown (`model.sources`): no decision may depend on them.
     unknown: frozenset[str] = frozenset()
     #: Kinds whose workloads are unknown, because the API server does not show them to this process.
     unknown_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Kinds whose CRD has not been installed for so long that no workload of them exists.
+    #: Kinds whose CRD has been missing for so long that no workload of these kinds can exist.
     absent_kinds: frozenset[WorkloadKind] = frozenset()
-    #: Workloads that no longer exist, whose delete this process has seen; only workloads that pools were created for.
+    #: Workloads whose delete this process has seen; only workloads that node pools were created for.
     deleted_workloads: frozenset[WorkloadUid] = frozenset()
     pods: tuple[Pod, ...] = ()
     nodes: tuple[Node, ...] = ()
@@ -73,7 +73,7 @@ class Snapshot:
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
     #: Time since which the creation of pools has been paused; None if it is not paused.
     paused_since: datetime | None = None
-    #: Why no decision may be based on this snapshot (a cache not synced or stale, cluster unproven); otherwise empty.
+    #: Reasons why no decision may be based on this snapshot, such as a cache that is not synced; otherwise empty.
     not_synced: tuple[str, ...] = ()
 
 
@@ -93,8 +93,9 @@ class Round:
     slices: Mapping[SliceId, Slice]
     #: Pools of the provisioner: listed pools, and creates that no list shows yet.
     supply: Mapping[PoolName, Supply]
-    #: Pools that were created for each slice, and the same by pool.
+    #: Pools that were created for each slice.
     owned: Mapping[SliceId, Sequence[Supply]]
+    #: Slice that each pool was created for.
     made_for: Mapping[PoolName, SliceId]
     candidates: Candidates
 
@@ -113,7 +114,7 @@ def begin_round(
 ) -> Round:
     """Prepare a round: find the slices, the pools of the provisioner, and the slice that each pool was created for.
 
-    Slices and pools of the last round are reused if the objects from which they were computed have not changed.
+    Slices and pools of the `last` round are reused if the objects from which they were computed have not changed.
     """
     workloads = Workloads.of(snapshot.workloads)
     policy = policy_of(snapshot, settings)
@@ -169,18 +170,18 @@ class Supply:
     rules: PoolRules
     ownership: Ownership
     nodes: tuple[Node, ...]
-    #: Whether GKE lists the pool; otherwise it is a create that the list does not confirm yet.
+    #: Whether GKE lists the pool. If not, a create of the pool was sent, and the list does not show the pool yet.
     listed: bool
     #: Whether a delete of the pool is in progress or was accepted.
     leaving: bool
-    #: Whether a delete of the pool failed: nodes that the delete removed do not come back.
+    #: Whether an attempt to delete the pool was postponed. The attempt may have removed nodes, which do not come back.
     half_deleted: bool
     ready_nodes: int
     #: Time since which GKE has reported the pool as up although not all its nodes are ready; None otherwise.
     unready_since: datetime | None
     #: Seconds since `unready_since`, 0 without such a time.
     unready_seconds: float
-    #: Time since which the pool has been up without nodes, and waits for flex-start capacity; None otherwise.
+    #: Time since which a flex-start pool has been up without nodes, because it waits for capacity; None otherwise.
     late_since: datetime | None
     #: Transitional status (`MAX_DURATIONS`) and the time since which the pool has had it; None for other statuses.
     passing: tuple[PoolStatus, datetime] | None
@@ -213,13 +214,13 @@ class Supply:
     def offered(self) -> tuple[NodeView, ...]:
         """Views of the existing nodes, without nodes that a user or another controller cordoned.
 
-        A node that is not ready or has not reported its chips yet is shown with the specified resources.
+        A node that is not ready or has not reported its chips yet has the resources of the specification.
         """
         nodes = (node for node in self.nodes if not node.cordoned or node.cordoned_by_us)
         return tuple(_offer(node, self.view) for node in nodes)
 
     def is_ready(self, node: Node) -> bool:
-        """Whether a node of the pool counts as ready."""
+        """Whether a node of the pool is ready and has reported all its chips."""
         return node.ready and node.allocatable_chips >= _chips_of_node(self.pool)
 
     @cached_property
@@ -234,7 +235,7 @@ class Supply:
 
     @cached_property
     def machine(self) -> tuple[str, int]:
-        """Accelerator and chips of each host; if the catalogue lacks the machine type, as the nodes report them."""
+        """Accelerator, and chips of each host; reported by the nodes if the catalogue lacks the machine type."""
         accelerator, chips = tpu.machine_of(self.pool.machine_type)
         if not self.in_catalogue:
             labels = (node.labels.get(constants.TPU_ACCELERATOR, "") for node in self.nodes)
@@ -251,7 +252,7 @@ class Supply:
     def assigned_to(self) -> tuple[str, str] | None:
         """Namespace and key of the slice in the labels of most assigned nodes; None if no node is assigned.
 
-        Nodes may have different labels: until it is labelled again, a recreated node has the labels of the pool.
+        Nodes may have different labels: a recreated node has the labels of the pool until the provisioner labels it.
         """
         labelled = [node.labels for node in self.nodes] or [self.pool.labels]
         marks = [tuple(labels.get(key, "") for key in MARKS) for labels in labelled]
@@ -260,7 +261,7 @@ class Supply:
 
     @cached_property
     def maintenance(self) -> Node | None:
-        """First node of the pool whose host is taken down for maintenance; None if no maintenance is known."""
+        """Node whose host is the first of the pool to be taken down for maintenance; None if none is announced."""
         doomed = [node for node in self.nodes if node.maintenance_at is not None]
         return min(doomed, key=lambda node: (node.maintenance_at, node.name), default=None)
 
@@ -271,7 +272,7 @@ class Supply:
 
     @property
     def usable(self) -> bool:
-        """Whether pods can run on the pool now or soon: it is up or being created, and not leaving, broken or ended."""
+        """Whether the pool is up or being created, and not leaving, broken or ended: pods can run there now or soon."""
         return not (self.leaving or self.broken or self.ended) and self.pool.status in _SUPPLY
 
     @property
@@ -281,7 +282,7 @@ class Supply:
 
     @property
     def lendable(self) -> bool:
-        """Whether a slice that the pool was not created for may take it."""
+        """Whether slices other than the one that the pool was created for may take the pool."""
         if self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready:
             # Only the slice that the pool was created for should wait until GKE has repaired the nodes.
             return False
@@ -291,7 +292,7 @@ class Supply:
     @property
     def broken(self) -> bool:
         """Whether the pool has failed, so that no further pod can run there."""
-        # GKE also reports RUNNING_WITH_ERROR during repairs, so this status is a failure only after a failed delete.
+        # GKE also reports RUNNING_WITH_ERROR during repairs, so this status is a failure only after a postponed delete.
         half_deleted = self.half_deleted and self.pool.status is PoolStatus.RUNNING_WITH_ERROR and not self.ready
         return self.pool.status is PoolStatus.ERROR or half_deleted or self.lost
 
@@ -302,7 +303,7 @@ class Supply:
 
     @property
     def attempt(self) -> int:
-        """Attempt of the slice for which the pool was created; 0 if its labels have none."""
+        """Number of the slice's attempt for which the pool was created; 0 if the labels of the pool have no number."""
         text = self.pool.labels.get(constants.POOL_ATTEMPT, "")
         return int(text) if text.isascii() and text.isdigit() else 0
 
@@ -378,7 +379,10 @@ def find_supply(
 def _passing(
     pool: NodePool, known: PoolMemory, now: datetime, *, listed: bool, leaving: bool
 ) -> tuple[PoolStatus, datetime] | None:
-    """Return the pool's transitional status and its beginning; None without one. Calls that no list shows count."""
+    """Return the pool's transitional status and its beginning; None without one.
+
+    An open create counts as PROVISIONING, an open delete as STOPPING, before the list shows the status.
+    """
     status = PoolStatus.STOPPING if leaving else pool.status if listed else PoolStatus.PROVISIONING
     if status not in MAX_DURATIONS:
         return None
@@ -399,9 +403,9 @@ def _is_unwatched(ownership: Ownership, snapshot: Snapshot, settings: Settings) 
 def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[PoolName, SliceId]:
     """Return the slice to which each pool is assigned by the labels of its nodes.
 
-    After a restart without hints, nothing else ties a slice without pods to a pool of another workload.
+    After a restart without hints, only these labels tie a slice without pods to a pool created for another workload.
     """
-    # A mark is a prefix of two characters, with the letter of the kind, and the key of the group.
+    # A mark consists of a letter for the kind, a hyphen, and the key of the group.
     keys = {pool.name: (mark[0], GroupKey(mark[1][2:])) for pool in supply if (mark := pool.assigned_to) is not None}
     namespaces = {namespace for namespace, _ in keys.values()}
     slices = slices_by_key(workload for workload in workloads.by_uid.values() if workload.namespace in namespaces)
@@ -409,7 +413,7 @@ def _users_by_labels(supply: Iterable[Supply], workloads: Workloads) -> dict[Poo
 
 
 def by_owner(slices: Mapping[SliceId, Slice], supply: Iterable[Supply]) -> dict[SliceId, list[Supply]]:
-    """Return the pools that were created for each slice. Labels of the Go provisioner name only the child Job."""
+    """Return the pools that were created for each slice. For a pool without a UID, the name of its Job is compared."""
     by_job = {(*slice_.workload.full_name, slice_.group_name): slice_.id for slice_ in slices.values()}
     owned: dict[SliceId, list[Supply]] = defaultdict(list)
     for pool in supply:
@@ -440,6 +444,6 @@ def _offer(node: Node, expected: NodeView) -> NodeView:
     passing = (*constants.NODE_CONDITION_TAINT_PREFIXES, *constants.HELD_KEYS)
     taints = tuple(taint for taint in view.taints if not taint.key.startswith(passing))
     if not node.ready or node.allocatable_chips < expected.chips:
-        # The resources are those of the specification, the labels and taints those of the node.
+        # The view has the resources of the specification, and the labels and taints of the node.
         return replace(expected, labels=view.labels, taints=taints, name=node.name, predicted=False)
     return replace(view, taints=taints)

@@ -1,7 +1,7 @@
 """Decides the deletion costs of pods, so that a Deployment that scales in empties one pool before the next. Pure.
 
-A ReplicaSet deletes pods that are not ready first, then those with the lowest cost. The cost depends only on the pool,
-so each pod is written at most once: frequent updates would load the API server (KEP-2255).
+A ReplicaSet first deletes pods that are not ready, then the pods with the lowest cost. The cost depends only on the
+pool, so it is written at most once to each pod: frequent updates would load the API server (KEP-2255).
 """
 
 from collections import defaultdict
@@ -13,16 +13,16 @@ from provisioner.model.workloads import Pod, WorkloadKind
 from provisioner.slices.planning.plan import PodCost
 from provisioner.slices.planning.round import Round
 
-#: Maximum number of pods to which one decision writes a cost; later decisions write to the other pods. Pods whose last
-#: writes Kubernetes rejected are not counted.
+#: Maximum number of pods to which one decision writes a cost; later decisions write to the remaining pods. Pods to
+#: which Kubernetes has rejected such writes are not counted.
 _MAX_WRITES = 32
-#: Number of different costs for pools with the same number of nodes. With 1,000 numbers of nodes, the highest cost is
-#: below the maximum of 2^31 - 1.
+#: Number of different costs for pools with the same number of hosts. Pools with more than 1,000 hosts count as 1,000
+#: hosts, so that each cost is below 2^31 - 1, the maximum in Kubernetes.
 _COSTS = 1_000_000
 
 
 def deletion_costs(ctx: Round) -> tuple[PodCost, ...]:
-    """Return the costs to write to pods without a cost, for ReplicaSets with pods on several pools."""
+    """Return the costs to write: for pods without a cost, of ReplicaSets that have pods on several node pools."""
     if not ctx.settings.pod_deletion_cost:
         return ()
     found: dict[str, list[tuple[Pod, PoolName]]] = defaultdict(list)

@@ -1,7 +1,8 @@
 """Gives slices that share pools (`Slice.share`) a node each, and joins slices for which one new pool is enough. Pure.
 
-Such a slice is one pod, and the scheduler chooses its node. Nodes that exist or are being created are used before a new
-pool is created. The node of a pod that is being deleted counts as free, so a rolling update creates no second pool.
+A slice that shares pools is one pod, and the scheduler chooses its node. Existing nodes, and nodes that are being
+created, are used before a new pool is created. The node of a pod that is being deleted counts as free, so a rolling
+update creates no second pool.
 """
 
 import itertools
@@ -24,16 +25,16 @@ from provisioner.slices.planning.round import Round, Supply
 
 #: Minimum time after the last unschedulable pod before a shared pool is created with fewer nodes than the maximum.
 _QUIET = timedelta(seconds=3)
-#: Maximum time for which a pod waits for other pods, because an autoscaler may add pods one by one without an end.
+#: Maximum delay of the create after the first unschedulable pod: an autoscaler may add pods one by one without an end.
 _BURST = timedelta(seconds=15)
 #: Maximum time in seconds for which missing and unready nodes count as available. A new node needs some minutes.
 _EXPECTED_SECONDS = 600.0
 #: Maximum remaining grace period of a pod that is being deleted and whose node counts as free. Users may choose longer
 #: grace periods.
 _LEAVES_WITHIN = timedelta(minutes=5)
-#: Time after its grace period for which a pod still counts as being deleted: the kubelet needs some seconds.
+#: Time after the end of its grace period for which a pod counts as being deleted: the kubelet needs some seconds.
 _KILLED_WITHIN = timedelta(seconds=10)
-#: Namespace and mark (`Slice.mark`) of slices that may use the same pool; None for a slice that shares no pool.
+#: Party: namespace and mark (`Slice.mark`) of slices that may use the same pool; None for slices that share no pool.
 _Party = tuple[str, str] | None
 
 
@@ -47,22 +48,22 @@ class Seats:
         claimed: Mapping[PoolName, SliceId],
     ) -> None:
         self._round, self._claimed = ctx, claimed
-        #: Pools with pods come first, so that the other pools become empty and are deleted.
+        # Pools with pods come first, so that pools without pods are not used and are deleted.
         pools = sorted(
             (supply for supply in ctx.supply.values() if supply.usable and not supply.undecided),
             key=lambda supply: (not occupants.get(supply.name), not supply.ready, supply.name),
         )
-        #: Pool of each bit: a bit for each node that counts, in the order of the pools, followed in each pool by a bit
-        #: for its nodes that do not exist yet.
+        #: Pool of each bit. A pool has one bit for each existing node that counts, and then one bit for all its nodes
+        #: that do not exist yet.
         self._pool_of: list[Supply] = []
-        #: Bits of each pool, and the free ones of all pools.
         self._bits: dict[PoolName, int] = {}
+        #: Bits of the free nodes of all pools.
         self._free = 0
         self._missing: dict[PoolName, int] = {}
         self._fits = Fits(self._number_nodes(pools))
-        #: Pools with users that are open to each party: their only party, and the namespace that they were created for,
-        #: regardless of other users. Pools without users by the namespace that they were created for.
+        #: Pools with users, by each party that may use them: the only party of the users, and the party of the creator.
         self._used_by: dict[_Party, list[Supply]] = defaultdict(list)
+        #: Pools without users, by the party of their creator (`_creator_of`).
         self._empty: dict[_Party, list[Supply]] = defaultdict(list)
         self._parties = {name: {self._party(user) for user in users} for name, users in occupants.items()}
         for pool in pools:
@@ -71,11 +72,13 @@ class Seats:
                     self._used_by[party].append(pool)
             else:
                 self._empty[_creator_of(pool)].append(pool)
-        #: Bits of the pools that each party may use without borrowing, and that slices with equal limits may not use.
+        #: Bits of the pools that each party may use without borrowing.
         self._own: dict[_Party, int] = {}
+        #: Bits of the pools that slices may not use, by party and limits.
         self._closed: dict[Hashable, int] = defaultdict(int)
-        #: Bits of the nodes that suit a slice, by `Slice.share`, and of the pools of its kind.
+        #: Bits of the nodes that suit a slice, by `Slice.share`.
         self._suiting: dict[Hashable, int] = {}
+        #: Results of `_of_kind`.
         self._alike: dict[Hashable, int] = {}
 
     def _number_nodes(self, pools: Iterable[Supply]) -> Sequence[NodeView]:
@@ -107,10 +110,10 @@ class Seats:
     ) -> Supply | None:
         """Take a free node for a slice, and return the pool of the node; None if no node is free.
 
-        The pool `last`, which the slice had in the last round, comes first. `may_borrow` is called for pools without
-        pods that were not created for pods of the slice's namespace, once for slices with equal `limits`; without
-        `limits`, only for the pool `last`. An `expired` slice takes no node of a pool with pods, because the scheduler
-        has not bound its pod there, for an unknown reason.
+        The pool `last`, which the slice had in the last round, is tried first. A pool without pods that was not created
+        for pods of the slice's namespace is used only if `may_borrow` allows it; otherwise slices with equal `limits`
+        leave it out as well. Without `limits`, only the pool `last` can be borrowed. An `expired` slice takes no node
+        of a pool with pods, because the scheduler has not bound its pod there, for an unknown reason.
         """
         party, of_last = _party_of(slice_), self._bits.get(last, 0) if last is not None else 0
         closed = self._closed[party, limits] if limits is not None else ~self._own_of(party)
@@ -132,9 +135,9 @@ class Seats:
         return None
 
     def _suited(self, slice_: Slice, party: tuple[str, str]) -> int:
-        """Return the nodes of the right pools that fit a slice; equal slices share the result.
+        """Return the bits of the nodes that fit a slice in pools of its kind; equal slices share the result.
 
-        Only pools that the party may use are compared, so the work does not grow with the number of tenants.
+        Only empty pools and pools that `party` may use are compared, not the used pools of other tenants.
         """
         if (found := self._suiting.get(slice_.share)) is None:
             found = self._fits.fitting(slice_.requirements)
@@ -147,7 +150,7 @@ class Seats:
 
     def _of_kind(self, slice_: Slice, whose: _Party, pools: Iterable[Supply]) -> int:
         own, job = settings_of(slice_), slice_.requirements.node_selector.get(constants.NAMESPACED_JOB)
-        # The values that the conditions below read from a slice. Equal slices have the same shape object.
+        # The key has all values that the conditions read from a slice. Equal slices have the same shape object.
         key = whose, own, id(slice_.shape), slice_.nodes, slice_.host, job
         if key not in self._alike:
             right = (pool for pool in pools if why_wrong_kind(slice_, pool) is None and has_settings(pool, own))
@@ -164,7 +167,7 @@ class Seats:
         return reduce(or_, (self._bits[pool.name] for pool in pools), 0)
 
     def _is_open(self, pool: Supply, slice_: Slice, may_borrow: Callable[[Supply], bool]) -> bool:
-        """Whether a slice may use a pool together with its present users, or as its first user."""
+        """Whether a slice may use a pool together with the present users of the pool, or as its first user."""
         party, claimant = _party_of(slice_), self._claimed.get(pool.name)
         parties = self._parties.get(pool.name, set()) | ({self._party(claimant)} if claimant is not None else set())
         if parties:
@@ -203,9 +206,9 @@ def join(
     """Return the slices to create pools for, in the given order, each with the other slices that share its pool.
 
     The returned slice has the `parallelism` of all slices that share its pool, so that the pool has a node for each.
-    Slices in `refused`, whose pool the scheduler refused, share only with each other, as do slices of one priority: the
-    first slice has the place in line. With `by_workload`, only slices of one workload share a pool: a limit on pools
-    counts for each workload.
+    Slices of different priorities share no pool, because the first slice determines the place in line. Slices in
+    `refused`, to whose pools the scheduler bound no pod, share pools only with each other. With `by_workload`, only
+    slices of one workload share a pool, because a limit counts the pools of each workload.
     """
     groups: list[list[Slice]] = []
     last: dict[Hashable, list[Slice]] = {}
@@ -233,5 +236,5 @@ def burst_ends(slices: Sequence[Slice], now: datetime) -> datetime | None:
 
 
 def _waits_since(pod: Pod, told: datetime, now: datetime) -> datetime:
-    """Return `told`, or the time of the pod's creation if `told` is in the future, because a clock was ahead."""
+    """Return `told`; if `told` is in the future, because a clock was ahead, the creation time of the pod or `now`."""
     return told if told <= now else min(pod.created_at, now)

@@ -22,15 +22,16 @@ class Splits(NamedTuple):
     slices: Mapping[SliceId, frozenset[PoolName]]
     #: Slices on each node pool with pods of several slices, at least one of which has several hosts.
     pools: Mapping[PoolName, frozenset[SliceId]]
-    #: Slices of several hosts, and pools, in either of the two mappings.
+    #: Slices of several hosts that are a key of `slices` or in a value of `pools`.
     affected: frozenset[SliceId]
+    #: Node pools that are a key of `pools` or in a value of `slices`.
     affected_pools: frozenset[PoolName]
 
 
 def find_splits(ctx: Round, matching: Matching) -> Splits:
     """Find the served slices of several hosts that are on several node pools, or share a node pool with another slice.
 
-    Pods that are being deleted do not count, because after a restart the next pods may be on another node pool.
+    Pods that are being deleted do not count, because the pods that replace them may be bound to another node pool.
     """
     users: dict[PoolName, set[SliceId]] = defaultdict(set)
     split: dict[SliceId, frozenset[PoolName]] = {}
@@ -39,7 +40,7 @@ def find_splits(ctx: Round, matching: Matching) -> Splits:
         slice_ = ctx.slices.get(slice_id)
         if slice_ is None:
             continue
-        # The name of the pool is empty for a node that belongs to no node pool.
+        # An empty name would mean a node that belongs to no node pool.
         names = held - {PoolName("")}
         for name in names:
             users[name].add(slice_id)

@@ -18,7 +18,7 @@ from provisioner.slices.planning.seats import is_shared_by
 
 #: Minimum time in seconds for which pods must be unschedulable, or nodes not ready, before a slice counts as stuck.
 STUCK_SECONDS = 600.0
-#: Minimum time for which the scheduler must have bound no pod to a ready and free pool before the pool is deleted.
+#: Minimum time without a bound pod after which a ready and free pool counts as refused by the scheduler.
 REFUSED_AFTER = timedelta(seconds=60)
 #: Labels that the provisioner writes on nodes after their creation.
 _WRITTEN_LATER = (*MARKS, constants.NAMESPACED_JOB)
@@ -29,7 +29,7 @@ class StuckKind(Enum):
 
     #: The pool has had a transitional status for too long.
     HANGS = "hangs"
-    #: The scheduler binds no pod to the ready and free pool of the slice, so the pool is deleted.
+    #: The scheduler binds no pod to the ready pool that was created for the slice, so the pool is deleted.
     REFUSED = "refused"
     #: Pods stay unschedulable on a ready pool.
     UNSCHEDULABLE = "unschedulable"
@@ -37,7 +37,7 @@ class StuckKind(Enum):
     TOO_MANY_PODS = "too_many_pods"
     #: The slice needs more nodes than its pool has.
     OUTGROWN = "outgrown"
-    #: The pool has been without all its nodes ready for too long.
+    #: The pool has been unready for too long: some of its nodes are missing or not ready.
     UNREADY = "unready"
 
 
@@ -57,7 +57,10 @@ class Stuck:
 def find_stuck(
     ctx: Round, matching: Matching, held: Collection[WorkloadUid], hanging: Collection[PoolName]
 ) -> tuple[Stuck, ...]:
-    """Find slices whose pool is in `hanging`, or whose pods stay unschedulable and are not of a workload in `held`."""
+    """Find slices whose pool is in `hanging`, and slices whose pods remain unschedulable.
+
+    Pods of the workloads in `held` are meant to be unschedulable: these workloads wait for all their slices.
+    """
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
     place |= {slice_id: name for name, ids in matching.seats.items() for slice_id in ids}
     place |= {slice_id: min(names) for slice_id, names in matching.held.items()}
@@ -85,7 +88,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
     pods = tuple(pod for pod in waiting if pod.unschedulable_since and pod.unschedulable_since <= limit)
     if not pods:
         return None
-    # The time since which the pool has its phase excludes pools that became ready only recently.
+    # The time since which the pool has had its phase excludes pools that became ready only recently.
     long_ready = pool.ready and entry.phase in (Phase.READY, Phase.IN_USE) and entry.since <= limit
     if long_ready and is_one_unit(slice_) and slice_.parallelism > slice_.nodes:
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.TOO_MANY_PODS)
@@ -93,8 +96,8 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.OUTGROWN)
     if long_ready:
         lacking = lacking_labels(slice_, pool)
-        # No other pool helps if the nodes lack a label that nothing sets. The pool of a single-host slice is kept if it
-        # has bound pods, because these run without the unschedulable pods.
+        # No other pool helps if new nodes would lack the same label. The pool of a single-host slice is kept if it has
+        # pods, because these pods run without the unschedulable pods.
         may_help = not lacking and (not matching.holders.get(name) or is_one_unit(slice_))
         return Stuck(slice_id=slice_.id, pool=name, kind=StuckKind.UNSCHEDULABLE, pods=pods, replaceable=may_help)
     if pool.unready_since is not None and pool.unready_since <= limit:
@@ -103,7 +106,7 @@ def _stuck(slice_: Slice, waiting: Sequence[Pod], pool: Supply, ctx: Round, matc
 
 
 def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
-    """Return the selected labels that nodes were only assumed to get; empty if a node fits the selectors."""
+    """Return the selected labels that nodes of the pool were assumed to get but lack; empty if a node has them."""
     asked = slice_.requirements
     selected = any(not label_misfit(asked, view_of_node(node)) for node in pool.nodes)
     return () if selected else trusted(asked, pool.view)
@@ -112,9 +115,9 @@ def lacking_labels(slice_: Slice, pool: Supply) -> tuple[str, ...]:
 def _is_refused(slice_: Slice, pool: Supply, ctx: Round, matching: Matching) -> bool:
     """Whether the scheduler binds no pod of a slice to the ready and free pool that was created for it.
 
-    One minute without a bound pod is enough if all nodes are prepared and the scheduler has looked at them: its message
-    has changed, or the pod became unschedulable after the claim. Otherwise 10 minutes are needed, because the scheduler
-    retries every unschedulable pod within 5.5 minutes.
+    One minute without a bound pod is enough if all nodes are prepared and the scheduler has looked at them since the
+    slice counts on the pool: its message has changed, or the pod became unschedulable later. Otherwise 10 minutes are
+    needed, because the scheduler retries every unschedulable pod within 5.5 minutes.
     """
     leader, claim = slice_.leader, ctx.memory.slice(slice_.id).claim
     own = ctx.made_for.get(pool.name) == slice_.id or is_shared_by(pool, slice_)
@@ -150,5 +153,5 @@ def unschedulable(slice_: Slice) -> tuple[Pod, ...]:
 
 
 def is_one_unit(slice_: Slice) -> bool:
-    """Whether the pods of a slice can only run together; the pods of single-host slices run independently."""
+    """Whether the pods of a slice can only run together. Pods of a single-host slice run independently."""
     return slice_.shape is not None and slice_.shape.multi_host

@@ -1,11 +1,12 @@
 """Counts chips, pools and creates against the limits of the administrator.
 
-Listed pools in any status are counted, and creates that no list shows yet. If unfinished pods are bound to a pool, the
-chips of the pool count for the namespaces of these pods; otherwise for the namespace of the slice that counts on the
+Listed pools in any status are counted, and creates whose pools are not listed yet. If unfinished pods are bound to a
+pool, its chips count for the namespaces of these pods; otherwise for the namespace of the slice that counts on the
 pool; otherwise for the workload that the pool was created for.
 
-If a limit refuses a unit, units of equal priority may use the rest of the limit. Units of lower priority do not get the
-chips that the refused unit requests, for at most `KEPT_AT_MOST`.
+A unit is a slice, or all slices of a workload that start together. If a limit refuses a unit, units of equal priority
+may use the rest of the limit. For at most `KEPT_AT_MOST`, units of lower priority do not get the chips, pools and
+creates that the refused unit requests.
 """
 
 from __future__ import annotations
@@ -34,14 +35,14 @@ from provisioner.slices.planning.contention.waits import Limit, WaitKind, WaitsF
 from provisioner.slices.planning.round import Round, Supply
 
 HOUR = timedelta(hours=1)
-#: Maximum time for which a refused unit keeps chips from units of lower priority, counted from the time at which its
-#: leader pod became unschedulable. Otherwise a pod that can never be served would block all pods of lower priority.
+#: Maximum time for which amounts are withheld for a refused unit, counted from the time at which its leader pod became
+#: unschedulable. Otherwise a pod that can never be served would block all pods of lower priority.
 KEPT_AT_MOST = timedelta(hours=12)
 
 
 @dataclass(slots=True, kw_only=True)
 class Budget:
-    """Amounts that are used within the limits. Claims and creates of the running decision are added to them."""
+    """Amounts that are used within the limits. The running decision adds its claims and creates."""
 
     settings: Settings
     now: datetime
@@ -60,7 +61,7 @@ class Budget:
 
     @classmethod
     def of(cls, ctx: Round) -> Budget:
-        """Return the budget at the beginning of a round: each pool without pods counts for its creator."""
+        """Return the budget at the beginning of a round. A pool without pods counts for the workload in its labels."""
         paused_since = ctx.snapshot.paused_since
         paused = WaitsFor(kind=WaitKind.PAUSE) if paused_since or ctx.settings.pause_creation else None
         requests = any(not slice_.workload.kind.has_pods for slice_ in ctx.slices.values())
@@ -85,7 +86,7 @@ class Budget:
         return bool(amounts) or settings.max_chips is not None or settings.max_pools_per_jobset is not None
 
     def refusal(self, slices: Sequence[Slice], unit: Unit) -> WaitsFor | None:
-        """Return the pause or the limit that forbids new pools for all the given slices together; None if none does."""
+        """Return the pause or limit that forbids new pools for all the given slices; None if the pools are allowed."""
         if self.paused is not None:
             return self.paused
         for limit in limits_of(slices, self.settings):
@@ -103,7 +104,7 @@ class Budget:
         return None
 
     def keep(self, slices: Iterable[Slice], unit: Unit) -> None:
-        """Withhold the chips of a refused unit from units of lower priority, for at most `KEPT_AT_MOST`."""
+        """Withhold from lower priorities the amounts that a refused unit requests, for at most `KEPT_AT_MOST`."""
         if self.now - unit.since < KEPT_AT_MOST:
             for limit in limits_of(slices, self.settings):
                 self.kept[limit.scope][unit.priority] += limit.asked
@@ -120,7 +121,7 @@ class Budget:
     def allows_claim(self, slice_: Slice, unit: Unit, pool: Supply, *, again: bool = False) -> bool:
         """Whether the limits allow a slice to count on an existing pool, whose chips then count for the slice.
 
-        `again` means that the slice had the pool before: chips that are kept for higher priorities are then ignored.
+        `again` means that the slice had the pool before: amounts withheld for higher priorities are then ignored.
         """
         charge = self.charges.get(pool.name)
         if charge is None:
@@ -136,7 +137,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].most for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: Supply) -> None:
-        """Count a pool for a slice that counts on it from now on."""
+        """Count a pool for the workload of a slice that now counts on it, and no longer for the workload before."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)
@@ -227,7 +228,7 @@ def problem_of(slices: Sequence[Slice], settings: Settings) -> str:
 
 
 def remembered(created_at: Iterable[datetime], started: int, settings: Settings, now: datetime) -> tuple[datetime, ...]:
-    """Return the times of creates to remember for MAX_CREATES_PER_HOUR, none without that limit."""
+    """Return the times of creates to remember, with `started` creates at `now`; empty without MAX_CREATES_PER_HOUR."""
     if settings.max_creates_per_hour is None:
         return ()
     # A time far in the future is dropped: it was written by a clock that was ahead.

@@ -3,12 +3,11 @@
 Scarce resources are free node pools, limits, operations of the supplier, capacity that was out of stock, and the
 accelerators of workloads whose slices start together. Units with a higher priority of the leader pod come first. Among
 equal priorities, the first unit of every namespace comes before the second unit of any namespace. The namespace whose
-last grant is longest ago comes first; without a grant, the arrival of its first unit counts. The units of a namespace
-are ordered by the last grant of their workload; without a grant, by the creation of the workload.
+last grant is longest ago comes first; for a namespace without a grant, the arrival of its first unit counts. The units
+of a namespace are ordered by the last grant of their workload; without a grant, by the creation of the workload.
 
 A grant of one resource does not change the line of another resource. Grants are remembered only while units wait for
-the resource, so that the memory stays small even if pods are edited often. Fairness beyond this order is the job of
-Kueue.
+the resource, so that the memory remains small even if pods are edited often. Kueue provides further fairness.
 """
 
 from collections import Counter
@@ -19,7 +18,7 @@ from typing import NamedTuple
 from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.memory.state import Stamps, TurnResource
 
-#: Resource with one common line for free node pools, limits and operations.
+#: Resource with the common line for free node pools, limits and operations of the supplier.
 CREATES = "creates"
 
 
@@ -32,7 +31,7 @@ class Unit(NamedTuple):
     #: Time since which the leader pod is unschedulable; year 1 if unknown or in the future.
     since: datetime
     created_at: datetime
-    #: Name of the group, by which the slices of one workload are ordered.
+    #: Name of the group of pods, by which the slices of one workload are ordered.
     group_name: str
 
 
@@ -79,14 +78,14 @@ def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: 
 
 
 def still_contended(stamps: Stamps, contended: Collection[TurnResource], slices: Iterable[Slice]) -> Stamps:
-    """Return the stamps of the `contended` resources for namespaces and workloads that have pods."""
+    """Return the stamps (times of last grants) of `contended` resources to namespaces and workloads that have pods."""
     if not stamps:
         return stamps
-    # Pods that do not wait count as well: otherwise a recurring workload would lose its last grant and always be first.
+    # Pods that do not wait count as well: otherwise a recurring workload would lose its stamp and always be first.
     present = {name for slice_ in slices if slice_.pods for name in (slice_.workload.namespace, slice_.workload.uid)}
     return {key: at for key, at in stamps.items() if key[0] in contended and (key[2] or key[1]) in present}
 
 
 def place_of(order: Sequence[Unit]) -> dict[SliceId, int]:
-    """Return the place of each unit, beginning with 1."""
+    """Return the place of each unit in the line, beginning with 1."""
     return {unit.id: place for place, unit in enumerate(order, start=1)}

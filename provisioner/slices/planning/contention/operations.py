@@ -27,8 +27,9 @@ class Slots:
     learned: OperationLimit
     #: Maximum number of operations to start; None if unlimited.
     operations: int | None
-    #: Maximum number of creates, and of deletes, that the threads accept before the next decision.
+    #: Maximum number of creates that the threads accept before the next decision.
     calls: int
+    #: Maximum number of deletes that the threads accept before the next decision.
     delete_calls: int
     #: Whether the last slot went to a delete, so that a create is next.
     deletes_last: bool
@@ -50,7 +51,7 @@ class Slots:
 
 
 def find_slots(ctx: Round) -> Slots:
-    """Return the slots of this round, with the bound learned from GKE's responses."""
+    """Return the slots of this round, with the bound on operations that GKE's responses have shown so far."""
     memory, now = ctx.memory, ctx.now
     creates = {name for name, call in memory.creates.items() if call.state is CallState.UNDER_WAY}
     deletes = {name for name, call in memory.deletes.items() if call.state is CallState.UNDER_WAY}
@@ -61,7 +62,7 @@ def find_slots(ctx: Round) -> Slots:
     known = _learnt(memory.operations, len(running), now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - len(running) - len(coming)
-    # If slots are free, creates and deletes alternate by the last accepted call, otherwise by the last tried call.
+    # Creates and deletes alternate: after the last accepted call if slots are free, otherwise after the last tried one.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(

@@ -48,14 +48,14 @@ class LimitUse:
 
     #: The setting, such as MAX_CHIPS.
     name: str
-    #: "all", or a namespace or accelerator that the setting names. "*" has the largest use among the other names.
+    #: "all", or a namespace or accelerator in the setting. "*" represents the most used object that is not in it.
     scope: str
     used: int
     most: int
 
 
-#: All pools together, and the creates of the last hour.
 ALL = LimitScope(ScopeKind.ALL)
+#: Scope of the creates of the last hour.
 CREATES_PER_HOUR = LimitScope(ScopeKind.CREATES)
 
 
@@ -82,7 +82,10 @@ class Charge(NamedTuple):
 
 
 def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, WorkloadUid]]]:
-    """Return the number of nodes that each workload uses on each pool. A node counts for its oldest unfinished pod."""
+    """Return the number of nodes that each workload uses on each pool.
+
+    A node counts for the oldest unfinished pod with chips on it. The UID of an unknown workload is empty.
+    """
     pool_of_node = ctx.memory.membership.seen
     first: dict[str, Pod] = {}
     for pod in ctx.snapshot.pods:
@@ -99,7 +102,10 @@ def users_of(ctx: Round) -> dict[PoolName, Counter[tuple[str, WorkloadName, Work
 
 
 def charge_of(pool: Supply, users: Mapping[tuple[str, WorkloadName, WorkloadUid], int]) -> Charge:
-    """Return the charge of a pool. Unused nodes count for the namespace of the workload that uses most nodes."""
+    """Return the charge of a pool. Unused nodes count for the namespace of the workload that uses most nodes.
+
+    A pool without `users` counts for the workload that it was created for.
+    """
     accelerator, total = pool.machine[0], pool.chips
     if not users:
         creator, creator_uid, *_ = pool.ownership

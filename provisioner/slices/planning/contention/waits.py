@@ -14,27 +14,27 @@ from provisioner.slices.demand import Slice, SliceId
 from provisioner.slices.planning.contention.usage import LimitScope
 from provisioner.slices.planning.memory.state import Backoff, Hold
 
-#: Maximum number of units ahead, and of workloads that use a limit, that a record names.
+#: Maximum number of units in `WaitsFor.ahead`, and of workloads in `WaitsFor.users`.
 _MAX_NAMED = 3
-#: Failures that usually end within a minute: an Event follows only if they last longer, and is no warning.
+#: Failures that usually end within `_QUIET_SECONDS`: an Event is sent only if they last longer, and is no warning.
 _QUIET = frozenset({FailureKind.OPERATION_IN_THE_WAY, FailureKind.TOO_MANY_OPERATIONS, FailureKind.UNAVAILABLE})
 _QUIET_SECONDS = 60.0
 
 
 class WaitKind(Enum):
-    """Cause for which no pool is created for a slice; the first that applies, in this order."""
+    """Cause for which no pool is created for a slice. If several causes apply, the first one in this order is used."""
 
     #: A volume of the pods cannot be attached now.
     VOLUME = "volume"
     #: The machine types of the cluster are unknown, and the pods may select one of them.
     CATALOGUE = "catalogue"
-    #: The request cannot be served unless it or the settings are changed.
+    #: The request cannot be served unless the request or the settings are changed.
     REQUEST = "request"
     #: The administrator has paused the creation of pools.
     PAUSE = "pause"
     #: Too many creates of the workload or of its namespace failed.
     FAILURES = "failures"
-    #: Other workloads whose slices start together have an accelerator, or are ahead in its line.
+    #: Other workloads whose slices start together hold the accelerator, or are ahead in the line for it.
     HOLD = "queue"
     #: Not all slices that start together can have a pool now.
     TOGETHER = "together"
@@ -46,7 +46,7 @@ class WaitKind(Enum):
     LABELS = "relabelling"
     #: The create is delayed for some seconds, because pods that appear in this time can share the pool.
     BURST = "burst"
-    #: The slice is of a buffer, and a limit has refused slices of workloads.
+    #: The slice belongs to a CapacityBuffer, and a limit that counts this slice has refused slices of workloads.
     BUFFER = "spare"
     #: The supplier takes no more operations now.
     OPERATIONS = "operations"
@@ -58,10 +58,11 @@ class ChoiceBlocker(NamedTuple):
     choice: CapacityChoice
     #: Back-off after the last failure.
     last: Backoff
-    #: Capacity that other slices try first; None if the choice waits for a time.
+    #: Capacity that other slices try first; None if the choice waits until its back-off ends.
     probed: CapacityKey | None = None
-    #: Place among the slices that wait for the capacity, and their number; 0 if the choice waits for a time.
+    #: Place, from 1, among the slices that wait for `probed`; 0 without `probed`.
     position: int = 0
+    #: Number of slices that wait for `probed`; 0 without `probed`.
     of: int = 0
 
     @property
@@ -76,7 +77,7 @@ class ChoiceBlocker(NamedTuple):
 
 
 class Limit(NamedTuple):
-    """One limit, and the amount that some slices request. The fields after `asked` are set when the limit refuses."""
+    """One limit, and the amount that slices request. Fields after `asked` are set if the limit refuses the slices."""
 
     setting: str
     scope: LimitScope
@@ -87,15 +88,15 @@ class Limit(NamedTuple):
     used: int = 0
     #: Part of `used` that is about to become free.
     going: int = 0
-    #: Amount that is kept for pods of higher priority.
+    #: Amount that is withheld for slices of higher priority.
     kept: int = 0
 
 
 class WaitsFor(NamedTuple):
-    """Why no pool is created for a slice now. Events, statuses, the page and `explain` show this reason."""
+    """Why no pool is created for a slice now. Events, statuses, the web page and `explain` show this reason."""
 
     kind: WaitKind
-    #: Pool that would be created; empty until `Launches` assigns the reason to a slice.
+    #: Name of the pool that would be created; empty until `Launches` assigns the reason to a slice.
     pool: PoolName = PoolName("")
     #: Workload whose slices start together, so that the cause of one slice delays all; None otherwise.
     together: Workload | None = None
@@ -104,24 +105,26 @@ class WaitsFor(NamedTuple):
     #: Choices of capacity that failed, or that other slices try first.
     blockers: tuple[ChoiceBlocker, ...] = ()
     limit: Limit | None = None
-    #: Hold or pause of the accelerator that the workload needs; None if another workload is ahead in its line.
+    #: Hold or pause of the accelerator that the workload needs; None if another workload is only ahead in the line.
     hold: Hold | None = None
     accelerator: str = ""
     #: Back-off of the slice itself; None if its own creates have not failed.
     own: Backoff | None = None
-    #: Slice that is tried first, because the supplier rejected its pool before.
+    #: Slice of the same workload that is tried first, because the supplier rejected the request of its pool before.
     first: Slice | None = None
     #: Usable pool whose nodes have the labels of the slice.
     other: PoolName = PoolName("")
-    #: Place of the slice, from 1, among the units that wait for the same cause, and their number; 0 without a line.
+    #: Place of the slice, from 1, in the line of the units that wait for the same resource; 0 without a line.
     position: int = 0
+    #: Number of units in the line of the slice; 0 without a line.
     of: int = 0
     #: The first few units that are ahead in the line.
     ahead: tuple[SliceId, ...] = ()
-    #: Workloads with the largest use of a limit, each with its chips or pools, and the number of further workloads.
+    #: Workloads with the largest use of the limit, each with the number of its chips or pools.
     users: tuple[tuple[str, int], ...] = ()
+    #: Number of further workloads that use the limit.
     other_users: int = 0
-    #: Time at which the wait may end although nothing changes; None if no time is set.
+    #: Time at which the wait may end without a change in the cluster; None if no time is set.
     until: datetime | None = None
     warning: bool = True
     #: Whether the wait usually ends soon, so that there is no Event yet.
@@ -133,12 +136,12 @@ class WaitsFor(NamedTuple):
 
     @property
     def scope(self) -> LimitScope | None:
-        """Scope of the limit that refuses the slice; None if it waits for no limit."""
+        """Scope of the limit that refuses the slice; None if no limit refuses the slice."""
         return self.limit.scope if self.limit is not None else None
 
     @property
     def causes(self) -> tuple[str, ...]:
-        """Setting that refuses the slice, or kinds of the failures of its choices of capacity; empty for others."""
+        """Setting that refuses the slice, or kinds of failures of its choices of capacity; empty for other causes."""
         if self.kind is WaitKind.PAUSE:
             return ("PAUSE_CREATION",)
         if self.limit is not None:
@@ -146,7 +149,7 @@ class WaitsFor(NamedTuple):
         return () if self.final else tuple(sorted({blocker.last.failure.kind.value for blocker in self.blockers}))
 
     def in_line(self, position: int, line: Sequence[SliceId], users: Sequence[tuple[str, int]] = ()) -> WaitsFor:
-        """Return the record with the place of its slice in the line, and with the users of the limit."""
+        """Return this reason with the place of the slice in `line`, and with the users of the limit, largest first."""
         return self._replace(
             position=position,
             of=len(line),
@@ -157,7 +160,7 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return one blocker for each combination of failure and next try."""
+    """Return one blocker for each combination of failure, time of the next try, and capacity that others try first."""
     return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in found}.values())
 
 

@@ -1,11 +1,11 @@
 """Decides about workloads whose slices start together or not at all (all-or-nothing). Pure.
 
-The pools of such a workload are kept free (`planning.assignment`) until every slice has a ready pool. Then all pools
-are assigned in one round. No pod is bound before, so that the workload can release its pools: they are deleted. A
-workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
+The pools of an all-or-nothing workload are kept free (`planning.assignment`) until every slice has a ready pool. Then
+all pools are assigned in one round. No pod is bound before, so the workload can release its pools, which deletes them.
+A workload releases its pools if no further slice became ready within PARTIAL_HOLD and no pool is being created.
 
 After a release the workload waits in line. Only one of the workloads in line for an accelerator may hold pools at a
-time. If this workload also releases its pools, a pause follows after they have been deleted. A workload that needs
+time. If this workload also releases its pools, a pause follows after the delete of these pools. A workload that needs
 several accelerators waits until it can hold all of them.
 
 Only workloads whose pods admission has marked, and workloads of kinds without pods, start together.
@@ -31,7 +31,7 @@ from provisioner.slices.planning.spec.specification import is_held
 
 #: Maximum time that the supplier takes to create a pool or to report a failure: 35 minutes, and a margin.
 _SLOWEST = timedelta(minutes=45)
-#: Minimum and maximum of the pause after pools were released. Within these bounds, the pause lasts for PARTIAL_HOLD.
+#: Minimum and maximum of the pause after a release of pools. Within these bounds, the pause is as long as PARTIAL_HOLD.
 _MIN_PAUSE, _MAX_PAUSE = timedelta(seconds=60), timedelta(minutes=15)
 #: Maximum time from a pool's status RUNNING until its nodes are ready with their chips, and a margin.
 _BOOT = timedelta(seconds=120)
@@ -39,19 +39,19 @@ _BOOT = timedelta(seconds=120)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GangTurns:
-    """The workloads whose slices start together, and which of them may take and create pools now."""
+    """The workloads whose slices start together, and the workloads among them that may not take or create pools now."""
 
     members: Mapping[WorkloadUid, list[Slice]]
     #: Holds and pauses by accelerator, for `Memory.holds`.
     holds: Mapping[str, Hold]
     stamps: Stamps
-    #: Accelerators that workloads wait for.
+    #: Accelerators for which workloads wait in a line.
     contended: AbstractSet[str]
     #: Workloads that may not take or create pools, each with the reason.
     waiting: Mapping[WorkloadUid, WaitsFor]
-    #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no others.
+    #: Workloads whose slices can never all have pools at the same time; they hold no pools and delay no other workload.
     unsatisfiable: frozenset[WorkloadUid]
-    #: Workloads whose pools are deleted, because the workload waits in line again or can never be served.
+    #: Workloads whose pools are deleted, because they wait in line after a release or can never be served.
     releasing: frozenset[WorkloadUid]
     wake_at: tuple[datetime, ...]
 
@@ -66,15 +66,15 @@ class GangProgress:
     holds: Mapping[str, Hold]
     #: Nodes of flex-start pools whose taint is removed, because all slices of the workload are ready.
     releases: tuple[str, ...]
-    #: Incomplete workloads, whose pools are not assigned yet, with the numbers of ready slices and of all slices.
+    #: Incomplete workloads, whose pools are kept free, each with the numbers of ready slices and of all slices.
     partial: Mapping[WorkloadUid, tuple[int, int]]
-    #: Workloads that release their pools from this decision on, with the reason why they create no pools.
+    #: Workloads that release their pools in this decision, each with the reason why it creates no pools.
     released: Mapping[WorkloadUid, WaitsFor]
     wake_at: tuple[datetime, ...]
 
 
 def take_turns(ctx: Round) -> GangTurns:
-    """Decide which workloads may take and create pools. As long as no workload has released its pools, all may."""
+    """Decide which workloads may take and create pools: all workloads, as long as none has released its pools."""
     memory, now = ctx.memory, ctx.now
     members = _members(ctx)
     accelerators = {uid: _accelerators(slices) for uid, slices in members.items()}
@@ -107,7 +107,8 @@ def take_turns(ctx: Round) -> GangTurns:
             held = _held(blocking, holds.get(blocking))
             waiting[uid] = held.in_line(places[blocking][units[uid].id], ids[blocking])
         if worst[uid] == 1:
-            # Otherwise a workload that is first in all its lines might never find all its accelerators free together.
+            # A workload that is first in all its lines reserves its accelerators. Otherwise it might never find all of
+            # them free at the same time.
             taken |= accelerators[uid]
         taken |= set(holds)
     return GangTurns(
@@ -154,7 +155,7 @@ def _is_new(ctx: Round, slices: Sequence[Slice], nodes: AbstractSet[str]) -> boo
 
 
 def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgress:
-    """Find the workloads that have all their slices, and those that have waited too long for the rest."""
+    """Return which workloads are incomplete, which of them release pools now, and which nodes lose their taint."""
     supply, memory, now = ctx.supply, ctx.memory, ctx.now
     limit = timedelta(seconds=ctx.settings.partial_hold_seconds)
     place = {slice_id: name for name, slice_id in matching.claimed.items()}
@@ -171,12 +172,12 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
         pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
-        # PARTIAL_HOLD also limits a workload that may hold pools and gets none, because other workloads wait for it.
+        # PARTIAL_HOLD also applies to a workload with a hold and no pools, because other workloads wait for the hold.
         if uid in turns.releasing or not (begun or uid in holders):
             gangs[uid] = replace(before, ready=0, since=None)
             continue
         since = before.since if before.since is not None and ready <= before.ready else now
-        # In the decision in which PARTIAL_HOLD begins, pools are created even if PARTIAL_HOLD is 0.
+        # In the decision in which PARTIAL_HOLD begins, no pools are released, even if PARTIAL_HOLD is 0.
         in_time = since == now or since + limit > now
         if in_time or any(_is_coming(pool, now, since, limit) for pool in pools):
             gangs[uid] = replace(before, ready=max(ready, before.ready), since=since)
@@ -198,7 +199,10 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
 def _pauses(
     released: AbstractSet[WorkloadUid], gangs: Mapping[WorkloadUid, Gang], turns: GangTurns, now: datetime
 ) -> dict[str, Hold]:
-    """Return the pauses that begin, for accelerators that a workload held, or that none held and no other waits for."""
+    """Return the pauses that begin now, for accelerators of the workloads in `released`.
+
+    The workload must have held the accelerator. If no workload held it, no other workload in line may need it.
+    """
     pauses = {}
     for uid in sorted(released):
         for accelerator in _accelerators(turns.members[uid]):
@@ -211,7 +215,7 @@ def _pauses(
 
 
 def _members(ctx: Round) -> dict[WorkloadUid, list[Slice]]:
-    """Return the slices that start together, by workload. Slices without pods to run are left out."""
+    """Return the slices that start together, by workload. Slices without pods are left out."""
     members: dict[WorkloadUid, list[Slice]] = defaultdict(list)
     marked = {slice_.workload.uid for slice_ in ctx.slices.values() if slice_.mark}
     for slice_ in ctx.slices.values():
@@ -231,15 +235,15 @@ def _is_ready(
     if matching.held.get(slice_.id) or slice_.id in matching.elsewhere:
         return True
     pool = supply.get(place.get(slice_.id, PoolName("")))
-    # A pool that is assigned to another slice has to become free before all slices get their pools in one round.
+    # A pool whose nodes still have the labels of another slice does not count as ready until it is free.
     free = pool is not None and pool.assigned_to in (None, (slice_.workload.namespace, slice_.mark))
     return pool is not None and pool.ready and free
 
 
 def _is_coming(pool: Supply, now: datetime, stalled_since: datetime, partial_hold: timedelta) -> bool:
-    """Whether nodes of a pool are still expected: the pool is being created, new, or waits for flex-start capacity."""
+    """Whether more ready nodes are expected: the pool is being created, is new, or waits for flex-start capacity."""
     if pool.pool.status is PoolStatus.PROVISIONING:
-        # Limited, because creates with one choice of capacity after the other may fail without an end.
+        # The time is limited, because creates with one choice of capacity after the other may fail without an end.
         return now - stalled_since < _SLOWEST
     if pool.late_since is not None:
         return now - pool.late_since < partial_hold

@@ -1,6 +1,6 @@
-"""Decides on a create for each slice that wants a pool and has none, or records the reason to wait.
+"""Decides on a create for each slice that wants a pool and has none, or records why the slice waits.
 
-Each slice is first examined on its own: the result is a list of possible pools, or the reason to wait. Then the creates
+Each slice is first examined separately: the result is a list of possible pools, or the reason to wait. Then the creates
 are decided in the order of the line, because operations of the supplier and capacity that was out of stock are scarce.
 """
 
@@ -35,7 +35,7 @@ from provisioner.slices.supplier import UnmeetableError
 
 #: Maximum time for which the create of a pool waits until no node of another pool has the labels of its slice.
 _RELABELLED = timedelta(minutes=1)
-#: Time for which a slice waits for operations without an Event: usually the wait is shorter.
+#: Time for which a slice waits for operations of the supplier before an Event is sent: usually the wait is shorter.
 _PATIENCE = timedelta(minutes=2)
 #: Causes that usually end within seconds.
 _BRIEF = (WaitKind.OPERATIONS, WaitKind.LABELS, WaitKind.BURST)
@@ -52,14 +52,14 @@ class _Candidate(NamedTuple):
 
 
 class Launches:
-    """Creates that one decision makes, and the reasons of slices that wait. Used by one thread, for one decision."""
+    """The creates of one decision, and the reasons of slices that wait. Used by one thread, for one decision."""
 
     def __init__(self, ctx: Round, matching: Matching, turns: GangTurns, budget: Budget, line: Sequence[Unit]) -> None:
         """Examine each slice that has no pool. The slices that may get a new pool are the candidates for `serve`."""
         memory = ctx.memory
         self._round, self._matching, self._gangs, self._budget = ctx, matching, turns, budget
         self.units: Mapping[SliceId, Unit] = {unit.id: unit for unit in line}
-        #: Names that no new pool gets, because open deletes and cached nodes would be attributed to the new pool.
+        #: Names that no new pool gets, because deletes and cached nodes of the old pool would be attributed to it.
         self._names: set[PoolName] = {pool.name for pool in ctx.snapshot.pools}
         self._names |= {node.pool_name for node in ctx.snapshot.nodes} | {*memory.creates, *memory.deletes}
         #: Number of pools that were being created before this decision, by capacity.
@@ -81,7 +81,7 @@ class Launches:
         self.wanted: list[PoolState] = []
         self.wake_at: list[datetime] = []
         self.waits_for_operations = False
-        #: Scopes of the limits that refused a slice of a workload: no pool of a buffer is created within these scopes.
+        #: Scopes of the limits that refused a slice, except slices of buffers: no pool for a buffer is created in them.
         self._limited: set[LimitScope] = set()
         #: Resources that units wait for.
         self.contended: set[TurnResource] = set()
@@ -109,7 +109,7 @@ class Launches:
                 if backoff.probing(backoffs, offer.blueprint.capacity) is not None:
                     waiting[offer.blueprint.capacity].append(candidate.unit)
         places = {key: place_of(in_line(key, units, self._round.memory.stamps)) for key, units in waiting.items()}
-        # Capacity whose back-off has not ended is included, because slices wait for the next attempt.
+        # Capacity without an entry in `waiting` is included: its back-off blocks the slices that wait for it.
         self.contended |= {key for key in backoffs if backoff.probing(backoffs, key) is not None}
         for candidate in self._candidates:
             scopes = (
@@ -131,7 +131,7 @@ class Launches:
         self.contended |= {CREATES} if self.waits else set()
 
     def _refusals_of_gangs(self) -> dict[SliceId, WaitsFor]:
-        """Return why slices that start together wait: if one of them cannot get a pool now, no pool is created."""
+        """Return why slices that start together wait, by slice: no pool is created unless all can get pools now."""
         found: dict[SliceId, WaitsFor] = {}
         slices: dict[WorkloadUid, list[Slice]] = defaultdict(list)
         allowed = self._gangs.members.keys() - self._gangs.waiting.keys()
@@ -140,7 +140,7 @@ class Launches:
                 slices[slice_.workload.uid].append(slice_)
         memory = self._round.memory
         rejected = {digest for digest, last in memory.backoffs.items() if last.slice_id is not None}
-        # A slice counts as tried until its pool is up, because the operation of the create may end with the rejection.
+        # A slice is tried until its pool is up, because the rejection may come with the end of the create's operation.
         calls = (*memory.creates.values(), *memory.coming_up.values())
         tried = {call.slice_id for call in calls if call.request.digest in rejected}
         for uid, unserved in slices.items():
@@ -163,7 +163,7 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice that is tried before the others, because its request was rejected before; None if none was.
+        """Return the slice of a workload that is tried first, because its request was rejected before; may be None.
 
         `tried` has the slices whose rejected request is being tried again, and whose pool is not up yet.
         """
@@ -177,7 +177,7 @@ class Launches:
         return None
 
     def _look_at(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> _Candidate | None:
-        """Return the candidate for a new pool; if the slice has to wait, record the reason and return None."""
+        """Return a slice as a candidate for a new pool; if it has to wait, record the reason and return None."""
         slice_ = self._within_limits(slice_)
         self._names_of[slice_.id] = self._free_name(slice_)
         found = self._options_or_wait(slice_, refusals)
@@ -190,7 +190,7 @@ class Launches:
         return _Candidate(slice_, self.units[slice_.id], self._zones.get(slice_.workload.uid), found)
 
     def _within_limits(self, slice_: Slice) -> Slice:
-        """Return the slice. If it represents several, reduce its nodes to as many as the limits allow, at least one."""
+        """Return the slice; if it represents several slices, with as many nodes as the limits allow, at least one."""
         while slice_.share is not None and slice_.parallelism > 1 and self._refusal(slice_) is not None:
             slice_ = replace(slice_, parallelism=slice_.parallelism - 1)
         return slice_
@@ -199,7 +199,7 @@ class Launches:
         return self._budget.refusal([slice_], self.units[slice_.id])
 
     def _options_or_wait(self, slice_: Slice, refusals: Mapping[SliceId, WaitsFor]) -> LaunchOptions | WaitsFor:
-        """Return the pools that a slice could have, or the first cause, in the order of `WaitKind`, why it has none."""
+        """Return the pools that a slice could have, or the first cause to wait in the order of `WaitKind`."""
         uid, volumes = slice_.workload.uid, slice_.requirements.volumes
         if volumes is not None and volumes.problem:
             return WaitsFor(kind=WaitKind.VOLUME, problem=volumes.problem)
@@ -233,7 +233,7 @@ class Launches:
         return options
 
     def _note_refused(self, refusal: WaitsFor, slices: Sequence[Slice]) -> None:
-        """Record slices to make room for, if a limit refuses them and each could have capacity that has not failed."""
+        """Record slices that a limit refuses, to make room for them, if each could get capacity that has not failed."""
         fresh = (has_fresh_offer(self._round, slice_, self._zones.get(slice_.workload.uid)) for slice_ in slices)
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self._refused.append(slices)
@@ -243,7 +243,7 @@ class Launches:
         moved = self._zones.get(each.slice_.workload.uid) != each.zone
         moved = moved and wants_one_zone(each.slice_, self._round.settings)
         if moved or self._within_limits(each.slice_) is not each.slice_:
-            # The options are outdated, because creates of this decision chose the zone or used the limits.
+            # The options are outdated: other creates of this decision chose the zone or used up a limit.
             again = self._look_at(each.slice_, {})
             if again is None:
                 return
@@ -265,7 +265,7 @@ class Launches:
     def _in_turn(
         self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
     ) -> tuple[Specification | None, list[ChoiceBlocker]]:
-        """Return the best pool that the slice may try now (None if there is no such pool), and all blocked choices."""
+        """Return the best pool that the slice may try now, None if all are blocked, and the blocked choices."""
         blockers = list(each.options.blockers)
         for choice, offer in each.options.offers:
             capacity = offer.blueprint.capacity
@@ -285,7 +285,7 @@ class Launches:
         self.wake_at += [wait.until] if wait.until is not None else []
 
     def _place_limited(self) -> None:
-        """Add the place in the line and the users of the limit to each wait for a limit or operations."""
+        """Add the place in the line, and the users of the limit, to each wait for a limit and to each of `_BRIEF`."""
         lines: dict[LimitScope | None, dict[Unit, list[SliceId]]] = defaultdict(dict)
         gangs = self._gangs.members
         first: dict[WorkloadUid, Unit] = {}
@@ -328,7 +328,7 @@ class Launches:
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
             self.stamps = granted(self.stamps, resource, [each.unit], self._round.now)
-        # Limits have reduced the nodes of the pool.
+        # `left` are slices for which the pool has no node, because a limit reduced its nodes.
         if left and (refusal := self._refusal(left[0])) is not None:
             self.joined |= {slice_.id: others, left[0].id: left[1:]}
             self._names_of[left[0].id] = self._free_name(left[0])
@@ -339,13 +339,13 @@ class Launches:
         listed = max((pool.attempt for pool in self._round.owned.get(slice_.id, ())), default=0)
         attempt = max(listed, self._round.memory.slice(slice_.id).attempt)
         while (name := pool_name(slice_.workload.name, slice_.id, attempt)) in self._names:
-            # A pool of this name existed before and left deletes or nodes, or was created by a user.
+            # A pool with this name exists, or existed before and left deletes or nodes.
             attempt += 1
         return attempt, name
 
 
 def _marked(ctx: Round) -> dict[tuple[str, str], PoolName]:
-    """Return a usable pool for each namespace and mark in labels of nodes: pods with the mark can be bound there."""
+    """Return a usable pool for each namespace and mark in labels of nodes: pods with the mark can be bound to it."""
     pools = [pool for pool in ctx.supply.values() if pool.usable]
     labelled = [(pool, node.labels) for pool in pools for node in pool.nodes]
     labelled += [(pool, pool.pool.labels) for pool in pools if pool.missing]

@@ -36,7 +36,10 @@ class LaunchOptions:
 
 
 def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
-    """Return the possible pools of a slice. Raises UnmeetableError if no pool is possible or the pod selects a node."""
+    """Return the possible pools of a slice. `zone` is the only possible zone, None if other zones are possible.
+
+    Raises UnmeetableError if no pool is possible or the pod selects a node.
+    """
     if slice_.host:
         raise UnmeetableError(
             f"the pod selects {constants.HOSTNAME}={slice_.host}, and no free node pool that fits has that node"
@@ -78,12 +81,12 @@ def options_of(ctx: Round, slice_: Slice, zone: Zone | None) -> LaunchOptions:
 
 
 def has_fresh_offer(ctx: Round, slice_: Slice, zone: Zone | None) -> bool:
-    """Whether a slice could have a pool whose capacity has not failed recently; False for slices of buffers."""
+    """Whether a slice could have a pool whose capacity and request have not failed; False for slices of buffers."""
     backoffs, known = ctx.memory.backoffs, ctx.memory.slice(slice_.id)
     own = known.backoff
     if slice_.spare or known.unschedulable is not None:
         return False
-    # Only lasting failures matter, because the next create may succeed after a failure of another kind.
+    # Only lasting failures of the slice matter: after a failure of another kind, the next create may succeed.
     capacities = frozenset[CapacityKey]()
     if own is not None and own.failure.kind in _LASTING:
         if not own.capacities:
@@ -117,7 +120,7 @@ def problem_of_all(
 def keep_from_lower(
     ctx: Round, budget: limits.Budget, units: Mapping[SliceId, Unit], lowest: int, slice_: Slice
 ) -> None:
-    """Withhold the chips of a slice that a limit refuses from units of lower priority, unless its capacity has failed.
+    """If a limit refuses a slice whose capacity has not failed, withhold the requested amounts from lower priorities.
 
     `lowest` is the lowest priority of all units.
     """

@@ -15,15 +15,16 @@ from provisioner.slices.planning.memory.state import Backoff, Backoffs, CallStat
 from provisioner.slices.planning.round import MAX_DURATIONS, Round, Supply
 from provisioner.slices.planning.stuck import Stuck, StuckKind, is_one_unit, unschedulable
 
-#: Maximum time after capacity_wait_seconds in which a group of machines without capacity gets the status of a failure.
+#: Maximum time after capacity_wait_seconds within which a TPUNodeGroup without capacity is reported as failed.
 _TO_FAIL = timedelta(minutes=10)
 
 
 def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[PoolName, SliceId]:
-    """Return the pools to delete because a slice is stuck on them, each with that slice.
+    """Return the pools to delete because a slice is stuck on them, each with the stuck slice.
 
-    Pools with pods that were given up, and pools to which the scheduler binds no pod, are always included. Other ready
-    pools are included only if REPLACE_STUCK_SLICES is set, and only as many as NODEPOOL_REPLACED_SHARE allows.
+    Pools that were given up although they have pods, and pools to which the scheduler binds no pod, are always
+    included. Other ready pools are included only if REPLACE_STUCK_SLICES is set, and at most the share
+    NODEPOOL_REPLACED_SHARE of all pools.
     """
     settings, supply, given_up = ctx.settings, ctx.supply, ctx.memory.given_up
     lost = {
@@ -41,7 +42,10 @@ def to_replace(stuck: Iterable[Stuck], ctx: Round, matching: Matching) -> dict[P
 
 
 def find_hanging(ctx: Round) -> frozenset[PoolName]:
-    """Return the pools that have had a transitional status for longer than `MAX_DURATIONS` or a stockout allows."""
+    """Return the pools that have had a transitional status for longer than `MAX_DURATIONS` allows.
+
+    PROVISIONING may last longer if NODE_GROUP_CAPACITY_WAIT is longer.
+    """
     stockout = timedelta(seconds=ctx.settings.capacity_wait_seconds) + _TO_FAIL
     longest = {**MAX_DURATIONS, PoolStatus.PROVISIONING: max(stockout, MAX_DURATIONS[PoolStatus.PROVISIONING])}
     passing = ((name, pool.passing) for name, pool in ctx.supply.items() if pool.passing is not None)
@@ -51,14 +55,14 @@ def find_hanging(ctx: Round) -> frozenset[PoolName]:
 def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
     """Return the pools to give up: they have been unready for too long, and no pod can make progress on them.
 
-    The number is limited to a share of all pools. If many pools are unready, the cause is a zone or a device plugin,
-    and replacing all pools would make the failure worse.
+    The number is limited to a share of all pools. If many pools are unready, the cause may be a zone or a device
+    plugin, and replacing all pools would make the failure worse.
     """
     supply, settings = ctx.supply, ctx.settings
     calls = ctx.memory.deletes
     held_up = {name for name, call in calls.items() if call.state is CallState.POSTPONED}
-    # Pools that were given up before and are still useless. A pool whose delete is postponed is left out of the count,
-    # because it must not prevent the replacement of another pool.
+    # Pools that were given up before and are still useless. Pools whose delete is postponed are left out, because they
+    # must not prevent the replacement of another pool.
     still = {
         name
         for name in (ctx.memory.given_up & supply.keys()) - held_up
@@ -80,7 +84,7 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
 
 
 def _is_useless(each: Supply, ctx: Round, matching: Matching) -> bool:
-    """Whether no pod can make progress on a pool that is not completely ready; False if its users are unknown."""
+    """Whether no pod can make progress on a pool without all nodes ready; False if the pool's users are unknown."""
     holders = matching.holders.get(each.name)
     if not holders:
         return each.name in matching.claimed or not each.undecided
@@ -108,7 +112,7 @@ def learn_from_pools(ctx: Round, matching: Matching, broken: Collection[PoolName
         pool, owner, create = supply[name], ctx.made_for.get(name), memory.pool(name).coming_up
         if owner is not None:
             tallies = backoff.create_counted(tallies, owner, pool.ownership.workload.namespace, now)
-        # The request of a remembered create has choices of the pods that the listed pool does not show.
+        # The remembered request of the create has choices of the pods that the listed pool does not show.
         capacity = capacity_key(create.request if create is not None else pool.pool)
         failure = _failure_of(pool, ctx.rules.supplier_name)
         backoffs = backoff.pool_failed(backoffs, failure, capacity, _digest_of(pool), now, owner)

@@ -14,10 +14,10 @@ from provisioner.slices.planning.round import Round, Supply
 def make_room(
     ctx: Round, matching: Matching, budget: Budget, refused: Iterable[Sequence[Slice]]
 ) -> frozenset[PoolName]:
-    """Return the pools to delete, so that the `refused` units fit the limits. Each unit is one or more slices.
+    """Return the pools to delete, so that the `refused` slices fit the limits; each entry is served as a whole.
 
-    No pool is deleted for a unit that would not fit even if all idle pools were deleted. The work grows with the number
-    of units plus the number of pools.
+    No pool is deleted for an entry that would not fit even if all idle pools were deleted. The work grows with the
+    number of entries plus the number of pools.
     """
     idle = _longest_idle(ctx, matching)
     if not idle:
@@ -34,7 +34,7 @@ def make_room(
     for slices in refused:
         limits = limits_of(slices, ctx.settings)
         missing = {limit.scope: budget.used[limit.scope] + limit.asked - limit.most for limit in limits}
-        # `free` is the amount of pools that are being deleted or were chosen, less the amount of units served before.
+        # `free` has the amounts of pools that are being deleted or were chosen, less those of the entries before.
         lacking = {scope: amount - free[scope] for scope, amount in missing.items()}
         if any(amount > idle_amount[scope] for scope, amount in lacking.items()):
             continue
@@ -53,7 +53,7 @@ def make_room(
 def _longest_idle(ctx: Round, matching: Matching) -> list[Supply]:
     """Return the pools of buffers, followed by the idle pools, the longest idle first.
 
-    Pools whose delete failed before come last, because pods that the caches do not show may use them.
+    Pools whose delete was postponed come last, because pods that the caches do not show may use them.
     """
     supply = ctx.supply
     warm = sorted(name for name, user in matching.claimed.items() if ctx.slices[user].spare)

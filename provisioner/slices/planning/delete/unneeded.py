@@ -20,7 +20,7 @@ from provisioner.slices.planning.memory.state import CallState
 from provisioner.slices.planning.plan import Delete, DeleteReason, DeleteWait
 from provisioner.slices.planning.round import Round, Supply
 
-#: Maximum difference between the clocks of one cluster, unless one of them is wrong.
+#: Maximum difference between two correct clocks of one cluster.
 _CLOCKS_APART = timedelta(seconds=60)
 #: Statuses in which no pool is deleted: GKE is already deleting the pool, or this release does not know the status.
 _UNTOUCHED = frozenset({PoolStatus.STOPPING, PoolStatus.UNKNOWN})
@@ -37,7 +37,7 @@ class Due(NamedTuple):
 
     at: datetime
     reason: DeleteReason
-    #: Cause of a wait in addition to the delay; None if there is no cause.
+    #: Cause for which the delete waits longer than the deletion delay; None if it does not.
     waits_for: DeleteWait | None = None
 
 
@@ -84,7 +84,7 @@ def find_unneeded(
             continue
         known, holders = memory.pool(pool.name), matching.holders.get(pool.name, frozenset())
         if pool.pool.status in _UNTOUCHED:
-            # The time is kept, in case the pool becomes usable again.
+            # The time since which the pool is unneeded is kept, in case the pool becomes usable again.
             if known.unneeded_since is not None and not holders:
                 since[pool.name] = known.unneeded_since
             continue
@@ -124,7 +124,7 @@ def find_unneeded(
 def _reason(
     pool: Supply, workload: Workload | None, stuck: SliceId | None, ctx: Round, matching: Matching, *, released: bool
 ) -> DeleteReason:
-    """Return the reason of a delete; `workload` is the one that the pool was created for, None if it is gone."""
+    """Return the reason of a delete; the pool was created for `workload`, None if the workload no longer exists."""
     owner, keep_suspended = ctx.made_for.get(pool.name), ctx.settings.keep_suspended
     suspended = workload is not None and not workload.keeps_pools(while_suspended=keep_suspended)
     reasons = (
@@ -214,7 +214,7 @@ def _due(each: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetim
 
 
 def _braked(ctx: Round, found: Unneeded) -> Unneeded:
-    """Return `found`. If many workloads have vanished, at most one delete of their pools is left in it."""
+    """Return `found`. If many workloads have vanished, it then has at most one delete of their pools."""
     now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
     vanished = {
         name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, ctx)
@@ -223,7 +223,7 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     if len(vanished) <= few:
         return found
     next_at = now if last_at is None else max(now, last_at + BRAKE_PAUSE)
-    # Pools whose deletes failed come last. Otherwise such a pool could block the deletes of all other pools.
+    # Pools whose deletes failed come last. Otherwise one of these pools could block the deletes of all other pools.
     failures = {name: call.failures for name, call in ctx.memory.deletes.items()}
     queue = sorted(
         (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
@@ -251,10 +251,10 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
 
 
 def _vanished(each: Supply, ctx: Round) -> bool:
-    """Whether the workload of a pool does not exist, although this process saw no delete of it.
+    """Whether the workload of a pool does not exist, although this process did not see its delete.
 
-    False if a workload of the same name exists, if the workload is not watched, for kind POD, whose workloads end with
-    their pods, and for failed pools.
+    False for failed pools, if a workload of the same name exists, if the workload is not watched, and for kind POD,
+    because its workloads end with their pods.
     """
     if each.unwatched or each.ownership.workload.kind is WorkloadKind.POD:
         return False

@@ -1,1 +1,1 @@
-"""State that is kept between rounds, and how responses of GKE change it. Pure."""
+"""Keeps state between rounds, and updates it with the responses of GKE. Pure."""

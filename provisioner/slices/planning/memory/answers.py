@@ -65,15 +65,15 @@ class DeleteAnswer:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LookUpAnswer:
-    """Response of GKE to a look-up of a call whose effect the list did not show."""
+    """Response of GKE to a look-up of a create or delete whose effect the list of pools did not show."""
 
     look_up: LookUp
     at: datetime
-    #: Whether the pool exists; False if an operation was looked up.
+    #: Whether the pool that was looked up exists; False if an operation was looked up.
     exists: bool = False
     #: Operation that was looked up; None if GKE does not know it, or if a pool was looked up.
     operation: Operation | None = None
-    #: Failure of the look-up itself.
+    #: Failure of the look-up; None if GKE responded.
     failure: Failure | None = None
 
 
@@ -150,7 +150,7 @@ def _deleted(memory: Memory, answer: DeleteAnswer, pool: NodePool | None) -> Mem
     if answer.failure is not None and answer.failure.kind is FailureKind.TOO_MANY_OPERATIONS:
         operations = replace(operations, rejected=True)
     if answer.result is DeleteResult.NEEDED:
-        # All such pools are tried again at full minutes, so that one list of workloads serves all of them.
+        # Deletes of all needed pools are tried again at full minutes, so that one list of workloads serves all of them.
         wait: float | None = _NEEDED_SECONDS - answer.at.timestamp() % _NEEDED_SECONDS
     else:
         wait = answer.wait_seconds
@@ -166,12 +166,12 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
     known = memory.pool(name)
     create, coming_up, delete = known.create, known.coming_up, known.delete
     if create is not None and create.state is CallState.UNDER_WAY:
-        # The create was sent again since the look-up began, so only the response to the new call counts.
+        # The create has been sent again since the look-up began, so only the response to the new create counts.
         return memory
     if not look_up.operation:
         if answer.exists or create is None:
             return memory
-        # The create had no effect. After the back-off of the slice, the same name is used again.
+        # The pool does not exist. After the back-off of the slice, a create with the same name is sent again.
         own = backoff.slice_failed(memory.slice(create.slice_id).backoff, _NOT_MADE, create.slice_id, answer.at)
         without = memory.with_pool(name, create=None)
         return _counted(without, create, answer.at).with_backoff(create.slice_id, own)
@@ -193,7 +193,7 @@ def _looked_up(memory: Memory, answer: LookUpAnswer, pool: NodePool | None) -> M
 
 
 def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None, at: datetime) -> Memory:
-    """Return the memory after the operation of a create has ended; the memory is unchanged without a `failure`."""
+    """Return the memory after a create's operation ended with a failure; without `failure`, the memory is unchanged."""
     if failure is None:
         return memory
     memory = _counted(memory, call, at)
@@ -202,14 +202,14 @@ def _operation_failed(memory: Memory, call: CreateCall, failure: Failure | None,
     return replace(memory, backoffs=backoffs)
 
 
-#: Seconds after which the pool of an accepted create should be listed, and that of an accepted delete be STOPPING.
+#: Seconds after which an accepted call is looked up if the list does not show the new pool, or the status STOPPING.
 _LATE_SECONDS = 20.0
 #: Interval in seconds between look-ups of one call.
 _LOOK_UP_SECONDS = 10.0
 
 
 def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolName]:
-    """Return the pools with a known operation of any client: by status, or by an open create or an accepted delete."""
+    """Return the pools with an operation of any client: by status, or by an open create or an accepted delete."""
     busy = (PoolStatus.PROVISIONING, PoolStatus.STOPPING)
     accepted = (name for name, call in memory.deletes.items() if call.state is CallState.ACCEPTED)
     return {*(pool.name for pool in pools if pool.status in busy), *memory.creates, *accepted}
@@ -218,7 +218,10 @@ def operations_under_way(pools: Iterable[NodePool], memory: Memory) -> set[PoolN
 def give_up_lost_calls(
     memory: Memory, live_calls: Collection[PoolName], pools: Mapping[PoolName, NodePool], now: datetime
 ) -> Memory:
-    """Give up calls that no thread makes (`live_calls`) after LOST_SECONDS: creates get UNKNOWN, deletes POSTPONED."""
+    """Give up calls that are older than LOST_SECONDS and not in `live_calls`, the calls of all threads.
+
+    Creates get the state UNKNOWN, deletes POSTPONED.
+    """
     limit = now - timedelta(seconds=LOST_SECONDS)
 
     def lost(name: PoolName, call: CreateCall | DeleteCall) -> bool:
@@ -248,8 +251,8 @@ def postpone(
 ) -> DeleteCall:
     """Return the delete after an attempt that did not succeed. The next attempt follows after a wait.
 
-    Without `wait_seconds`, the wait grows with the number of failures. A delete that waits until its nodes have
-    settled (`settling`) has not failed: it counts as postponed only if the wait for its nodes begins again.
+    Without `wait_seconds`, the wait grows with the number of failures. An attempt that cordoned the nodes and now waits
+    (`settling`) is no failure. It sets `postponed_since` only if an earlier attempt was postponed.
     """
     failures = call.failures + (not settling)
     wait = backoff.wait_seconds(backoff.DELETE_DELAY, failures, name) if wait_seconds is None else wait_seconds
@@ -269,7 +272,7 @@ def postpone(
 def confirm(
     memory: Memory, pools: Mapping[PoolName, NodePool], listed_at: datetime, now: datetime
 ) -> tuple[Memory, tuple[LookUp, ...]]:
-    """Return the memory without calls that the list of pools confirms, and the look-ups of calls without an effect."""
+    """Return the memory without calls that the list of pools confirms, and the look-ups that other calls need."""
     changes: dict[PoolName, PoolMemory] = {}
     look_ups: list[LookUp] = []
     for name, known in memory.pools.items():
@@ -322,12 +325,12 @@ def _confirm_delete(
     if delete.operation:
         found.append(LookUp(name=name, operation=delete.operation))
         return replace(delete, looked_up_at=now)
-    # GKE responded that the pool does not exist, but the pool is listed, so the delete is tried again.
+    # A delete without an operation: GKE responded that the pool does not exist. The pool is listed, so try it again.
     return postpone(name, delete, pool, now, "the delete was accepted, but the pool is still listed")
 
 
 def unexplained(pool: NodePool) -> bool:
-    """Whether a pool has failed and does not show the reason, which its operation may have."""
+    """Whether a pool has status ERROR without a known reason; the operation of its create may have the reason."""
     return pool.status is PoolStatus.ERROR and (pool.failure is None or pool.failure.kind is FailureKind.UNAVAILABLE)
 
 

@@ -1,10 +1,10 @@
 """Computes how long creates and deletes wait after failures. Pure.
 
-If capacity is out of stock, all creates of this capacity (zone, machine type, shape, capacity type, and choices of the
-pods) wait. After other failures, only the slice or its request waits. Each failure doubles the wait up to a maximum,
-and a success ends it. Each wait is shortened by up to a fifth, depending on a hash of its key, so that waits end at
-different times. Failed creates are also counted by workload and namespace (`Tally`), so that a workload whose request
-changes after each failure has to wait as well.
+If capacity is out of stock or a quota is exceeded, all creates of this capacity (zone, machine type, shape, capacity
+type, and choices of the pods) wait. After other failures, only the slice or its request waits. Each failure doubles the
+wait up to a maximum, and a success ends the wait. Each wait is shortened by up to a fifth, depending on a hash of its
+key, so that waits end at different times. Failed creates are also counted by workload and namespace (`Tally`), so that
+a workload whose request changes after each failure has to wait as well.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -17,8 +17,8 @@ from provisioner.model.choices import CapacityKey
 from provisioner.slices.demand import SliceId
 from provisioner.slices.planning.memory.state import Backoff, BackoffKey, Backoffs, Tallies, Tally
 
-#: Number of failed creates that a workload may have without a wait, plus one for each of its slices. Above this number,
-#: a workload may send one create in `_WORKLOAD_SECONDS`. The second pair of values is for a namespace.
+#: A workload may have `_WORKLOAD_FAILURES` failed creates, plus one for each of its slices, without a wait. With more
+#: failures, it may send one create in `_WORKLOAD_SECONDS`. The second pair of values is for a namespace.
 _WORKLOAD_FAILURES, _WORKLOAD_SECONDS = 8, 60.0
 _NAMESPACE_FAILURES, _NAMESPACE_SECONDS = 64, 10.0
 
@@ -34,7 +34,8 @@ class Delay:
     cap_seconds: float
 
 
-#: Waits after a failed create. Other kinds of failures cause no wait: the create is looked up, adopted or rejected.
+#: Waits after a failed create. Other kinds cause none of these waits: an INVALID request waits for `REFUSAL_DELAY`, an
+#: unknown outcome is looked up, and a create rejected with TOO_MANY_OPERATIONS waits until operations have ended.
 DELAYS: Mapping[FailureKind, Delay] = {
     # A create without capacity occupies a GKE operation for up to 35 minutes, so it is retried rarely.
     FailureKind.STOCKOUT: Delay(first_seconds=30, cap_seconds=600),
@@ -44,30 +45,30 @@ DELAYS: Mapping[FailureKind, Delay] = {
     # An administrator may grant the permission at any time, and no event reports it.
     FailureKind.PERMISSION: Delay(first_seconds=60, cap_seconds=600),
     FailureKind.NOT_FOUND: Delay(first_seconds=60, cap_seconds=600),
-    # These delays allow at most 6 pools on the first day. Each is paid for until the scheduler has refused it.
+    # These delays allow at most 6 pools on the first day. Each pool costs money until the scheduler has refused it.
     FailureKind.UNSCHEDULABLE: Delay(first_seconds=2400, cap_seconds=24 * 3600),
 }
 #: Wait of a request whose pool ended in ERROR, if the capacity is not the reason.
 FAILED_POOL_DELAY = Delay(first_seconds=30, cap_seconds=600)
 #: Failures after which the requested capacity waits; after other failures, the slice or its request waits.
 _OF_CAPACITY = frozenset({FailureKind.STOCKOUT, FailureKind.QUOTA})
-#: Number of consecutive pools that have to come up before a stockout is forgotten. At 6, 64 creates run at a time.
+#: Number of doublings, to 64, of the creates that may run at a time after a stockout. A further pool ends the bound.
 _DOUBLINGS = 6
-#: Wait of a request that GKE rejects as invalid. It is retried, because the cause may be a permission, a quota, a
-#: service account or a policy, which may have been corrected since.
+#: Wait of a request that GKE rejects as invalid. The request is retried, because an administrator may correct the
+#: cause, such as a permission, a quota, a service account or a policy.
 REFUSAL_DELAY = Delay(first_seconds=900, cap_seconds=4 * 3600)
 #: Wait after a failed or stopped delete.
 DELETE_DELAY = Delay(first_seconds=4, cap_seconds=60)
 
 
 def longest_wait_seconds(failure: Failure) -> float:
-    """Return the maximum wait in seconds after a failure, of a create or of its pool."""
+    """Return the maximum wait in seconds after a failure of a create or of a created pool."""
     delay = REFUSAL_DELAY if failure.kind is FailureKind.INVALID else DELAYS.get(failure.kind, FAILED_POOL_DELAY)
     return max(FAILED_POOL_DELAY.cap_seconds, delay.cap_seconds)
 
 
 def wait_seconds(delay: Delay, failures: int, key: str) -> float:
-    """Return the wait in seconds after the given number of consecutive failures."""
+    """Return the wait in seconds after the given number of consecutive failures, shortened by a hash of `key`."""
     return waits.doubled_seconds(delay.first_seconds, delay.cap_seconds, failures, key)
 
 
@@ -77,17 +78,17 @@ def concerns_capacity(failure: Failure) -> bool:
 
 
 def create_failed(backoffs: Backoffs, failure: Failure, capacity: CapacityKey, now: datetime) -> Backoffs:
-    """Return the back-offs of capacities after a create that GKE rejected for lack of capacity."""
+    """Return the back-offs after a create that failed because the capacity is out of stock or a quota is exceeded."""
     return _with(backoffs, capacity, DELAYS[failure.kind], failure.for_all, now)
 
 
 def slice_failed(
     before: Backoff | None, failure: Failure, slice_id: SliceId, now: datetime, *, reserved: CapacityKey | None = None
 ) -> Backoff | None:
-    """Return the back-off of a slice after a failed create; unchanged if this kind of failure causes no wait.
+    """Return the back-off of a slice after a failed create; `before` if this kind of failure causes no wait.
 
-    `reserved` is the capacity of a create with a reservation, None for other creates. If the project of the reservation
-    does not share it, only this capacity is blocked, and the next choice of the slice is tried.
+    `reserved` is the capacity of a create with a reservation, None for other creates. If the permission to use the
+    reservation is missing, only this capacity is blocked, so that the next choice of the slice is tried.
     """
     delay = DELAYS.get(failure.kind)
     if delay is None:
@@ -108,13 +109,13 @@ def pool_failed(
 ) -> Backoffs:
     """Return the back-offs after a pool that GKE created for a slice ended in ERROR.
 
-    If the capacity is not the reason, only requests with the same digest wait. Pools of the Go provisioner have no
-    digest; then all creates of the capacity wait.
+    If the capacity is not the reason, only requests with the same `digest` wait. For pools of the Go provisioner, which
+    have no digest, all creates of the capacity wait. `owner` is the slice; None if it is unknown.
     """
     if failure.kind is FailureKind.INVALID and owner is not None:
         return _with(backoffs, digest, REFUSAL_DELAY, failure, now, owner)
     if concerns_capacity(failure):
-        # Earlier failures of the request without a reason had probably this reason, so their wait ends.
+        # Earlier failures of the request that gave no reason probably had this reason too, so their wait ends.
         return create_failed(forget(backoffs, digest), failure, capacity, now)
     return _with(backoffs, digest or capacity, FAILED_POOL_DELAY, failure, now)
 
@@ -123,7 +124,7 @@ def _with(
     backoffs: Backoffs, key: BackoffKey, delay: Delay, failure: Failure, now: datetime, owner: SliceId | None = None
 ) -> Backoffs:
     before = backoffs.get(key)
-    # Rejections of a request, which have an owner, are counted separately from failures of its pools.
+    # Rejections of a request, whose back-off has an owner, are counted separately from failures of its pools.
     before = before if before is not None and (before.slice_id is None) is (owner is None) else None
     return {**backoffs, key: replace(_longer(before, str(key), delay, failure, now), slice_id=owner)}
 
@@ -158,8 +159,9 @@ def refused(
     """Return the back-offs of a workload's slices after the scheduler bound no pods to the ready pools of some slices.
 
     `known` has the back-offs of slices that were refused before, `refusals` the scheduler's messages for slices refused
-    now. The pods are usually alike. So one slice, the first that is `present`, is retried, and the other slices wait
-    until its pod is bound, or for a day. Slices that start `together` are retried at the same time.
+    now. The pods are usually alike. So only one slice, the first of the newly refused and the `present` slices, is
+    retried; the other slices wait until one of its pods is bound, or for a day. Slices that start `together` are
+    retried at the same time.
     """
     new = [slice_id for slice_id in refusals if slice_id not in known or known[slice_id].until <= now]
     if not new:
@@ -175,7 +177,7 @@ def refused(
 
 
 def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now: datetime) -> Backoff | None:
-    """Return the back-off that forbids a create now, of the capacity or of the slice (`own`); the later one of two."""
+    """Return the back-off, of the capacity or the slice (`own`), that forbids creates for longest; None without any."""
     if own is not None and own.capacities and capacity not in own.capacities:
         own = None
     active = [backoff for backoff in (backoffs.get(capacity), own) if backoff is not None and backoff.until > now]
@@ -183,7 +185,10 @@ def blocking(backoffs: Backoffs, capacity: CapacityKey, own: Backoff | None, now
 
 
 def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
-    """Return the stockout or quota failure that still limits the creates of a capacity, None if no failure does."""
+    """Return the back-off of a stockout or quota failure that limits the creates of a capacity; None without any.
+
+    The back-off limits creates even after its end, until enough pools have come up (`came_up`).
+    """
     last = backoffs.get(capacity)
     return last if last is not None and last.failure.kind in _OF_CAPACITY else None
 
@@ -191,14 +196,14 @@ def probing(backoffs: Backoffs, capacity: BackoffKey) -> Backoff | None:
 def max_in_flight(last: Backoff) -> int:
     """Return the maximum number of pools that may be created at the same time in a capacity that was out of stock.
 
-    The number begins with 1 and doubles with each pool that comes up, because one pool does not prove capacity for all
+    The number is 1 at first, and doubles with each pool that comes up, because one pool does not prove capacity for all
     waiting slices. A create that finds no capacity occupies a GKE operation for up to 35 minutes.
     """
     return int(2**last.came_up)
 
 
 def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoffs:
-    """Return the back-offs after a pool came up: twice as many creates of its capacity may run, or any number."""
+    """Return the back-offs after a pool came up: twice as many creates of its capacity may run, finally any number."""
     last = probing(backoffs, capacity)
     if last is None or last.came_up >= _DOUBLINGS:
         return forget(backoffs, capacity)
@@ -206,7 +211,7 @@ def came_up(backoffs: Backoffs, capacity: CapacityKey, now: datetime) -> Backoff
 
 
 def freed(backoffs: Backoffs, places: Collection[tuple[str, str]], now: datetime) -> Backoffs:
-    """Return the back-offs after pools of some places (zone, machine type) vanished: creates there are tried now."""
+    """Return the back-offs after pools vanished: creates with the zones and machine types in `places` may run now."""
     due: dict[BackoffKey, Backoff] = {
         key: replace(last, until=now)
         for key, last in backoffs.items()
@@ -223,7 +228,7 @@ def forget(backoffs: Backoffs, key: BackoffKey) -> Backoffs:
 def is_fresh(last: Backoff, now: datetime) -> bool:
     """Whether a back-off has to be remembered: it runs, or ended less than `_STALE_SECONDS` ago.
 
-    False if its end is later than the maximum wait allows, because a clock that was ahead has set the end.
+    False if the end is later than the maximum wait allows, because a clock that was ahead has set this end.
     """
     latest = now + timedelta(seconds=longest_wait_seconds(last.failure))
     return now - timedelta(seconds=_STALE_SECONDS) < last.until <= latest
@@ -238,9 +243,9 @@ def create_counted(tallies: Tallies, slice_id: SliceId, namespace: str, now: dat
 
 
 def create_taken(tallies: Tallies, slice_id: SliceId, namespace: str) -> Tallies:
-    """Return the counts after GKE accepted a create: the workload and its namespace may send another immediately.
+    """Return the counts after GKE accepted a create: the workload and its namespace may send another create at once.
 
-    Counts are reduced only to the number without a wait, so that the next failure causes a wait again.
+    Counts are reduced only to the highest number that causes no wait, so that the next failure causes a wait again.
     """
     counted = dict(tallies)
     for key, most, _ in _tallied(slice_id, namespace):
@@ -260,7 +265,7 @@ def create_sent(tallies: Tallies, slice_id: SliceId, namespace: str, now: dateti
 
 
 def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of_workload: int) -> datetime | None:
-    """Return the time before which a workload sends no create (may be past); None if it had few failures."""
+    """Return the time, past or future, before which a workload sends no create; None after only a few failures."""
     until = None
     for key, most, seconds in _tallied(slice_id, namespace, slices_of_workload):
         tally = tallies.get(key)

@@ -1,8 +1,8 @@
 """Memory of the provisioner between rounds.
 
-GKE and Kubernetes have the true state. The memory has facts that they do not show: calls without a visible effect so
-far, the time since which each pool is idle, and back-off after failures. Losing the memory is safe.
-`provisioner.slices.hints` saves the part that is useful after a crash.
+GKE and Kubernetes have the true state. The memory has facts that GKE and Kubernetes do not show: calls without a
+visible effect so far, the time since which each pool is idle, and back-off after failures. Losing the memory is safe.
+`provisioner.slices.hints` saves the part of the memory that is useful after a crash.
 """
 
 from __future__ import annotations
@@ -19,11 +19,11 @@ from provisioner.model.membership import Membership
 from provisioner.model.workloads import WorkloadUid
 from provisioner.slices.demand import SliceId
 
-#: A capacity, or the digest of a request that is invalid or whose pool failed.
+#: Key of a back-off: a capacity, or the digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | str
-#: Resource with a line: capacity that was out of stock, an accelerator for workloads that start together, or `CREATES`.
+#: Resource with a line: capacity that was out of stock, an accelerator for all-or-nothing workloads, or `line.CREATES`.
 TurnResource = CapacityKey | str
-#: Time of the last grant, by resource, namespace and workload UID. With an empty UID, to any workload of the namespace.
+#: Time of the last grant of a resource, by resource, namespace and workload UID. An empty UID represents any workload.
 Stamps = Mapping[tuple[TurnResource, str, str], datetime]
 
 
@@ -32,20 +32,20 @@ class Phase(Enum):
 
     #: A slice needs the pool; the create has not been sent.
     WANTED = "wanted"
-    #: A slice needs the pool, but back-off, a limit or an invalid request prevents the create.
+    #: A slice needs the pool, but the create has to wait, for example because of back-off or a limit.
     BLOCKED = "blocked"
     #: The create is being sent, or was accepted and the pool is not listed yet.
     CREATING = "creating"
     #: The pool is listed; not all its nodes are ready.
     PROVISIONING = "provisioning"
-    #: All nodes are ready, a slice counts on the pool, and no pod is on it.
+    #: All nodes are ready, a slice counts on the pool, and no slice holds the pool by bound pods.
     READY = "ready"
     IN_USE = "in_use"
     #: No slice needs the pool; the deletion delay runs.
     IDLE = "idle"
     #: The delete is being sent or was accepted, or GKE reports STOPPING.
     DELETING = "deleting"
-    #: GKE reports ERROR, or the pool has failed in another way (`Supply.broken`) and no pod uses it.
+    #: GKE reports ERROR, or the pool has failed in another way (`Supply.broken`) and no pod uses the pool.
     FAILED = "failed"
     GONE = "gone"
 
@@ -67,14 +67,15 @@ class CallState(Enum):
     UNDER_WAY = "under_way"
     #: GKE accepted the call; the list of pools may not show its effect yet.
     ACCEPTED = "accepted"
+    #: The outcome of the create is unknown: the pool may exist, or may still be created.
     UNKNOWN = "unknown"
-    #: The delete was not done, and will be retried.
+    #: The last attempt to delete the pool did not succeed; another attempt follows.
     POSTPONED = "postponed"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateCall:
-    """A create whose pool is not listed yet, or not up yet. It counts as a pool that is being created."""
+    """A create whose pool is not listed or not up yet. The pool counts as being created."""
 
     slice_id: SliceId
     request: NodePoolRequest
@@ -83,7 +84,7 @@ class CreateCall:
     since: datetime
     #: Operation that GKE returned; empty if its name is unknown.
     operation: OperationName = OperationName("")
-    #: Time of the last look-up at GKE; None if there was none.
+    #: Time of the last request to GKE for the outcome of the create (`LookUp`); None before the first request.
     looked_up_at: datetime | None = None
     #: Namespace of the workload.
     namespace: str = ""
@@ -97,16 +98,16 @@ class DeleteCall:
     #: Time at which `state` was entered.
     since: datetime
     operation: OperationName = OperationName("")
-    #: Time of the next attempt if POSTPONED. If the pool no longer has `status`, the next attempt is made earlier.
+    #: Time of the next attempt if POSTPONED; earlier if the pool no longer has `status`.
     retry_at: datetime | None = None
     #: Status of the pool when the delete was postponed.
     status: PoolStatus | None = None
     failures: int = 0
-    #: Time of the first postponement; None if there was none. The first wait for nodes to settle does not count.
+    #: Time of the first postponement; None before it. The first wait after the nodes were cordoned does not count.
     postponed_since: datetime | None = None
     #: Cause of the last postponement.
     reason: str = ""
-    #: Whether the delete is POSTPONED because the workload exists although the caches do not show it.
+    #: Whether the delete is POSTPONED because the workload of the pool exists although the caches do not show it.
     needed: bool = False
     looked_up_at: datetime | None = None
 
@@ -131,7 +132,7 @@ class Backoff:
     #: Time of the first of the consecutive failures.
     since: datetime
     until: datetime
-    #: Capacities that the back-off of a slice blocks: reservations that it may not use; empty if all are blocked.
+    #: Capacities that the back-off of a slice blocks: reservations that the slice may not use; empty if it blocks all.
     capacities: frozenset[CapacityKey] = frozenset()
     #: Slice that sent a request that GKE rejects as invalid; None for other failures.
     slice_id: SliceId | None = None
@@ -151,7 +152,7 @@ class Tally:
     at: datetime
 
 
-#: Counts by namespace and workload UID. With an empty UID, the count of all workloads of the namespace.
+#: Counts by namespace and workload UID. An entry with an empty UID counts all workloads of the namespace.
 Tallies = Mapping[tuple[str, str], Tally]
 
 
@@ -160,44 +161,43 @@ class Claim:
     """Pool that a slice without a bound pod counts on."""
 
     pool: PoolName
-    #: Time since which the slice has counted on ready pools; None if the pool is unready or no pod has to be bound.
+    #: Time since which the slice has counted on a ready pool; None if the pool is unready or no pod has to be bound.
     since: datetime | None
-    #: Whether the slice has pods.
     has_pods: bool
     #: The scheduler's last message for the leader pod.
     message: str = ""
-    #: Whether the message has changed since the claim began, which shows that the scheduler looked at the pod again.
+    #: Whether `message` has changed since the claim began, which shows that the scheduler looked at the pod again.
     looked: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gang:
-    """A workload whose slices start together, while some of them are missing."""
+    """State of a workload whose slices start together; kept until all its slices are ready."""
 
     #: Number of slices with a ready pool.
     ready: int = 0
-    #: Time since which `ready` has not grown; None while PARTIAL_HOLD does not run.
+    #: Time since which `ready` has not grown, from which PARTIAL_HOLD counts; None while PARTIAL_HOLD does not apply.
     since: datetime | None = None
-    #: Whether the workload has released its pools, and has waited in line since then.
+    #: Whether the workload has released its pools before, so that it may take pools only in its turn.
     queues: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Hold:
-    """Right of one workload to hold pools of an accelerator; after it released them, the pause that follows."""
+    """Right of one workload to hold pools of an accelerator, or the pause after the workload released these pools."""
 
     workload: WorkloadUid
     #: Time at which the workload got the right or, if `released`, released its pools.
     since: datetime
     #: Whether the workload released its pools. No workload in line may hold pools until the pause has ended.
     released: bool = False
-    #: Time at which the pause ends; None while the released pools still exist.
+    #: Time at which the pause ends; None before a release, and while the released pools still exist.
     until: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OperationLimit:
-    """Learned bound on the number of concurrent operations; dropped 60 s after the last rejection."""
+    """Bound on the number of concurrent operations, learned from GKE's rejections; dropped 60 s after the last one."""
 
     #: Largest number of operations that ran at the same time at or after the last rejection; None without a bound.
     limit: int | None = None
@@ -220,15 +220,15 @@ class PhaseEntry:
     since: datetime
     #: Whether the phase was entered at an unknown time before this process first saw the pool.
     entered_before: bool = False
-    #: Time since which all pods on the pool belong to ended or suspended workloads; None if a pod does not.
+    #: Time since which all pods on the pool have belonged to ended or suspended workloads; None if a pod does not.
     draining_since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolMemory:
-    """Memory of one pool, existing or planned; dropped when the pool is gone."""
+    """Memory of one pool, existing or planned; dropped when the pool no longer exists and no slice wants it."""
 
-    #: Create that no list confirms yet.
+    #: Create whose pool is not listed yet.
     create: CreateCall | None = None
     #: Create of a listed pool that is not up yet. If the pool vanishes, the operation of the create has the reason.
     coming_up: CreateCall | None = None
@@ -238,8 +238,8 @@ class PoolMemory:
     unneeded_since: datetime | None = None
     #: Slice that used the pool last, so that it returns to the pool after a restart; None if the pool's labels name it.
     last_user: SliceId | None = None
-    #: Zone and machine type; None before the pool has had nodes. After the pool has vanished, creates with both are
-    #: retried immediately, because the capacity may be free.
+    #: Zone and machine type; None before the pool has had nodes. When the pool vanishes, creates in this zone with this
+    #: machine type are retried immediately, because the capacity may be free.
     place: tuple[str, str] | None = None
     #: Time since which GKE reports the pool as up although not all its nodes are ready.
     unready_since: datetime | None = None
@@ -255,22 +255,22 @@ class PoolMemory:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SliceMemory:
-    """Memory of one slice; dropped when the slice is gone."""
+    """Memory of one slice; dropped when the slice no longer exists, unless the entry has `unschedulable`."""
 
-    #: Lowest number of an attempt that the slice may use. An earlier process may have sent creates of lower attempts.
+    #: Lowest number that the next attempt may have: an earlier process may have sent creates with lower numbers.
     attempt: int = 0
     #: Back-off after a failed create, if the reason does not concern the capacity.
     backoff: Backoff | None = None
-    #: Back-off after the scheduler bound no pod of the slice to its ready pool. An accepted create does not end it.
+    #: Back-off after the scheduler bound no pod of the slice to its ready pool; not ended by an accepted create.
     unschedulable: Backoff | None = None
-    #: Family of the workload, and key of the requirements of the refused pods (`remember.handed_on`); None without
+    #: Key of the workload (`remember._family`) and key of the requirements of the refused pods; None without
     #: `unschedulable`, or after a restart.
     refused: tuple[Hashable, Hashable] | None = None
-    #: Pool that the slice counted on in the last round; None if it counted on none.
+    #: Claim on the pool that the slice counted on in the last round; None if it counted on no pool.
     claim: Claim | None = None
 
     def is_refused(self, now: datetime) -> bool:
-        """Whether the slice waits because the scheduler bound no pod of it to its ready pool."""
+        """Whether the slice has to wait, because the scheduler bound none of its pods to its ready pool."""
         return self.unschedulable is not None and self.unschedulable.until > now
 
 
@@ -285,20 +285,20 @@ class Memory:
     pools: Mapping[PoolName, PoolMemory] = field(default_factory=dict)
     slices: Mapping[SliceId, SliceMemory] = field(default_factory=dict)
     backoffs: Backoffs = field(default_factory=dict)
-    #: Counts of failed creates. A changed request does not reset a count.
+    #: Counts of failed creates. A change of the workload's request does not reset its count.
     tallies: Tallies = field(default_factory=dict)
     #: Times of the creates of the last hour, oldest first.
     created_at: tuple[datetime, ...] = ()
     #: Time of the last delete that was slowed down because many workloads had vanished; None before the first.
     braked_delete_at: datetime | None = None
-    #: Time that the last new pool took from PROVISIONING to READY; None if not measured.
+    #: Duration from PROVISIONING to READY of the last new pool; None before the first.
     usual_creation: timedelta | None = None
     gangs: Mapping[WorkloadUid, Gang] = field(default_factory=dict)
-    #: Holds by accelerator; empty unless workloads that start together compete for it.
+    #: Holds by accelerator; empty unless all-or-nothing workloads compete for accelerators.
     holds: Mapping[str, Hold] = field(default_factory=dict)
     stamps: Stamps = field(default_factory=dict)
     operations: OperationLimit = field(default_factory=OperationLimit)
-    #: Node pools of the nodes that were seen: editing a label of a node does not change its pool.
+    #: Node pool of each node that was seen: an edited label of the node does not change its pool.
     membership: Membership = field(default_factory=Membership)
 
     @property
@@ -323,16 +323,16 @@ class Memory:
 
     @property
     def slice_backoffs(self) -> dict[SliceId, Backoff]:
-        """Back-offs of slices. If a slice has two, the one of its unschedulable pods counts."""
+        """Back-offs of slices. If a slice has two back-offs, `unschedulable` counts."""
         found = ((slice_id, known.unschedulable or known.backoff) for slice_id, known in self.slices.items())
         return {slice_id: last for slice_id, last in found if last is not None}
 
     def pool(self, name: PoolName) -> PoolMemory:
-        """Return the entry of a pool, an empty one for an unknown pool."""
+        """Return the entry of a pool, or an empty entry if the pool is unknown."""
         return self.pools.get(name, _NO_POOL)
 
     def slice(self, slice_id: SliceId) -> SliceMemory:
-        """Return the entry of a slice, an empty one for an unknown slice."""
+        """Return the entry of a slice, or an empty entry if the slice is unknown."""
         return self.slices.get(slice_id, _NO_SLICE)
 
     def with_pools(self, changes: Mapping[PoolName, PoolMemory]) -> Memory:

@@ -1,6 +1,6 @@
 """Lists the choices of capacity of a slice, each with its zone, best first.
 
-Selectors of the pod have precedence over annotations, and annotations over settings.
+Node selectors of the pod have precedence over annotations, and annotations over settings.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -36,7 +36,7 @@ class Choices:
 
 
 def choices_of(slice_: Slice, settings: Settings) -> Choices:
-    """Return the choices of a slice. Raises UnmeetableError if it has no choice or an annotation is unreadable."""
+    """Return the choices of a slice. Raises UnmeetableError if no choice exists or an annotation is unreadable."""
     # An unreadable annotation is rejected even if a selector takes precedence.
     unreadable = next(iter(slice_.wishes.problems.values()), "")
     if unreadable:
@@ -55,7 +55,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")
         elsewhere = f"the pod selects {selected}, and none of {', '.join(map(str, listed))} exists"
-        # A reservation that a setting forbids may exist, so foreign nodes may have it: the demand is not impossible.
+        # A reservation that a setting forbids may exist, and foreign node pools may use it: no ImpossibleError.
         impossible = own and not any(capacity_choice.reservation for capacity_choice in listed)
         raise (ImpossibleError if impossible else UnmeetableError)("; ".join(left_out) or elsewhere)
     return Choices(open=zoned, left_out=left_out)
@@ -100,7 +100,7 @@ def _problem(choice: CapacityChoice, shape: tpu.Shape | None, settings: Settings
 
 def _in_zones(listed: Sequence[CapacityChoice], slice_: Slice, settings: Settings) -> Iterator[CapacityChoice]:
     selector = slice_.requirements.node_selector
-    # If the pod selects a zone by one of the labels, only this zone is possible.
+    # If the pod selects a zone by one of the labels for zones, only this zone is possible.
     selected = next((Zone(selector[key]) for key in constants.ZONE_LABELS if selector.get(key)), None)
     zones = (selected,) if selected is not None else slice_.wishes.zones or settings.zones or (settings.zone,)
     region = region_of(settings.cluster_location)

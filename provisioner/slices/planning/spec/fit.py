@@ -11,7 +11,7 @@ from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableEr
 def check_fit(asked: Requirements, request: NodePoolRequest, settings: Settings, rules: PoolRules) -> None:
     """Raise UnmeetableError if no node of the requested pool would fit the pods of a slice.
 
-    The requests of DaemonSets are unknown and are not subtracted, so the pods may not fit although nothing is raised.
+    The requests of DaemonSets are unknown and are not subtracted, so the pods may not fit although no error is raised.
     """
     pool = expected_pool(request)
     view = rules.expected_node(pool)

@@ -1,13 +1,13 @@
 """Specifies the node pool for a slice: the facts of the slice, completed by the rules of the supplier. Pure.
 
-Labels identify the owner of a pool; only this module writes and reads them. Pools of JobSets also have the labels of
-the Go provisioner. Pools of other kinds do not have the labels of the Go provisioner, because releases that know only
-JobSets would find no JobSet for such a pool, and delete it.
+Labels identify the owner of a pool; only this module writes them. Pools of JobSets also have the labels of the Go
+provisioner. Pools of other kinds do not have the labels of the Go provisioner, because releases that know only JobSets
+would find no JobSet for such a pool, and delete the pool.
 
 Names are the same for every supplier. GKE allows 40 characters, `[a-z]([-a-z0-9]*[a-z0-9])?`; a TPUNodeGroup allows
-more. A name is the cut name of the workload, and a hash of workload UID, group key and attempt. Shape and zone are not
-in the hash: a create with another choice of capacity, or by a second process, gets the same name. So no second pool is
-created, and an existing pool is adopted.
+more. A name consists of the shortened name of the workload, and a hash of workload UID, group key and attempt. Shape
+and zone are not in the hash: a create with another choice of capacity, or by a second process, gets the same name. So
+no second pool is created, and an existing pool is adopted.
 """
 
 import hashlib
@@ -54,10 +54,10 @@ _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
 
 @lru_cache(maxsize=65536)
 def pool_name(workload_name: str, slice_id: SliceId, attempt: int) -> PoolName:
-    """Return the name of the pool for one attempt of a slice; equal inputs give equal names."""
+    """Return the name of the pool for one attempt of a slice; equal arguments give equal names."""
     seed = f"{slice_id.workload_uid}/{slice_id.group_key}/{attempt}"
     digest = hashlib.sha256(seed.encode()).hexdigest()[:_HASH_DIGITS]
-    # The name of a workload of kind POD begins with the kind of the controller, which is left out.
+    # The name of a workload of kind POD begins with the kind of the controller (`Deployment.`), which is left out.
     readable = re.sub(r"[^a-z0-9]+", "-", re.sub(r"^[A-Z]\w*\.", "", workload_name).lower()).strip("-")
     if not readable[:1].isalpha():
         readable = f"js-{readable}"
@@ -100,7 +100,7 @@ def owner_labels(slice_: Slice) -> dict[str, str]:
 
 
 def read_ownership(labels: Mapping[str, str]) -> Ownership | None:
-    """Return the owner of a pool; None if the provisioner did not create the pool and therefore never changes it."""
+    """Return the owner of a pool; None if the provisioner did not create the pool, and so never changes the pool."""
     if labels.get(constants.NODEPOOL_MANAGER) != constants.MANAGER:
         return None
     kind = _KINDS.get(labels.get(constants.POOL_WORKLOAD_KIND, ""))
@@ -127,12 +127,12 @@ def _jobset_of(labels: Mapping[str, str]) -> str:
     """Return the JobSet's name in a pool's labels; the Go provisioner before 2024-04 wrote it into LEGACY_POOL_ID."""
     if labels.get(constants.POOL_JOBSET_NAME):
         return labels[constants.POOL_JOBSET_NAME]
-    # A name without a namespace is ignored, because nothing shows whether the JobSet exists.
+    # Without the JobSet's namespace, it is unknown whether the JobSet exists, so the name is ignored.
     return labels.get(constants.LEGACY_POOL_ID, "") if labels.get(constants.PARENT_NAMESPACE) else ""
 
 
 def _label_value(text: str) -> str:
-    """Cut a name to the length of a label value, which must end in a letter or digit."""
+    """Cut a name to the maximum length of a label value. The result ends in a letter or digit."""
     return text[:_MAX_LABEL_VALUE].rstrip("-_.")
 
 
@@ -154,7 +154,7 @@ class Specification:
     blueprint: Blueprint
     #: All labels except those that `stamped` adds.
     labels: Mapping[str, str]
-    #: Hash of the request; creates with an equal digest request equal pools.
+    #: Hash of the request without name and attempt; creates with the same digest request equal pools.
     digest: str
 
     def stamped(self, name: PoolName, attempt: int) -> NodePoolRequest:
@@ -164,9 +164,9 @@ class Specification:
 
 
 def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, copied: Mapping[str, str]) -> Hashable:
-    """Return a key of the inputs of a blueprint other than the settings: equal keys give equal blueprints.
+    """Return a key of the inputs of `blueprint` except for settings and rules: equal keys give equal blueprints.
 
-    `id` is enough for choices, wishes and shapes, because equal values are the same object within a round.
+    The key has the `id` of choice, wishes and shape, because equal values are the same object within a round.
     """
     asked = slice_.requirements
     # Pods with affinity or with selectors for labels of an owner may fit only the slice's own pool.
@@ -213,7 +213,7 @@ def starts_together(slice_: Slice, settings: Settings) -> bool:
 
 
 def placement_labels(slice_: Slice, choice: CapacityKind, settings: Settings) -> Mapping[str, str]:
-    """Return the labels with which a pool is created: assigned to the slice, free, or none for pods without marks."""
+    """Return the labels with which a pool is created: those of an assigned, a free or an open pool (no labels)."""
     if not slice_.workload.kind.has_pods:
         return FREE
     if not slice_.mark:
@@ -238,16 +238,16 @@ def specify(slice_: Slice, plan: Blueprint, settings: Settings, rules: PoolRules
 
 
 def is_held(taints: Iterable[Taint]) -> bool:
-    """Whether the taints show that a node waits for the other slices of its workload."""
+    """Whether the taints hold a node until all slices of its workload are ready."""
     return any(taint.key in constants.HELD_KEYS for taint in taints)
 
 
 def check_shape(slice_: Slice) -> tpu.Shape:
-    """Return the slice's shape. Raises UnmeetableError if it has no shape, or its pods do not fit the shape."""
+    """Return the slice's shape. Raises UnmeetableError if the slice has none, or its pods do not fit the shape."""
     shape = slice_.shape
     if shape is None:
         asked = slice_.requirements
-        # The shape may become known later: a new machine type is listed, or the controller has another number of pods.
+        # A shape may be found later, if Google lists a new machine type, or if the controller gets more or fewer pods.
         unknown = asked.problem or tpu.may_be_sold(*selected_machines(asked)) or hosts_of(asked) > 1
         raise (UnmeetableError if unknown else ImpossibleError)(slice_.shape_problem)
     if shape.multi_host and slice_.parallelism > slice_.nodes:
@@ -269,9 +269,9 @@ def check_shape(slice_: Slice) -> tpu.Shape:
 
 
 def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
-    """Return the taint of a pool for one child Job; empty if the pods do not select the label of their own child Job.
+    """Return the taint of a pool for one child Job; empty if the pods do not select the label of their child Job.
 
-    JobSet lets pods select this label if the annotation NODE_SELECTOR_STRATEGY is set.
+    JobSet lets the pods select this label if the JobSet has the annotation NODE_SELECTOR_STRATEGY.
     """
     if slice_.workload.kind is not WorkloadKind.JOBSET:
         return ()
@@ -287,7 +287,10 @@ def _job_taints(slice_: Slice) -> tuple[Taint, ...]:
 
 
 def _own_inputs(slice_: Slice) -> str:
-    """Return a hash of the pods' own choices, whose failures must not delay other workloads; empty without any."""
+    """Return a hash of the pods' node settings and placement policy, so that their failures delay no other workload.
+
+    Empty if the pods choose neither.
+    """
     annotations, selector = slice_.requirements.annotations, slice_.requirements.node_selector
     own = (own_settings(annotations, selector), selector.get(constants.PLACEMENT_POLICY, ""))
     return hashlib.sha256(repr(own).encode()).hexdigest()[:_DIGEST_DIGITS] if any(own) else ""
@@ -308,7 +311,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
         asked = asked - _withheld_labels(slice_, settings, rules)
         named = (selected.keys() | asked) - set(settings.pod_to_node_labels) - passed_on
         if selected.get(constants.LEGACY_POOL_ID) == slice_.workload.name:
-            # With the name of the workload, this label only identifies the owner of the pool.
+            # This label only identifies the owner of the pool if its value is the name of the workload.
             named -= {constants.LEGACY_POOL_ID}
         problem = allowlists.label_problem(named, settings)
         if problem:
@@ -325,7 +328,7 @@ def copied_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[s
 
 
 def labels_left_out(slice_: Slice, settings: Settings, rules: PoolRules) -> str:
-    """Return a message about labels that a pod wants copied and may not set on nodes; empty without such labels."""
+    """Return a message about labels that a pod requests for its nodes and that are not copied; empty without any."""
     if constants.COPY_LABELS not in slice_.requirements.annotations:
         return ""
     keys = sorted(_withheld_labels(slice_, settings, rules))
@@ -352,8 +355,8 @@ def _asked_labels(slice_: Slice) -> set[str]:
 def _withheld_labels(slice_: Slice, settings: Settings, rules: PoolRules) -> set[str]:
     """Return the requested labels that are not copied, because other programs rely on them and no setting names them.
 
-    The setting must have the whole name: `*` is meant for labels of teams. Labels of the owner (`OWNER_LABELS`) are
-    not returned, because a pod that requests them gets no pool.
+    The setting must have the whole key: `*` is meant for labels of teams. Labels that identify an owner
+    (`OWNER_LABELS`) are not returned: for a pod that requests them, `copied_labels` raises an error.
     """
     asked = _asked_labels(slice_)
     if not asked:
@@ -378,11 +381,11 @@ class Candidates:
         self._rules = rules
         self._choices: dict[Hashable, Choices | UnmeetableError] = {}
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
-        #: Specifications by slice, nodes and `id` of the choice: equal slices and zones have the same choice object.
+        #: Specifications by slice, number of nodes, and `id` of the choice: `choices` returns the same objects again.
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice. If all pools of its workload must be in one zone, `zone` is this zone."""
+        """Return the choices for a slice: only choices in `zone`, unless None, if its workload must be in one zone."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
@@ -422,7 +425,7 @@ class Candidates:
 
 
 def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]) -> _T:
-    """Return the result of `find`, or raise its error. `find` is called only for the first call with a key."""
+    """Return the result of `find`, or raise its error. Both are cached in `known`: `find` is called once per key."""
     found = known.get(key)
     if found is None:
         try:
