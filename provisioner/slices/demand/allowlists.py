@@ -1,7 +1,7 @@
 """Checks which pods are served, and which namespaces, reservations, accounts, networks and labels they may name.
 
-A pod that is not served gets no pool, no Event and no log line of its own. The functions `*_problem` return why
-something may not be named, with the name of the setting, or an empty text if it may.
+A pod that is not served gets no pool, no Event and no log line of its own. The functions `*_problem` return the reason
+why a name is not allowed, with the setting to change, or an empty text if the name is allowed.
 """
 
 from collections.abc import Collection, Iterable, Mapping
@@ -20,7 +20,7 @@ class NotServed(NamedTuple):
     """Reason why no pools are created for the pods of a workload."""
 
     why: str
-    #: Whether the owner opted out on purpose, so that nothing needs to be changed.
+    #: Whether the owner opted out on purpose, so that the owner has nothing to change.
     meant: bool = False
 
 
@@ -38,9 +38,9 @@ class ServingPolicy:
 
     #: Namespaces that are served; empty if all are.
     namespaces: frozenset[str] = frozenset()
-    #: Key and value of a label that the pod or its namespace must have; None if there is no such condition.
+    #: Key and value of a label that the pod or its namespace must have; None if no label is required.
     opt_in_label: tuple[str, str] | None = None
-    #: Labels of namespaces, by namespace; read only if the opt-in label is set.
+    #: Labels of namespaces, by namespace; empty unless `opt_in_label` is set.
     namespace_labels: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
     def serves(self, workload: Workload, requirements: Requirements) -> bool:
@@ -54,7 +54,7 @@ class ServingPolicy:
         return self._not_for_us(workload, requirements)
 
     def leaves_to_slices(self, workload: Workload) -> bool:
-        """Whether a workload would be served if it did not request Slice resources."""
+        """Whether a workload requests Slice resources, and would be served if it did not request them."""
         return asks_for_slices(workload.labels, workload.annotations) and any(
             job.template.chips and not self._not_for_us(workload, job.template, dynamic=True) for job in workload.groups
         )
@@ -63,7 +63,7 @@ class ServingPolicy:
         for marks in (requirements.labels, requirements.annotations, workload.labels, workload.annotations):
             if marks and marks.get(constants.DISABLE) == "true":
                 return NotServed(f"{constants.DISABLE} is set", meant=True)
-        # Pods for dynamic slicing have their topology in an annotation.
+        # Pods for dynamic slicing have their topology in the annotation SLICE_TOPOLOGY, not in a nodeSelector.
         if not dynamic and constants.SLICE_TOPOLOGY in requirements.annotations:
             return NotServed(f"its pods have the annotation {constants.SLICE_TOPOLOGY}{_DYNAMIC}")
         if not dynamic and constants.TPU_TOPOLOGY not in requirements.node_selector:
@@ -81,7 +81,7 @@ class ServingPolicy:
 
 
 def asks_for_slices(labels: Mapping[str, str], annotations: Mapping[str, str]) -> bool:
-    """Whether a JobSet or its template requests Slice resources instead of node pools."""
+    """Whether labels or annotations request Slice resources instead of node pools."""
     asked = labels.get(constants.SLICE_AUTOPROVISIONING) in ("sync", "async")
     return asked or annotations.get(constants.SLICE_AUTOPROVISIONING) == "true"
 

@@ -1,7 +1,7 @@
 """Adds slices and virtual leader pods for ProvisioningRequests and CapacityBuffers, which have no pods.
 
 With these leader pods, later steps treat requests and buffers like any other demand, with the same queue, limits and
-rules to match pools. A request is served as a whole. Once it has been served, its leaders no longer wait, and it only
+rules to match pools. A request is served as a whole. The leaders of a served request no longer wait: the request only
 keeps its pools until pods run on them. The leaders of a buffer always wait: if other pods use the pool of a slice, the
 slice gets another pool.
 """
@@ -38,7 +38,7 @@ def with_slices(
     """Return the workloads, with slices for requests and buffers, and the virtual leader pods of these slices.
 
     With `unlisted`, the catalogue may be incomplete, and a template without a valid shape counts as missing. Requests
-    named in `rejected` get no slices: Kubernetes keeps rejecting their status, so no controller would see their pools.
+    named in `rejected` get no slices: Kubernetes always rejects their status, so no controller would see their pools.
     """
     asking = [
         workload
@@ -63,9 +63,9 @@ def with_slices(
 def _with_slices(
     workload: Workload, ask: Ask, templates: Templates, named: Workloads, room: int, *, unlisted: bool
 ) -> Workload:
-    """Return the workload with a group of slices for each pod set; the namespace may have `room` more slices.
+    """Return the workload with one of `groups` for each pod set; its namespace may have `room` more slices.
 
-    If the request or buffer has a problem, it gets no slices, and the templates only determine whether it is served.
+    A request or buffer with a problem gets no slices. Its templates then only determine whether it is served.
     """
     if workload.problem or not workload.lives:
         return workload
@@ -95,11 +95,11 @@ def _with_slices(
 
 
 class _MissingError(Exception):
-    """A template does not exist (yet)."""
+    """A template, or the object that a buffer refers to, does not exist (yet)."""
 
 
 def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> Iterator[PodGroup]:
-    """Yield a group for each pod set with chips: as many slices as its pods fill."""
+    """Yield an entry for each pod set with chips, with as many slices as the pods of the pod set fill."""
     found = [(_template(workload, name, templates), pods or 0) for name, pods in ask.pod_sets]
     if not any(template.chips for template, _ in found):
         raise ValueError(f"none of its pod sets requests {constants.TPU_RESOURCE}")
@@ -114,7 +114,7 @@ def _groups_of_request(workload: Workload, ask: Ask, templates: Templates) -> It
 
 
 def _group_of_buffer(workload: Workload, ask: Ask, templates: Templates, named: Workloads) -> PodGroup:
-    """Return the slices of a buffer: the smallest number that follows from its replicas, percentage or limits."""
+    """Return the entry of a buffer: as many slices as the smallest of its replicas, percentage and limits allows."""
     ((name, replicas),) = ask.pod_sets
     like, template = 0, Requirements()
     if ask.scalable[2]:
@@ -168,7 +168,7 @@ def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloa
 
 
 def _leaders(workload: Workload) -> Iterator[Pod]:
-    """Yield the leader pod of each slice; it counts as unschedulable until the request has been served."""
+    """Yield the virtual leader pod of each slice; the pods count as unschedulable until the request has been served."""
     ask = workload.ask
     served = ask is not None and ask.is_true(constants.PROVISIONED)
     for group in workload.groups:
@@ -191,7 +191,7 @@ def _leaders(workload: Workload) -> Iterator[Pod]:
 
 
 def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workload]) -> dict[SliceId, Slice]:
-    """Return the slices whose pods consume a ProvisioningRequest that lives, with its name in `request`."""
+    """Return the slices whose pods consume a living ProvisioningRequest, with the name of the request in `request`."""
     live = {
         (workload.namespace, workload.name)
         for workload in by_uid.values()

@@ -1,4 +1,4 @@
-"""Derives the names and keys of a workload's groups from its specification, and finds groups by name or key. Pure."""
+"""Derives the names and keys of a workload's groups of pods from its spec, and finds groups by name or key. Pure."""
 
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -24,7 +24,7 @@ class SliceId(NamedTuple):
 
 @dataclass(slots=True)
 class Wanted:
-    """Group that has pods, or that a pool or the memory refers to."""
+    """Group of pods that exist, or group without pods that a node pool or the memory refers to."""
 
     #: Name of the group; empty if unknown.
     name: str
@@ -34,15 +34,16 @@ class Wanted:
 class ListedGroup(NamedTuple):
     """One group that a workload's spec lists. Groups sort in the order of the spec."""
 
-    #: Index of the entry in the spec, and index of this group within the entry.
+    #: Index of the entry (such as a replicated job) in the spec.
     place: int
+    #: Index of this group within the entry.
     number: int
     key: GroupKey
     name: str
 
 
 def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iterator[ListedGroup]:
-    """Yield the wanted groups that the spec lists; if the workload is of kind POD, the wanted groups with pods."""
+    """Yield the groups in `wanted` that the spec lists; for a workload of kind POD, the groups with pods."""
     if workload.kind is WorkloadKind.POD:
         places = {group.name: place for place, group in enumerate(workload.groups)}
         names = sorted((each.name, key) for key, each in wanted.items() if each.pods)
@@ -53,7 +54,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
     unnamed: list[GroupKey] = []
     for key, each in wanted.items():
         if group_key(workload.namespace, each.name) != key:
-            # The name is unknown, or comes from a label, which contains only the beginning of a long name.
+            # The name is unknown, or was read from a label, which has only the beginning of a long name.
             unnamed.append(key)
             continue
         name, index = parts_of_group(workload.name, each.name)
@@ -61,7 +62,7 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
             continue
         place, group = groups[name]
         most = group.replicas + (group.surge if each.pods else 0)
-        # A name that is composed from the index must be the same: "07" is not an index.
+        # The name composed from the index must equal the given name: "07" is not an index.
         if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
             yield ListedGroup(place, index, key, each.name)
     if unnamed:
@@ -82,7 +83,7 @@ def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:
 
 @lru_cache(maxsize=16384)
 def parts_of_group(workload_name: str, group_name: str) -> tuple[str, int | None]:
-    """Split the name of a group into the name of its entry in the spec and the index; None without an index."""
+    """Split the name of a group into the name of its entry in the spec and its index, None if it has no index."""
     if group_name == workload_name:
         return "", 0
     name, _, digits = group_name.removeprefix(f"{workload_name}-").rpartition("-")
@@ -96,7 +97,7 @@ def _groups_by_key(
     """Return the groups of a workload by key, at most `bounds.CHILD_JOBS`.
 
     Each of `entries` is the place of an entry in the spec, its name, its replicas, and whether its groups are numbered.
-    Only references without a group name need this: slices without pods in the memory, and pools with long names.
+    Needed only for references without the full name of a group: in the memory, and in labels with a long name.
     """
     names = (
         (place, index, name_of_group(workload_name, name, index, numbered=numbered))
@@ -121,7 +122,7 @@ def representatives(workload: Workload, found: Collection[GroupKey]) -> Iterator
 
 
 def name_of_group(workload_name: str, group: str, index: int, *, numbered: bool) -> str:
-    """Return the name of the group with an index in an entry of a workload's spec."""
+    """Return the name of the group with this index in the entry `group` of a workload's spec."""
     if not numbered:
         return workload_name
     return f"{workload_name}-{group}-{index}" if group else f"{workload_name}-{index}"

@@ -13,13 +13,13 @@ _Workloads = Mapping[WorkloadUid, Workload]
 def with_owners(
     workloads: _Workloads, pods: Iterable[Pod], *, serve_pods: str = "all"
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
-    """Return the workloads, including those of kind POD, and the pods.
+    """Return the workloads, including the workloads of kind POD, and the pods.
 
-    Pods of child Jobs that are one slice together get the name of their common group, which one of the Jobs has.
+    Pods of child Jobs that are one slice together get the name of their common group, which is a name of a child Job.
 
     With SERVE_PODS=all, pods of a Job that is not served get kind POD. With either kind, the workload has the UID of
-    the Job, so a pool keeps its slice when the Job is served later. Pods of another namespace with this UID belong to
-    another workload.
+    the Job, so a pool keeps its slice when the Job is served later. A pod in another namespace whose owner has this UID
+    belongs to another workload.
     """
     joins = {each.full_name: each for each in workloads.values() if any(group.jobs > 1 for group in each.groups)}
     namespaces: dict[str, str] = {uid: each.namespace for uid, each in workloads.items()}
@@ -35,7 +35,7 @@ def with_owners(
 
 
 def _joined(pod: Pod, workload: Workload | None) -> Pod:
-    """Return a pod. If several child Jobs are one slice, set the name and key of their group, and the index in it."""
+    """Return a pod. If its child Job is one slice with other Jobs, set the common group and the index in this group."""
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)

@@ -2,10 +2,10 @@
 
 A slice is the TPU demand of one group of a living workload: a child Job of a JobSet, a leader with its workers of a
 LeaderWorkerSet, a Job, or a pod of any other controller. The group must request chips and be in the workload's spec. A
-slice wants a pool once its leader pod cannot be scheduled. Slices are derived only for groups that have pods, or that a
-pool or the memory refers to, so the work depends on the existing objects and not on the size of specs.
+slice wants a pool once its leader pod is unschedulable. Slices are derived only for groups that have pods, or that a
+node pool or the memory refers to, so the work depends on the existing objects and not on the size of specs.
 
-Annotations with further wishes are read from the pod; those that the pod lacks are read from its workload.
+Further wishes are read from annotations of the pod, or of its workload if the pod lacks the annotation.
 """
 
 from collections import Counter, defaultdict
@@ -39,7 +39,7 @@ from provisioner.workloads.plain import misfit_of
 
 #: Toleration that GKE's API server adds to every pod that requests chips, but not to templates.
 CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists")
-#: Maximum difference between the API server's clock (creation of pods) and that of workload controllers (suspension).
+#: Maximum difference between the clocks of the API server (creation of pods) and of workload controllers (suspension).
 _CLOCKS_DIFFER_BY = timedelta(seconds=5)
 _T = TypeVar("_T")
 _KEYS = (constants.SAME_ZONE, constants.ALL_OR_NOTHING, constants.CAPACITY, constants.ZONES, constants.MAX_RUN_DURATION)
@@ -49,7 +49,7 @@ _INHERITED = constants.NODE_SETTING_KEYS | {constants.IGNORE_NODE_ESTIMATE}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Wishes:
-    """Wishes in annotations. The field of a missing or invalid annotation has its default."""
+    """Wishes of a pod in annotations. If an annotation is missing or invalid, its field has the default value."""
 
     #: Choices of capacity in order of preference.
     capacity: tuple[CapacityChoice, ...] = ()
@@ -63,11 +63,11 @@ class Wishes:
 
 
 def read_wishes(annotations: Mapping[str, str], of_workload: Mapping[str, str]) -> Wishes:
-    """Read the annotations of a pod, and those of its workload that the pod does not have."""
+    """Read the annotations of a pod; an annotation that the pod does not have is read from its workload."""
     return _read(tuple([annotations.get(key) or of_workload.get(key, "") for key in _KEYS]))
 
 
-# Annotations are the same in every round, and in most pods of a workload.
+# Cached, because the annotations are the same in every round and in most pods of a workload.
 @lru_cache(maxsize=512)
 def _read(texts: tuple[str, ...]) -> Wishes:
     asked = dict(zip(_KEYS, texts, strict=True))
@@ -95,7 +95,7 @@ def _read(texts: tuple[str, ...]) -> Wishes:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Slice:
-    """Demand of one group of pods."""
+    """TPU demand of one group of pods."""
 
     id: SliceId
     workload: Workload
@@ -104,7 +104,7 @@ class Slice:
     #: Requirements of the leader pod, without the marks of admission (`model.placement`); without a leader pod, of the
     #: template.
     requirements: Requirements
-    #: Key in the marks of the leader pod, or of another pod if the leader has none; empty if no pod is marked.
+    #: Key in the marks of the leader pod, or of another pod if the leader pod has no marks; empty if no pod is marked.
     mark: str = ""
     #: Node that a marked leader pod selects by its hostname, as with Kueue's topology-aware scheduling; empty if none.
     host: str = ""
@@ -117,16 +117,17 @@ class Slice:
     deadline_seconds: int
     #: Whether the child Job has succeeded, so that the slice no longer wants a pool.
     ended: bool
+    #: Number of slices of the workload, including this slice and slices whose pods do not exist yet.
     siblings: int
     wishes: Wishes
-    #: Name of the living ProvisioningRequest that requests the slice's pool; empty without one.
+    #: Name of the living ProvisioningRequest that requests the slice's pool; empty if there is no such request.
     request: str = ""
     served: bool
     #: None if the pods do not describe a valid slice.
     shape: tpu.Shape | None
     shape_problem: str
     #: None if the slice does not share pools. Otherwise the slice is one pod of kind POD on a single host, and this is
-    #: its namespace and its requirements on nodes: slices with an equal value may get one pool with a node for each.
+    #: its namespace, mark and requirements: slices with an equal value may get one pool with a node for each slice.
     share: Hashable = None
 
     @property
@@ -165,7 +166,7 @@ class Slice:
 
     @property
     def chips(self) -> int:
-        """Number of chips of these nodes."""
+        """Number of chips of the slice's nodes; 0 if the slice has no shape."""
         return 0 if self.shape is None else self.shape.machine_type.chips * self.nodes
 
 
@@ -173,7 +174,7 @@ class Found(NamedTuple):
     """Slices of one workload, and the inputs from which the slices were derived, except for the policy."""
 
     workload: Workload
-    #: Key, name (empty if unknown) and pods of each group that has pods or that something refers to.
+    #: Key, name (empty if unknown) and pods of each group that has pods, or that a pool or the memory refers to.
     wanted: tuple[tuple[GroupKey, str, tuple[Pod, ...]], ...]
     slices: Mapping[SliceId, Slice]
 
@@ -198,8 +199,8 @@ def find_by_workload(
     """Return the slices of each living workload; with `keep_suspended`, also of suspended workloads.
 
     These are the slices with pods, the slices in `referred` (the value is the name of the group, empty if unknown), and
-    one further slice of each entry in the spec, which represents the slices without pods. Results in `last`, from the
-    same policy, are reused for workloads whose spec, pods and references have not changed.
+    one further slice of each entry in the spec, which represents the slices without pods. Results in `last`, which must
+    be from the same policy, are reused for workloads whose spec, pods and references have not changed.
     """
     wanted: dict[WorkloadUid, dict[GroupKey, Wanted]] = defaultdict(dict)
     for slice_id, name in (referred or {}).items():
@@ -232,7 +233,7 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     listed: list[ListedGroup] = []
     others = 0
     for each in listed_groups(workload, wanted):
-        # Chips that a webhook adds are visible only in pods, and a suspended workload has none: all its groups count.
+        # Chips that a webhook adds are visible only in pods. A suspended workload has no pods, so all its groups count.
         with_chips = bool(groups[each.place].template.chips)
         if with_chips or wanted[each.key].pods or workload.suspended:
             listed.append(each)
@@ -256,7 +257,8 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     for each in listed:
         pods = wanted[each.key].pods if each.key in wanted else []
         group = groups[each.place]
-        # The status has only the number of succeeded groups. If no more groups lack pods, all of these have succeeded.
+        # The status has only the number of succeeded groups. If at most this number of groups has no pods, all groups
+        # without pods have succeeded.
         ended = not pods and 0 < group.replicas - groups_with_pods[each.place] <= group.succeeded
         slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
     return slices
@@ -280,7 +282,7 @@ def _slice(
     if group.selects_job_nodes:
         admitted = with_job_nodes(admitted, workload.namespace, listed.name)
     requirements, host = admitted, ""
-    # A leader without chips runs on a node of its workers, so the requirements are those of the workers' template.
+    # A leader pod without chips runs on a node of its workers: the requirements are those of the workers' template.
     if leader is not None and (leader.requirements.chips or leader.requirements.claims or not group.template.chips):
         requirements, host = without_marks(leader.requirements, leader.namespace)
     if requirements.claims:
@@ -289,7 +291,7 @@ def _slice(
         inherited = {key: text for key, text in workload.annotations.items() if key in _INHERITED}
         if inherited:
             requirements = replace(requirements, annotations={**inherited, **requirements.annotations})
-    # A pod that was created before the admission policy was installed has no mark; later pods of the group have one.
+    # Pods that were created before the admission policy was installed have no mark; later pods of the group have it.
     marks = (mark_of(pod.requirements, pod.namespace) for pod in (*filter(None, (leader,)), *pods))
     mark = next(filter(None, marks), "")
     shape: tpu.Shape | None = None
@@ -336,15 +338,16 @@ def _share(workload: Workload, asked: Requirements, mark: str, shape: tpu.Shape 
     if shape is None or shape.multi_host:
         return None
     if asked.volumes is not None:
-        # Each pod of a StatefulSet has its own claims, which matter only by their zones and disks.
+        # Each pod of a StatefulSet has its own volume claims; only the zones and disks of their volumes matter.
         asked = replace(asked, volumes=replace(asked.volumes, claims=()))
     return (workload.namespace, mark, demand_key(asked), asked.claims, frozenset(asked.annotations.items()))
 
 
 def _leader(pods: Iterable[Pod], *, lowest: bool) -> Pod | None:
-    """Return the pod of index 0, or with `lowest` the existing pod of the lowest index; None without such a pod.
+    """Return the pod of index 0 or, with `lowest`, of the lowest index; None without such a pod.
 
-    During a restart, two pods may have this index; then the pod without a node is the leader, because it needs a pool.
+    Pods that are being deleted do not count. During a restart, two pods may have the same index; then the pod without a
+    node is the leader, because this pod needs a pool.
     """
     candidates = [
         pod
@@ -374,7 +377,7 @@ def _slice_asked_for(requirements: Requirements) -> tuple[tuple[str, str], int]:
 
 
 def with_host_chips(requirements: Requirements) -> Requirements:
-    """Return the requirements; for a pod with claims, set the chips of a host from the catalogue, which may grow."""
+    """Return the requirements. With resource claims, `chips` are those of a host in the catalogue, which may change."""
     if not requirements.claims:
         return requirements
     return replace(requirements, chips=tpu.chips_of_host(*selected_machines(requirements)))
@@ -387,7 +390,7 @@ def selected_machines(requirements: Requirements) -> tuple[str, str, str]:
 
 
 def shape_of(requirements: Requirements) -> tpu.Shape:
-    """Return the shape that pods request. Raises ShapeError if they do not describe a valid one."""
+    """Return the shape that pods request. Raises ShapeError if the requirements do not describe a valid shape."""
     accelerator, topology, machine_type = selected_machines(requirements)
     if constants.TPU_ACCELERATOR not in requirements.node_selector:
         valid = ", ".join(tpu.ACCELERATORS)
