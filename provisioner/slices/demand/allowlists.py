@@ -117,18 +117,20 @@ def network_problem(networks: Iterable[Network], settings: Settings) -> str:
     """Return why a pod may not name additional networks; empty if it may."""
     named = ((network.network, f"{network.network}:{network.subnetwork}") for network in networks)
     allowed = settings.allowed_networks
-    found = (_problem(f"network {each[1]}", "ALLOWED_NETWORKS", allowed, *each, remedy="remove it") for each in named)
+    found = (
+        _problem(f"network {names[1]}", "ALLOWED_NETWORKS", allowed, *names, remedy="remove it") for names in named
+    )
     return next(filter(None, found), "")
 
 
 def node_setting_problem(name: str, text: str, settings: Settings) -> str:
     """Return why a workload may not choose the value of a node setting; empty if it may."""
     patterns = [pattern for allowed, pattern in settings.allowed_node_settings if allowed == name]
-    most = max((int(each) for each in patterns if each.isdecimal()), default=-1)
+    most = max((int(pattern) for pattern in patterns if pattern.isdecimal()), default=-1)
     if text.isdecimal() and int(text) <= most:
         return ""
     named, remedy = ((item, f"{name}={bounds.cut(item)}") for item in comma_items(text)), "remove it"
-    what = (_problem(each, "ALLOWED_NODE_SETTINGS", patterns, item, remedy=remedy) for item, each in named)
+    what = (_problem(setting, "ALLOWED_NODE_SETTINGS", patterns, item, remedy=remedy) for item, setting in named)
     return next(filter(None, what), "")
 
 

@@ -81,7 +81,9 @@ def _with_slices(
             return workload
         found = (templates.get((workload.namespace, name)) for name, _ in ask.pod_sets)
         groups = tuple(
-            PodGroup(name="", replicas=0, parallelism=0, template=each) for each in found if each is not None
+            PodGroup(name="", replicas=0, parallelism=0, template=template)
+            for template in found
+            if template is not None
         )
         return replace(workload, groups=groups, problem=str(error))
     slices, problem = sum(group.replicas for group in groups), ""
@@ -155,7 +157,9 @@ def _template(workload: Workload, name: str, templates: Templates) -> Requiremen
 
 def _scalable(workload: Workload, scalable: tuple[str, str, str], named: Workloads) -> Workload:
     api_group, name_of_kind, name = scalable
-    kind = next((each for each in WorkloadKind if each.has_pods and each.value == name_of_kind), None)
+    kind = next(
+        (candidate for candidate in WorkloadKind if candidate.has_pods and candidate.value == name_of_kind), None
+    )
     if kind is None:
         raise ValueError(
             f"scalableRef names a {bounds.cut(name_of_kind)}; name a JobSet, a LeaderWorkerSet, a RayCluster or a "
@@ -204,4 +208,6 @@ def awaiting_request(slices: Iterable[Slice], by_uid: Mapping[WorkloadUid, Workl
         for slice_ in slices
         if slice_.leader is not None
     )
-    return {each.id: replace(each, request=name) for each, name in named if (each.workload.namespace, name) in live}
+    return {
+        slice_.id: replace(slice_, request=name) for slice_, name in named if (slice_.workload.namespace, name) in live
+    }

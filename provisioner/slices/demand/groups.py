@@ -46,25 +46,25 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
     """Yield the groups in `wanted` that the spec lists; for a workload of kind POD, the groups with pods."""
     if workload.kind is WorkloadKind.POD:
         places = {group.name: place for place, group in enumerate(workload.groups)}
-        names = sorted((each.name, key) for key, each in wanted.items() if each.pods)
+        names = sorted((entry.name, key) for key, entry in wanted.items() if entry.pods)
         for number, (name, key) in enumerate(names):
             yield ListedGroup(places.get(name, 0), number, key, name)
         return
     groups = {group.name: (place, group) for place, group in enumerate(workload.groups)}
     unnamed: list[GroupKey] = []
-    for key, each in wanted.items():
-        if group_key(workload.namespace, each.name) != key:
+    for key, entry in wanted.items():
+        if group_key(workload.namespace, entry.name) != key:
             # The name is unknown, or was read from a label, which has only the beginning of a long name.
             unnamed.append(key)
             continue
-        name, index = parts_of_group(workload.name, each.name)
+        name, index = parts_of_group(workload.name, entry.name)
         if index is None or name not in groups:
             continue
         place, group = groups[name]
-        most = group.replicas + (group.surge if each.pods else 0)
+        most = group.replicas + (group.surge if entry.pods else 0)
         # The name composed from the index must equal the given name: "07" is not an index.
-        if index < most and each.name == name_of_group(workload.name, name, index, numbered=group.numbered):
-            yield ListedGroup(place, index, key, each.name)
+        if index < most and entry.name == name_of_group(workload.name, name, index, numbered=group.numbered):
+            yield ListedGroup(place, index, key, entry.name)
     if unnamed:
         by_key = _groups_of(workload)
         yield from (by_key[key] for key in unnamed if key in by_key)
@@ -72,7 +72,9 @@ def listed_groups(workload: Workload, wanted: Mapping[GroupKey, Wanted]) -> Iter
 
 def slices_by_key(workloads: Iterable[Workload]) -> dict[tuple[str, GroupKey], SliceId]:
     """Return the slices of some workloads, by namespace and the key of their group."""
-    return {(each.namespace, key): SliceId(each.uid, key) for each in workloads for key in _groups_of(each)}
+    return {
+        (workload.namespace, key): SliceId(workload.uid, key) for workload in workloads for key in _groups_of(workload)
+    }
 
 
 def _groups_of(workload: Workload) -> Mapping[GroupKey, ListedGroup]:

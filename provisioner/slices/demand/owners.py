@@ -21,8 +21,12 @@ def with_owners(
     the Job, so a pool keeps its slice when the Job is served later. A pod in another namespace whose owner has this UID
     belongs to another workload.
     """
-    joins = {each.full_name: each for each in workloads.values() if any(group.jobs > 1 for group in each.groups)}
-    namespaces: dict[str, str] = {uid: each.namespace for uid, each in workloads.items()}
+    joins = {
+        workload.full_name: workload
+        for workload in workloads.values()
+        if any(group.jobs > 1 for group in workload.groups)
+    }
+    namespaces: dict[str, str] = {uid: workload.namespace for uid, workload in workloads.items()}
     if serve_pods == "all":
         pods = [
             as_plain(pod) if pod.kind is WorkloadKind.JOB and pod.workload_uid not in workloads else pod for pod in pods
@@ -39,7 +43,7 @@ def _joined(pod: Pod, workload: Workload | None) -> Pod:
     if workload is None or pod.completion_index is None:
         return pod
     name, number = parts_of_group(workload.name, pod.group_name)
-    group = next((each for each in workload.groups if each.name == name and each.jobs > 1), None)
+    group = next((entry for entry in workload.groups if entry.name == name and entry.jobs > 1), None)
     if group is None or number is None:
         return pod
     place, job = divmod(number, group.jobs)

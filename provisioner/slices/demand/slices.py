@@ -182,8 +182,8 @@ class Found(NamedTuple):
 def all_slices(found: Mapping[WorkloadUid, Found]) -> dict[SliceId, Slice]:
     """Merge the slices of all workloads."""
     slices: dict[SliceId, Slice] = {}
-    for each in found.values():
-        slices.update(each.slices)
+    for entry in found.values():
+        slices.update(entry.slices)
     return slices
 
 
@@ -219,7 +219,7 @@ def find_by_workload(
         if workload.managed_by or not workload.keeps_pools(while_suspended=keep_suspended):
             continue
         there = wanted[uid]
-        asked = tuple([(key, each.name, tuple(each.pods)) for key, each in there.items()])
+        asked = tuple([(key, group.name, tuple(group.pods)) for key, group in there.items()])
         before = last.get(uid)
         # Equal objects are nearly always identical, so the comparison is cheap.
         if before is None or before.workload != workload or before.wanted != asked:
@@ -232,35 +232,35 @@ def _slices_of(workload: Workload, wanted: Mapping[GroupKey, Wanted], policy: Se
     groups = workload.groups
     listed: list[ListedGroup] = []
     others = 0
-    for each in listed_groups(workload, wanted):
+    for entry in listed_groups(workload, wanted):
         # Chips that a webhook adds are visible only in pods. A suspended workload has no pods, so all its groups count.
-        with_chips = bool(groups[each.place].template.chips)
-        if with_chips or wanted[each.key].pods or workload.suspended:
-            listed.append(each)
+        with_chips = bool(groups[entry.place].template.chips)
+        if with_chips or wanted[entry.key].pods or workload.suspended:
+            listed.append(entry)
             others += not with_chips
     listed.sort()
     for place, group in enumerate(groups):
         if group.any_number:
-            there = [each for each in listed if each.place == place]
-            without = [each for each in there if not wanted[each.key].pods]
+            there = [entry for entry in listed if entry.place == place]
+            without = [entry for entry in there if not wanted[entry.key].pods]
             with_pods = len(there) - len(without)
             surplus = set(without[max(0, group.replicas - with_pods) :])
-            listed = [each for each in listed if each not in surplus]
+            listed = [entry for entry in listed if entry not in surplus]
     # Groups without pods count as well, because their pods will be created.
     siblings = others
     for group in groups:
         siblings += group.replicas if group.template.chips else 0
     if len(listed) < siblings and not workload.suspended:
-        listed += representatives(workload, {each.key for each in listed})
-    groups_with_pods = Counter(each.place for each in listed if each.key in wanted and wanted[each.key].pods)
+        listed += representatives(workload, {entry.key for entry in listed})
+    groups_with_pods = Counter(entry.place for entry in listed if entry.key in wanted and wanted[entry.key].pods)
     slices: dict[SliceId, Slice] = {}
-    for each in listed:
-        pods = wanted[each.key].pods if each.key in wanted else []
-        group = groups[each.place]
+    for entry in listed:
+        pods = wanted[entry.key].pods if entry.key in wanted else []
+        group = groups[entry.place]
         # The status has only the number of succeeded groups. If at most this number of groups has no pods, all groups
         # without pods have succeeded.
-        ended = not pods and 0 < group.replicas - groups_with_pods[each.place] <= group.succeeded
-        slices[SliceId(workload.uid, each.key)] = _slice(workload, each, pods, siblings, policy, ended=ended)
+        ended = not pods and 0 < group.replicas - groups_with_pods[entry.place] <= group.succeeded
+        slices[SliceId(workload.uid, entry.key)] = _slice(workload, entry, pods, siblings, policy, ended=ended)
     return slices
 
 

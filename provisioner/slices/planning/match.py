@@ -80,7 +80,7 @@ class Matching:
     def without_buffered(self, names: Collection[PoolName], slices: Mapping[SliceId, Slice]) -> Matching:
         """Return the matching without the claims of buffers on the pools `names`."""
         taken = {name for name in names if name in self.claimed and slices[self.claimed[name]].spare}
-        return replace(self, claimed={name: each for name, each in self.claimed.items() if name not in taken})
+        return replace(self, claimed={name: slice_id for name, slice_id in self.claimed.items() if name not in taken})
 
 
 def match(
@@ -114,7 +114,7 @@ class Matcher:
         last = sorted(((name, user) for name, user in users.items() if name in ctx.supply), reverse=True)
         self._last = {user: ctx.supply[name] for name, user in last}
         self._assigned = {mark: pool for pool in ctx.supply.values() if (mark := pool.assigned_to) is not None}
-        self._one_zone = {each.workload.uid for each in ctx.slices.values() if wants_one_zone(each, ctx.settings)}
+        self._one_zone = {slice_.workload.uid for slice_ in ctx.slices.values() if wants_one_zone(slice_, ctx.settings)}
         self._ties = (self._last_pool, self._assigned_pool, self._created_pools, self._counted_pool)
         self._claims: dict[SliceId, PoolName] = {}
         self._claimed: dict[PoolName, SliceId] = {}
@@ -130,7 +130,7 @@ class Matcher:
         places = place_of(line)
         self._waiting = sorted(
             (slice_ for slice_ in ctx.slices.values() if slice_.id not in self._held),
-            key=lambda each: (places.get(each.id, len(line) + 1), each.workload.full_name, each.group_name),
+            key=lambda slice_: (places.get(slice_.id, len(line) + 1), slice_.workload.full_name, slice_.group_name),
         )
 
     @cached_property
@@ -167,7 +167,7 @@ class Matcher:
             unserved=unserved,
             spare=tuple(each for each in spare if each.pending and each.id not in claims),
             zones=self._zones,
-            claims={slice_id: each for slice_id, each in kept.items() if each is not None},
+            claims={slice_id: claim for slice_id, claim in kept.items() if claim is not None},
             taken=self._taken,
             unused=self._unused(unserved),
         )
@@ -182,7 +182,7 @@ class Matcher:
         if (refusal := self._why_none(slice_)) is not None:
             return refusal
         refusals: list[Refusal | None] = []
-        if any(pool is each for tie in self._ties for each in tie(slice_)):
+        if any(pool is tied for tie in self._ties for tied in tie(slice_)):
             refusals.append(self._why_not_return(slice_, pool))
         if slice_.request and pool in self._served.get((slice_.workload.namespace, slice_.request), ()):
             refusals.append(why_unfit(slice_, pool))
@@ -194,7 +194,7 @@ class Matcher:
         """Return `Matching.unused`; the work grows with the number of pools plus the number of slices."""
         idle = [pool for name, pool in self._usable.items() if name not in self._claimed and name not in self._holders]
         first: dict[tuple[str, str], Slice] = {}
-        for slice_ in (each for each in unserved if each.share is None) if idle else ():
+        for slice_ in (candidate for candidate in unserved if candidate.share is None) if idle else ():
             if (shape := slice_.shape) is not None:
                 first.setdefault((shape.accelerator.label, str(shape.topology)), slice_)
         found = {}

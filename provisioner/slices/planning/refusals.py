@@ -91,15 +91,15 @@ class FreePools:
     """Free pools, best first, with an index that finds the pools whose nodes fit the pods of a slice."""
 
     def __init__(self, free: Iterable[Supply]) -> None:
-        pools = sorted(free, key=lambda each: (not each.ready, each.pool.hosts, each.name))
+        pools = sorted(free, key=lambda pool: (not pool.ready, pool.pool.hosts, pool.name))
         #: The specified node of each pool, followed by the existing nodes of all pools.
-        self._fits = Fits([*(each.view for each in pools), *(view for each in pools for view in each.offered)])
-        ends = accumulate((len(each.offered) for each in pools), initial=len(pools))
+        self._fits = Fits([*(pool.view for pool in pools), *(view for pool in pools for view in pool.offered)])
+        ends = accumulate((len(pool.offered) for pool in pools), initial=len(pools))
         self._pools = pools
         #: For each pool, the positions of its specified and its first node in `_fits`, and a mask with a bit per node.
         self._places = {
-            each.name: (place, start, (1 << len(each.offered)) - 1)
-            for place, (each, start) in enumerate(zip(pools, ends, strict=False))
+            pool.name: (place, start, (1 << len(pool.offered)) - 1)
+            for place, (pool, start) in enumerate(zip(pools, ends, strict=False))
         }
         self._fitting: dict[SliceId, int] = {}
         #: Marks of the flex-start pools that get nodes only for pods with the same marks (`_grows_for`).

@@ -188,7 +188,7 @@ def _with_refusals(
     slices of the workload may try again immediately.
     """
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
-    before = {slice_id: each.unschedulable for slice_id, each in slices.items() if each.unschedulable is not None}
+    before = {slice_id: entry.unschedulable for slice_id, entry in slices.items() if entry.unschedulable is not None}
     bound = {slice_id.workload_uid for slice_id in before if slice_id in matching.held}
     for slice_id, last in before.items():
         slice_ = ctx.slices.get(slice_id)
@@ -202,7 +202,7 @@ def _with_refusals(
     for uid, messages in by_workload.items():
         together = starts_together(ctx.slices[min(messages)], ctx.settings)
         siblings = known[uid]
-        present = {each for each in siblings if each in ctx.slices and ctx.slices[each].pods}
+        present = {sibling for sibling in siblings if sibling in ctx.slices and ctx.slices[sibling].pods}
         known[uid] = backoff.refused(siblings, messages, ctx.now, present=present, together=together)
     return _with_backoffs(ctx, slices, known.values())
 
@@ -228,16 +228,16 @@ def handed_on(ctx: Round) -> Round:
     slices = ctx.memory.slices
     known: dict[WorkloadUid, dict[SliceId, Backoff]] = defaultdict(dict)
     families: dict[Hashable, dict[SliceId, Backoff]] = defaultdict(dict)
-    for slice_id, each in slices.items():
-        if each.unschedulable is not None:
-            known[slice_id.workload_uid][slice_id] = each.unschedulable
-            if each.refused is not None:
-                families[each.refused[0]][slice_id] = each.unschedulable
+    for slice_id, entry in slices.items():
+        if entry.unschedulable is not None:
+            known[slice_id.workload_uid][slice_id] = entry.unschedulable
+            if entry.refused is not None:
+                families[entry.refused[0]][slice_id] = entry.unschedulable
     if not known:
         return ctx
     new = {slice_.workload.uid: _family(slice_) for slice_ in ctx.slices.values() if slice_.workload.uid not in known}
     heirs = {uid: families[family] for uid, family in new.items() if family in families}
-    for uid in {slice_id.workload_uid for each in heirs.values() for slice_id in each} - ctx.workloads.by_uid.keys():
+    for uid in {slice_id.workload_uid for ids in heirs.values() for slice_id in ids} - ctx.workloads.by_uid.keys():
         del known[uid]
     after = [_handed_on(ctx, uid, siblings, slices) for uid, siblings in {**known, **heirs}.items()]
     return replace(ctx, memory=replace(ctx.memory, slices=_with_backoffs(ctx, slices, after)))
@@ -277,7 +277,7 @@ def _handed_on(
     keys |= {slice_id: key for slice_id, key in new.items() if key in alike}
     found = {slice_id: siblings.get(slice_id) or max(alike[key], key=_until) for slice_id, key in keys.items()}
     firsts: dict[Hashable, SliceId] = {}
-    for slice_id in sorted(found, key=lambda each: (found[each].until, each)):
+    for slice_id in sorted(found, key=lambda id_: (found[id_].until, id_)):
         firsts.setdefault(keys[slice_id], slice_id)
     return found | {slice_id: min(alike[key], key=_until) for key, slice_id in firsts.items()}
 

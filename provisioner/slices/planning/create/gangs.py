@@ -94,7 +94,7 @@ def take_turns(ctx: Round) -> GangTurns:
         lines[accelerator] = in_line(accelerator, rival_units, memory.stamps)
     ids = {accelerator: [unit.id for unit in line] for accelerator, line in lines.items()}
     places = {accelerator: place_of(line) for accelerator, line in lines.items()}
-    worst = {uid: max(places[each][unit.id] for each in accelerators[uid]) for uid, unit in units.items()}
+    worst = {uid: max(places[label][unit.id] for label in accelerators[uid]) for uid, unit in units.items()}
     stamps, taken = memory.stamps, set(holds)
     waiting: dict[WorkloadUid, WaitsFor] = {}
     for uid in sorted(units, key=lambda uid: (worst[uid], units[uid])):
@@ -170,7 +170,9 @@ def progress_of(ctx: Round, turns: GangTurns, matching: Matching) -> GangProgres
             continue
         partial[uid] = ready, len(slices)
         before = memory.gangs.get(uid, Gang(queues=uid in holders))
-        pools = [supply[place[each.id]] for each in slices if each.id in place and not matching.held.get(each.id)]
+        pools = [
+            supply[place[slice_.id]] for slice_ in slices if slice_.id in place and not matching.held.get(slice_.id)
+        ]
         begun = any(pool.ready or pool.unready_since is not None for pool in pools)
         # PARTIAL_HOLD also applies to a workload with a hold and no pools, because other workloads wait for the hold.
         if uid in turns.releasing or not (begun or uid in holders):

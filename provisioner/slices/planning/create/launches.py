@@ -157,7 +157,7 @@ class Launches:
             else:
                 continue
             together = wait._replace(together=unserved[0].workload)
-            found |= {each.id: together for each in unserved if each is not first}
+            found |= {member.id: together for member in unserved if member is not first}
         return found
 
     def _first_tried(
@@ -238,42 +238,42 @@ class Launches:
         if refusal.kind is WaitKind.LIMIT and all(fresh):
             self._refused.append(slices)
 
-    def _serve(self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]], slots: int) -> None:
+    def _serve(self, candidate: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]], slots: int) -> None:
         """Decide on a create for one slice, or record why it waits."""
-        moved = self._zones.get(each.slice_.workload.uid) != each.zone
-        moved = moved and wants_one_zone(each.slice_, self._round.settings)
-        if moved or self._within_limits(each.slice_) is not each.slice_:
+        moved = self._zones.get(candidate.slice_.workload.uid) != candidate.zone
+        moved = moved and wants_one_zone(candidate.slice_, self._round.settings)
+        if moved or self._within_limits(candidate.slice_) is not candidate.slice_:
             # The options are outdated: other creates of this decision chose the zone or used up a limit.
-            again = self._look_at(each.slice_, {})
+            again = self._look_at(candidate.slice_, {})
             if again is None:
                 return
-            each = again
-        slice_ = each.slice_
+            candidate = again
+        slice_ = candidate.slice_
         wait = self._refusal(slice_) or self._too_many_failures(slice_)
-        offer, blockers = self._in_turn(each, places)
+        offer, blockers = self._in_turn(candidate, places)
         if wait is not None:
             self._wait(slice_, wait)
         elif offer is None:
             self._wait(slice_, waits.of_choices(blockers, self._round.now))
         elif len(self.creates) >= slots:
             self.waits_for_operations = True
-            silent = self._round.now - each.unit.since < _PATIENCE
+            silent = self._round.now - candidate.unit.since < _PATIENCE
             self._wait(slice_, WaitsFor(kind=WaitKind.OPERATIONS, warning=False, silent=silent))
         else:
-            self._create(each, offer)
+            self._create(candidate, offer)
 
     def _in_turn(
-        self, each: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
+        self, candidate: _Candidate, places: Mapping[CapacityKey, Mapping[SliceId, int]]
     ) -> tuple[Specification | None, list[ChoiceBlocker]]:
         """Return the best pool that the slice may try now, None if all are blocked, and the blocked choices."""
-        blockers = list(each.options.blockers)
-        for choice, offer in each.options.offers:
+        blockers = list(candidate.options.blockers)
+        for choice, offer in candidate.options.offers:
             capacity = offer.blueprint.capacity
             last = backoff.probing(self._round.memory.backoffs, capacity)
             if last is None:
                 return offer, blockers
             line = places.get(capacity, {})
-            place = line.get(each.unit.id, len(line) + 1)
+            place = line.get(candidate.unit.id, len(line) + 1)
             if place <= backoff.max_in_flight(last) - self._in_flight[capacity]:
                 return offer, blockers
             blockers.append(ChoiceBlocker(choice, last, capacity, place, len(line)))
@@ -310,8 +310,8 @@ class Launches:
         own = self._round.memory.slice(slice_.id).backoff
         return WaitsFor(kind=WaitKind.FAILURES, own=own, until=until, failed=True) if waits_on else None
 
-    def _create(self, each: _Candidate, offer: Specification) -> None:
-        slice_, capacity = each.slice_, offer.blueprint.capacity
+    def _create(self, candidate: _Candidate, offer: Specification) -> None:
+        slice_, capacity = candidate.slice_, offer.blueprint.capacity
         attempt, name = self._names_of[slice_.id]
         request = offer.stamped(name, attempt)
         if slice_.leader is None:
@@ -321,13 +321,13 @@ class Launches:
         others, own = self.joined[slice_.id], slice_.parallelism - 1
         others, left = others[:own], others[own:]
         self.wanted.append(wanted_pool(slice_, request.name, Phase.WANTED, self._round.now, others=others))
-        self.served.append((slice_, request, each.options.choices))
+        self.served.append((slice_, request, candidate.options.choices))
         self._names.add(request.name)
         self._zones.setdefault(slice_.workload.uid, request.zone)
         self._budget.take(slice_)
         self.tallies = backoff.create_sent(self.tallies, slice_.id, slice_.workload.namespace, self._round.now)
         for resource in (CREATES, capacity):
-            self.stamps = granted(self.stamps, resource, [each.unit], self._round.now)
+            self.stamps = granted(self.stamps, resource, [candidate.unit], self._round.now)
         # `left` are slices for which the pool has no node, because a limit reduced its nodes.
         if left and (refusal := self._refusal(left[0])) is not None:
             self.joined |= {slice_.id: others, left[0].id: left[1:]}

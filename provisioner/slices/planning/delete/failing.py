@@ -69,25 +69,25 @@ def give_up(ctx: Round, matching: Matching) -> frozenset[PoolName]:
         if not supply[name].ready and _is_useless(supply[name], ctx, matching)
     }
     waiting = sorted(
-        (name in held_up, each.unready_since, name)
-        for name, each in supply.items()
-        if each.unready_since is not None
-        and each.unready_seconds >= settings.ready_timeout_seconds
-        and each.pool.hosts > 0
-        and not each.leaving
+        (name in held_up, pool.unready_since, name)
+        for name, pool in supply.items()
+        if pool.unready_since is not None
+        and pool.unready_seconds >= settings.ready_timeout_seconds
+        and pool.pool.hosts > 0
+        and not pool.leaving
         and name not in still
-        and _is_useless(each, ctx, matching)
+        and _is_useless(pool, ctx, matching)
     )
     listed = sum(pool.listed for pool in supply.values())
     most = max(1, listed * settings.replaced_share_percent // 100)
     return frozenset(still | {name for *_, name in waiting[: max(0, most - len(still))]})
 
 
-def _is_useless(each: Supply, ctx: Round, matching: Matching) -> bool:
+def _is_useless(pool: Supply, ctx: Round, matching: Matching) -> bool:
     """Whether no pod can make progress on a pool without all nodes ready; False if the pool's users are unknown."""
-    holders = matching.holders.get(each.name)
+    holders = matching.holders.get(pool.name)
     if not holders:
-        return each.name in matching.claimed or not each.undecided
+        return pool.name in matching.claimed or not pool.undecided
     holder, *others = holders
     slice_ = ctx.slices.get(holder) if holder is not None else None
     # If the pods of a slice can only run together, its bound pods wait for its unschedulable pods.
@@ -151,7 +151,7 @@ def _failure_of(pool: Supply, supplier_name: str) -> Failure:
     return Failure(kind=FailureKind.UNAVAILABLE, message=message)
 
 
-def unready(each: Supply) -> str:
+def unready(pool: Supply) -> str:
     """Return a message about a pool that has been unready for too long."""
-    words = f"Node pool {each.name} was {each.pool.status.value}, but for {each.unready_seconds / 60:.0f} min "
-    return f"{words}only {each.ready_nodes} of its {each.pool.hosts} nodes were ready with all their chips."
+    words = f"Node pool {pool.name} was {pool.pool.status.value}, but for {pool.unready_seconds / 60:.0f} min "
+    return f"{words}only {pool.ready_nodes} of its {pool.pool.hosts} nodes were ready with all their chips."

@@ -154,8 +154,8 @@ def _may_be_chosen(pool: Supply, awaited: Collection[_Selected]) -> bool:
     return not free and not selections.isdisjoint(awaited)
 
 
-def _cordoned_by_us(each: Supply) -> list[str]:
-    return [node.name for node in each.nodes if node.cordoned_by_us]
+def _cordoned_by_us(pool: Supply) -> list[str]:
+    return [node.name for node in pool.nodes if node.cordoned_by_us]
 
 
 def _selected_by_pending_pods(ctx: Round) -> Collection[_Selected]:
@@ -197,17 +197,17 @@ def _delete(
     )
 
 
-def _due(each: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetime:
-    settings, now, call = ctx.settings, ctx.now, ctx.memory.pool(each.name).delete
+def _due(pool: Supply, since: datetime, ctx: Round, *, at_once: bool) -> datetime:
+    settings, now, call = ctx.settings, ctx.now, ctx.memory.pool(pool.name).delete
     due = since
     if not at_once:
         due += timedelta(seconds=settings.deletion_delay_seconds)
         lifespan = timedelta(seconds=settings.node_min_lifespan_seconds)
         # Creation times far in the future are ignored: the clock of this process is behind.
-        ages = (node.created_at for node in each.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
+        ages = (node.created_at for node in pool.nodes if node.created_at <= now + max(lifespan, _CLOCKS_APART))
         due = max(due, max(ages, default=due - lifespan) + lifespan)
     # If the status of the pool has changed, the cause of a postponed delete may have ended, so it is retried.
-    held_up = call is not None and call.state is CallState.POSTPONED and call.status is each.pool.status
+    held_up = call is not None and call.state is CallState.POSTPONED and call.status is pool.pool.status
     if held_up and call is not None and call.retry_at is not None:
         due = max(due, call.retry_at)
     return due
@@ -217,7 +217,7 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     """Return `found`. If many workloads have vanished, it then has at most one delete of their pools."""
     now, last_at, supply = ctx.now, found.braked_delete_at, ctx.supply
     vanished = {
-        name for name, each in supply.items() if name in found.since and not each.leaving and _vanished(each, ctx)
+        name for name, pool in supply.items() if name in found.since and not pool.leaving and _vanished(pool, ctx)
     }
     few = max(_VANISHED_AT_ONCE, len(supply) // 2)
     if len(vanished) <= few:
@@ -226,23 +226,23 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     # Pools whose deletes failed come last. Otherwise one of these pools could block the deletes of all other pools.
     failures = {name: call.failures for name, call in ctx.memory.deletes.items()}
     queue = sorted(
-        (delete for delete in found.deletes if delete.name in vanished), key=lambda each: failures.get(each.name, 0)
+        (delete for delete in found.deletes if delete.name in vanished), key=lambda delete: failures.get(delete.name, 0)
     )
     let_go = queue[:1] if next_at <= now else []
     next_at = now + BRAKE_PAUSE if let_go else next_at
     # Number of further deletes after which the deletes of the remaining pools are no longer slowed down.
     steps = len(vanished) - len(let_go) - few
     at = {
-        each.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now
-        for place, each in enumerate(queue[len(let_go) :])
+        delete.name: next_at + min(place, steps - 1) * BRAKE_PAUSE if steps else now
+        for place, delete in enumerate(queue[len(let_go) :])
     }
-    held_back = (vanished & found.due.keys()) - {each.name for each in let_go}
+    held_back = (vanished & found.due.keys()) - {delete.name for delete in let_go}
     return replace(
         found,
         deletes=tuple(delete for delete in found.deletes if delete.name not in vanished or delete in let_go),
         due={
-            name: each._replace(at=at.get(name, each.at), waits_for=DeleteWait.BRAKE) if name in held_back else each
-            for name, each in found.due.items()
+            name: due._replace(at=at.get(name, due.at), waits_for=DeleteWait.BRAKE) if name in held_back else due
+            for name, due in found.due.items()
         },
         due_at=(*found.due_at, *((next_at,) if queue else ())),
         vanished=len(vanished),
@@ -250,14 +250,14 @@ def _braked(ctx: Round, found: Unneeded) -> Unneeded:
     )
 
 
-def _vanished(each: Supply, ctx: Round) -> bool:
+def _vanished(pool: Supply, ctx: Round) -> bool:
     """Whether the workload of a pool does not exist, although this process did not see its delete.
 
     False for failed pools, if a workload of the same name exists, if the workload is not watched, and for kind POD,
     because its workloads end with their pods.
     """
-    if each.unwatched or each.ownership.workload.kind is WorkloadKind.POD:
+    if pool.unwatched or pool.ownership.workload.kind is WorkloadKind.POD:
         return False
-    workloads, (named, uid, *_) = ctx.workloads, each.ownership
+    workloads, (named, uid, *_) = ctx.workloads, pool.ownership
     there = uid in workloads.by_uid or named in workloads.uid_of_name
-    return not there and uid not in ctx.snapshot.deleted_workloads and each.pool.status is not PoolStatus.ERROR
+    return not there and uid not in ctx.snapshot.deleted_workloads and pool.pool.status is not PoolStatus.ERROR

@@ -277,7 +277,7 @@ def counted_until(tallies: Tallies, slice_id: SliceId, namespace: str, slices_of
 
 def still_counted(tallies: Tallies, now: datetime) -> Tallies:
     """Return the counts that have not decreased to zero."""
-    return {key: each for key, each in tallies.items() if _count(each, _WORKLOAD_SECONDS, now) > 0}
+    return {key: tally for key, tally in tallies.items() if _count(tally, _WORKLOAD_SECONDS, now) > 0}
 
 
 def _tallied(slice_id: SliceId, namespace: str, slices: int = 0) -> Iterator[tuple[tuple[str, str], int, float]]:

@@ -50,7 +50,7 @@ def choices_of(slice_: Slice, settings: Settings) -> Choices:
     own = pinned is not None or bool(slice_.wishes.capacity)
     problems = {choice: _problem(choice, slice_.shape, settings, own=own) for choice in listed}
     left_out = tuple(problem for problem in problems.values() if problem)
-    zoned = tuple(dict.fromkeys(_in_zones([each for each in problems if not problems[each]], slice_, settings)))
+    zoned = tuple(dict.fromkeys(_in_zones([choice for choice in problems if not problems[choice]], slice_, settings)))
     if not zoned:
         selector = slice_.requirements.node_selector
         selected = next((f"{key}={selector[key]}" for key in constants.ZONE_LABELS if selector.get(key)), "no zone")

@@ -44,7 +44,7 @@ def _disk_misfit(asked: Requirements, machine_type: str) -> str:
     known, disks = tpu.machine_type(machine_type), asked.volumes.disks if asked.volumes is not None else ()
     if known is None or any(type_.startswith("pd-") for type_ in known[1].disk_types):
         return ""
-    disk = next((each for each in disks if each.startswith("pd-")), "")
+    disk = next((type_ for type_ in disks if type_.startswith("pd-")), "")
     return f"a volume of the pod is a disk of type {disk}, which {machine_type} cannot attach" if disk else ""
 
 

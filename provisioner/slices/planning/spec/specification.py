@@ -46,7 +46,7 @@ _DIGEST_DIGITS = 16
 #: Characters of the labels that `stamped` adds: their keys, the digest, and an attempt of one digit.
 _STAMP_CHARACTERS = len(constants.POOL_ATTEMPT + constants.NODEPOOL_HASH) + _DIGEST_DIGITS + 1
 _MAX_LABEL_VALUE = 63
-_KINDS = {each.value: each for each in WorkloadKind}
+_KINDS = {kind.value: kind for kind in WorkloadKind}
 _MAX_LENGTH = 40
 _HASH_DIGITS = 10
 _PREFIX_LENGTH = _MAX_LENGTH - _HASH_DIGITS - 1
