@@ -52,7 +52,7 @@ _REPLACED_AFTER = timedelta(days=1)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Matching:
-    """The slices that use pools or count on pools, and the slices without a pool."""
+    """The slices that hold pools by bound pods, or count on pools before a pod is bound, and slices without a pool."""
 
     #: Slices with unfinished pods on each pool; None represents pods of an unknown slice.
     holders: Mapping[PoolName, frozenset[SliceId | None]]

@@ -7,7 +7,7 @@
        4 learn     pools that have failed or hang; slices that are ready, of workloads that start together
        5 request   a create for each slice without a pool, or why the slice waits; pools to delete to make room
        6 retire    pools that no slice needs
-       7 start     creates and deletes, as many as the supplier takes now
+       7 start     creates and deletes, up to the maximum number of concurrent operations
     plan: changes, reports, and the next memory (`remember.py`)
 
 Level-triggered: decisions may be repeated or skipped, and calls may fail, because the next decision starts again from

@@ -56,7 +56,7 @@ class DeleteReason(Enum):
 class DeleteWait(Enum):
     """Cause for which a delete waits after its deletion delay has ended."""
 
-    #: The supplier takes no more operations now.
+    #: The maximum number of concurrent operations is reached (`contention.operations`).
     OPERATIONS = "operations"
     #: The workloads of many pools vanished at about the same time.
     BRAKE = "brake"
@@ -169,7 +169,7 @@ class StatusWrite:
 
 
 class PoolState(NamedTuple):
-    """One existing or wanted pool in the read model, and its slice."""
+    """State of one existing or wanted pool, and of its slice. The web page, the API and metrics show this state."""
 
     name: PoolName
     phase: Phase
@@ -253,7 +253,7 @@ class Plan:
 
     @property
     def states(self) -> Mapping[PoolName, PoolState]:
-        """Entries of the read model by pool."""
+        """States of all pools, by name."""
         return {state.name: state for state in self.pools}
 
 
@@ -273,7 +273,7 @@ def wanted_pool(
     others: Iterable[Slice] = (),
     next_at: datetime | None = None,
 ) -> PoolState:
-    """Return the entry of the read model for a pool that does not exist; `others` are slices that share it."""
+    """Return the state of a pool that does not exist yet; `others` are further slices that share the pool."""
     shape = slice_.shape
     return PoolState(
         name=name,

@@ -31,7 +31,7 @@ class Phases:
     """The phases of all pools, existing and wanted, after one decision."""
 
     states: tuple[PoolState, ...]
-    #: The phases to remember.
+    #: The phases to store in `PoolMemory.phase`.
     entries: Mapping[PoolName, PhaseEntry]
     transitions: tuple[Transition, ...]
 
@@ -90,7 +90,7 @@ def owner_of(name: PoolName, matching: Matching, made_for: Mapping[PoolName, Sli
 def state_of(
     supply: Supply, phase: PhaseEntry, ctx: Round, matching: Matching, due: Due | None, *, split: bool
 ) -> PoolState:
-    """Return the entry of one pool in the read model; `due` is its planned delete, None if no delete is planned."""
+    """Return the state of one existing pool; `due` is its planned delete, None if no delete is planned."""
     owner = owner_of(supply.name, matching, ctx.made_for)
     slice_ = ctx.slices.get(owner) if owner is not None else None
     since, since_start = phase.since, phase.entered_before

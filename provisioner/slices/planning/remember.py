@@ -285,7 +285,7 @@ def _handed_on(
 def _earliest_and_latest(
     siblings: dict[SliceId, Backoff], slices: Mapping[SliceId, SliceMemory]
 ) -> dict[SliceId, Backoff]:
-    """Return the earliest and the latest back-off of equal pods: new pods of a deleted workload need only these two."""
+    """Return the earliest and the latest back-off of equal pods: pods that replace them later need only these two."""
     alike: dict[Hashable, list[SliceId]] = defaultdict(list)
     for slice_id in siblings:
         alike[slices[slice_id].refused].append(slice_id)

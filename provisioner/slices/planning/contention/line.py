@@ -72,7 +72,7 @@ def in_line(resource: TurnResource, units: Iterable[Unit], stamps: Stamps) -> li
 
 
 def granted(stamps: Stamps, resource: TurnResource, units: Iterable[Unit], now: datetime) -> Stamps:
-    """Return the times of the last grants, with `now` for the namespaces and workloads of units that got a resource."""
+    """Return the times of the last grants, with `now` for the namespaces and workloads of `units`."""
     new = {(resource, unit.namespace, name): now for unit in units for name in ("", unit.id.workload_uid)}
     return {**stamps, **new} if new else stamps
 

@@ -48,7 +48,7 @@ class WaitKind(Enum):
     BURST = "burst"
     #: The slice belongs to a CapacityBuffer, and a limit that counts this slice has refused slices of workloads.
     BUFFER = "spare"
-    #: The supplier takes no more operations now.
+    #: The maximum number of concurrent operations is reached (`contention.operations`).
     OPERATIONS = "operations"
 
 

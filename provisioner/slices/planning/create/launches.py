@@ -77,7 +77,7 @@ class Launches:
         self.creates: list[Create] = []
         #: Slices of `creates`, each with the request of its pool and with its choices of capacity.
         self.served: list[tuple[Slice, NodePoolRequest, Choices]] = []
-        #: Entries of the read model for pools that do not exist yet.
+        #: States of pools that do not exist yet.
         self.wanted: list[PoolState] = []
         self.wake_at: list[datetime] = []
         self.waits_for_operations = False

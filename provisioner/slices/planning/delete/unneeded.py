@@ -108,7 +108,7 @@ def find_unneeded(
         if at <= now:
             deletes.append(delete)
         elif known.delete is not None and known.delete.needed:
-            # The pool is kept, because its workload exists. An earlier attempt to delete it may have cordoned nodes.
+            # The pool is kept, because its workload exists: nodes that an earlier attempt cordoned are uncordoned.
             uncordons += _cordoned_by_us(pool)
     found = Unneeded(
         deletes=tuple(deletes),

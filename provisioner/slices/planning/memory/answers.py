@@ -47,7 +47,7 @@ class DeleteResult(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DeleteAnswer:
-    """Outcome of an attempt to delete a pool, including its verification and its gate."""
+    """Outcome of an attempt to delete a pool, including the checks before the delete (`slices.gate`)."""
 
     name: PoolName
     at: datetime

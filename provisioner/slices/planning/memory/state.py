@@ -21,7 +21,7 @@ from provisioner.slices.demand import SliceId
 
 #: Key of a back-off: a capacity, or the digest of a request that is invalid or whose pool failed.
 BackoffKey = CapacityKey | str
-#: Resource with a line: capacity that was out of stock, an accelerator for all-or-nothing workloads, or `line.CREATES`.
+#: Resource that slices wait for in a line: capacity, an accelerator (all-or-nothing workloads), or `line.CREATES`.
 TurnResource = CapacityKey | str
 #: Time of the last grant of a resource, by resource, namespace and workload UID. An empty UID represents any workload.
 Stamps = Mapping[tuple[TurnResource, str, str], datetime]
@@ -63,7 +63,7 @@ class Phase(Enum):
 class CallState(Enum):
     """Progress of a mutating call to GKE."""
 
-    #: The call is being sent; for a delete, this includes its verification and its gate.
+    #: The call is being sent; for a delete, this includes the checks and the cordon before it (`slices.gate`).
     UNDER_WAY = "under_way"
     #: GKE accepted the call; the list of pools may not show its effect yet.
     ACCEPTED = "accepted"
@@ -158,7 +158,7 @@ Tallies = Mapping[tuple[str, str], Tally]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Claim:
-    """Pool that a slice without a bound pod counts on."""
+    """Pool that a slice counts on: the pods of the slice should run there, and none of them is bound yet."""
 
     pool: PoolName
     #: Time since which the slice has counted on a ready pool; None if the pool is unready or no pod has to be bound.
@@ -236,7 +236,7 @@ class PoolMemory:
     phase: PhaseEntry | None = None
     #: Time since which no slice needs the pool; None if a slice needs it.
     unneeded_since: datetime | None = None
-    #: Slice that used the pool last, so that it returns to the pool after a restart; None if the pool's labels name it.
+    #: Slice that used the pool last, and returns to it after a restart; None if the pool's labels name this slice.
     last_user: SliceId | None = None
     #: Zone and machine type; None before the pool has had nodes. When the pool vanishes, creates in this zone with this
     #: machine type are retried immediately, because the capacity may be free.
