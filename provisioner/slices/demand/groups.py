@@ -11,7 +11,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import GroupKey, Pod, Workload, WorkloadKind, WorkloadUid, group_key
 
 
-# A tuple, because it is the key of most maps and is hashed tens of thousands of times in one decision.
+# A tuple, because slice IDs are the keys of most mappings, and are hashed tens of thousands of times in one decision.
 class SliceId(NamedTuple):
     """Identity of a slice: restarts of the workload keep it, but a later workload of the same name has other IDs."""
 

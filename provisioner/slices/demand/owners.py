@@ -15,7 +15,7 @@ def with_owners(
 ) -> tuple[dict[WorkloadUid, Workload], tuple[Pod, ...]]:
     """Return the workloads, including the workloads of kind POD, and the pods.
 
-    Pods of child Jobs that are one slice together get the name of their common group, which is a name of a child Job.
+    Pods of child Jobs that are one slice together get the name of their common group. One of these Jobs has this name.
 
     With SERVE_PODS=all, pods of a Job that is not served get kind POD. With either kind, the workload has the UID of
     the Job, so a pool keeps its slice when the Job is served later. A pod in another namespace whose owner has this UID

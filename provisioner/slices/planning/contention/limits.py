@@ -137,7 +137,7 @@ class Budget:
         return all(amount <= 0 or self.used[scope] + amount <= limits[scope].most for scope, amount in more)
 
     def claim(self, slice_: Slice, pool: Supply) -> None:
-        """Count a pool for the workload of a slice that now counts on it, and no longer for the workload before."""
+        """Count a pool for the workload of a slice that now counts on the pool, instead of the previous workload."""
         charge, workload = self.charges.get(pool.name), slice_.workload
         if charge is not None and charge.uid != workload.uid:
             self._count(charge, -1)

@@ -62,7 +62,7 @@ def find_slots(ctx: Round) -> Slots:
     known = _learnt(memory.operations, len(running), now)
     steps = 0 if known.rejected_at is None else max(0, (now - known.rejected_at) // _STEP)
     free = None if known.limit is None else known.limit - len(running) - len(coming)
-    # Creates and deletes alternate: after the last accepted call if slots are free, otherwise after the last tried one.
+    # Creates and deletes alternate, by the last accepted call if slots are free, otherwise by the last tried call.
     ended = free is not None and free > 0
     calls = _CALLS_PER_THREAD * ctx.settings.concurrency
     return Slots(

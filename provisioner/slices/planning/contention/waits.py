@@ -160,7 +160,7 @@ class WaitsFor(NamedTuple):
 
 
 def distinct(found: Sequence[ChoiceBlocker]) -> list[ChoiceBlocker]:
-    """Return one blocker for each combination of failure, time of the next try, and capacity that others try first."""
+    """Return one blocker for each combination of failure, time of the next try, and probed capacity."""
     return list({(blocker.last.failure, blocker.until, blocker.probed): blocker for blocker in found}.values())
 
 

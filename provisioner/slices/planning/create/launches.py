@@ -163,7 +163,7 @@ class Launches:
     def _first_tried(
         self, uid: WorkloadUid, unserved: Sequence[Slice], rejected: Collection[BackoffKey], tried: Collection[SliceId]
     ) -> Slice | None:
-        """Return the slice of a workload that is tried first, because its request was rejected before; may be None.
+        """Return the slice that is tried first, because its request was rejected; None if no request was rejected.
 
         `tried` has the slices whose rejected request is being tried again, and whose pool is not up yet.
         """

@@ -385,7 +385,7 @@ class Candidates:
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
-        """Return the choices for a slice: only choices in `zone`, unless None, if its workload must be in one zone."""
+        """Return the choices for a slice; if `zone` is given and its workload must be in one zone, only those there."""
         settings = self._settings
         capacity.max_run_seconds_of(slice_, settings)
         check_shape(slice_)
