@@ -43,8 +43,10 @@ def assignments(ctx: Round, matching: Matching, partial: Collection[WorkloadUid]
             found += [Assignment(name, FREE) for name in others]
         elif used:
             found += [Assignment(name, wanted, () if name in occupied else (name,)) for name in names]
-        elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name):
-            # The pool was created for this slice, so its nodes are not checked: pods of another slice are unlikely.
+        elif ctx.made_for.get(pool.name) == matching.claimed.get(pool.name) and not any(
+            _has(node, FREE) for node in nodes
+        ):
+            # No other slice has used the pool since its creation, so its nodes need no check.
             found += [Assignment(name, wanted) for name in names]
         elif wanted != OPEN and len(names) == len(pool.nodes):
             found.append(Assignment(min(names), wanted, tuple(sorted(names))))

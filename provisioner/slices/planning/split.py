@@ -40,14 +40,12 @@ def find_splits(ctx: Round, matching: Matching) -> Splits:
         slice_ = ctx.slices.get(slice_id)
         if slice_ is None:
             continue
-        # An empty name would mean a node that belongs to no node pool.
-        names = held - {PoolName("")}
-        for name in names:
+        for name in held:
             users[name].add(slice_id)
         if slice_.served and slice_.shape is not None and slice_.shape.multi_host:
             multi_host.add(slice_id)
-            if len(names) > 1:
-                split[slice_id] = names
+            if len(held) > 1:
+                split[slice_id] = held
     shared = {
         name: frozenset(slices)
         for name, slices in users.items()
