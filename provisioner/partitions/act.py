@@ -1,6 +1,6 @@
-"""Sends the calls and writes of a plan, and returns their answers to the loop.
+"""Sends the calls and writes of a plan in threads, and passes their outcomes to the loop.
 
-Nothing here waits until a partition is active. Each V-IPU server and the writes to Kubernetes have separate threads.
+No call waits until a partition is active. Each V-IPU server and the writes to Kubernetes have separate threads.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ class Line:
 
 @dataclass(slots=True, kw_only=True)
 class Actor(PlanActor[actions.Call, actions.Write]):
-    """Makes the calls to V-IPU servers and the writes to Kubernetes of plans, in threads."""
+    """Sends the calls to V-IPU servers and the writes to Kubernetes that a plan contains."""
 
     #: V-IPU servers by HOST:PORT.
     servers: Mapping[str, Line]
@@ -51,7 +51,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
     cluster_uid: Callable[[], str]
 
     def exchange(self, call: actions.Call) -> Exchange:
-        """Return how to send a call. A remove is checked with live reads right before."""
+        """Return how to send a call. Right before a remove, live reads check that no pod may use the partition."""
         line = self.servers[call.server]
         match call:
             case actions.ReadServer():
@@ -82,7 +82,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 
 def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> None:
-    """Prove with live reads that no pod may still use a partition. Raises KeptError if one may, or ClusterError."""
+    """Prove with live reads that no pod may still use a partition. Raises KeptError if a pod may, or ClusterError."""
     if not call.id.startswith(names.id_prefix(cluster_uid)):
         raise KeptError("it is not a partition of this cluster")
     if call.pod is None:
@@ -102,9 +102,9 @@ def check_unused(api: Api, cluster_uid: str, call: actions.RemovePartition) -> N
 
 
 def _refuse_if_used(pod: Pod, call: actions.RemovePartition) -> None:
-    # Before the pod has begun, only its init container runs, which waits for the partition.
+    # Before the pod has begun (`Pod.begun`), only its init container has run, which does not use the partition.
     is_unused = pod.told_partition not in ("", call.id) or (call.unused and not pod.begun)
-    # The loop measured the grace period of this deletion with its own clock. Another deletionTimestamp does not count.
+    # The loop has measured only the grace period of the deletion with the deletionTimestamp `past_deletion`.
     had_its_grace = pod.deletion_deadline is not None and pod.deletion_deadline == call.past_deletion
     if not (pod.finished or pod.released or is_unused or had_its_grace):
         raise KeptError(f"pod {pod.namespace}/{pod.name} has not ended")
@@ -134,7 +134,10 @@ def save_ledger(api: Api, namespace: str, what: actions.SaveLedger) -> Ledger:
 
 
 def open_gate(api: Api, what: actions.OpenGate) -> None:
-    """Remove a pod's gate. Raises Conflict if the pod was replaced, has no gate or selects other nodes."""
+    """Annotate a pod with its partition and remove its gate.
+
+    Raises Conflict if the pod was replaced, has no gate, or selects other nodes than those of the server.
+    """
     pod = what.pod
     path = object_path("pods", pod.name, namespace=pod.namespace)
     raw = api.get(path, timeouts=_POD_TIMEOUTS)
@@ -149,7 +152,7 @@ def open_gate(api: Api, what: actions.OpenGate) -> None:
     if what.server.node_selector is not None:
         key, value = what.server.node_selector
         if fields.mapping(spec.get("nodeSelector")).get(key, value) != value:
-            # With another value, the API server would reject the whole patch.
+            # The API server would reject the whole patch, because a node selector can be extended, but not changed.
             raise Conflict(f"pod {pod.namespace}/{pod.name} selects other nodes by {key} than {value}", status=409)
         change["nodeSelector"] = {key: value}
     told = {
@@ -163,7 +166,7 @@ def open_gate(api: Api, what: actions.OpenGate) -> None:
 
 
 def take_back(api: Api, what: actions.TakeBack) -> None:
-    """Release a pod. Raises Conflict if the pod has changed since the decision, for example if it got a node."""
+    """Release a pod's partition. Raises Conflict if the pod has changed since the decision, for example got a node."""
     pod = what.pod
     released = {names.RELEASE: "true"}
     metadata = {"uid": pod.uid, "resourceVersion": pod.resource_version, "annotations": released}

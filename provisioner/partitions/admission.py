@@ -18,7 +18,7 @@ from provisioner.partitions import names
 from provisioner.partitions.demand import Wrong, read_size
 from provisioner.settings.webhook import WebhookSettings
 
-#: Subresources through which a pod's annotations and labels can change: the pod and its status, and no others.
+#: Subresources whose requests can change a pod's annotations and labels: none (the pod itself) and its status.
 _STATUS = "status"
 _CHANGING = ("", _STATUS)
 #: Maximum number of conflicts in one rejection: a pod may have thousands of mounts.
@@ -35,7 +35,7 @@ _NETWORK_CAPABILITIES = ("NET_ADMIN", "NET_RAW", "ALL")
 _MOUNT = {"name": CONFIG_VOLUME, "mountPath": names.CONFIG_DIRECTORY, "readOnly": True}
 #: Folder in which the API server mounts the pod's own token in each container.
 _API_TOKEN = "/var/run/secrets/kubernetes.io/serviceaccount"  # noqa: S105 - a path
-#: Requests equal limits, so that a Guaranteed pod remains Guaranteed. The program uses 30 MiB.
+#: Requests and limits of the init container: equal, for the QoS class Guaranteed. The program uses 30 MiB.
 _RESOURCES = {"cpu": "250m", "memory": "128Mi"}
 #: UID of the user in the image of the init container.
 _USER = 65532
@@ -64,8 +64,9 @@ def inject(raw: Mapping[str, Any], size: int, settings: WebhookSettings) -> tupl
         if fields.mapping(container).get("name") != names.INIT_CONTAINER:
             others.append(_given(container, settings))
             if settings.ipu_injection != _COMPATIBLE and fields.mapping(container).get("restartPolicy") == "Always":
-                # Place the init container after native sidecars: its requests may need the proxy of a service mesh.
-                # Sidecars can use the partition before, because the scheduling gate has waited for it.
+                # The init container is placed after native sidecars, because its requests may need the proxy of a
+                # service mesh. Sidecars can use the partition already, because the gate is removed only when the
+                # partition is active.
                 place = len(others)
         elif _without_api_token(container) == init:
             init = container
@@ -98,7 +99,7 @@ def _variables(settings: WebhookSettings) -> tuple[dict[str, Any], ...]:
 
 
 def _given(container: Any, settings: WebhookSettings) -> Any:
-    """Return a user's container with the additions of the mode. A value that is not an object is returned unchanged."""
+    """Return a user's container with the additions of IPU_INJECTION. A value that is not an object is kept."""
     if not isinstance(container, dict):
         return container
     found = dict(container)
@@ -106,7 +107,8 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     there = {fields.text(each.get("name")) for each in fields.mappings(env)}
     new = [each for each in _variables(settings) if each["name"] not in there]
     if new:
-        # Insert before the container's own variables, which may refer to these. Existing variables are kept.
+        # The variables are inserted before the container's own variables, which may refer to them. A container's own
+        # variable of the same name is kept.
         found["env"] = [*new, *env]
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:
@@ -152,7 +154,7 @@ def _volumes(settings: WebhookSettings) -> list[dict[str, Any]]:
     if settings.ipu_api_ca_config_map:
         items = [{"key": names.CA_FILE, "path": names.CA_FILE}]
         sources.append({"configMap": {"name": settings.ipu_api_ca_config_map, "items": items}})
-    # Include the API server's defaults, so that a second review finds the volume as the first one created it.
+    # The API server's defaults are included, so that a second review finds no difference.
     found: list[dict[str, Any]] = [{"name": TOKEN_VOLUME, "projected": {"sources": sources, "defaultMode": 0o644}}]
     if settings.ipu_injection == _COMPATIBLE:
         found.append({"name": CONFIG_VOLUME, "emptyDir": {}})
@@ -249,7 +251,7 @@ def _conflicts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[st
 def _doubts(raw: Mapping[str, Any], settings: WebhookSettings) -> Iterator[str]:
     """Yield warnings: a pod may not get its partition, but this is not certain enough to reject it."""
     spec, host = fields.mapping(raw.get("spec")), urlsplit(_api_url(settings)).hostname or ""
-    # In this mode, the patch replaces CLUSTER_DNS.
+    # In the compatible mode, the patch replaces CLUSTER_DNS.
     replaced = settings.ipu_injection == _COMPATIBLE and spec.get("dnsPolicy", CLUSTER_DNS) == CLUSTER_DNS
     if (dns := other_dns(spec)) and not replaced and host.split(".")[2:3] == ["svc"]:
         yield (
@@ -277,13 +279,14 @@ def _mounts(spec: Mapping[str, Any]) -> Iterator[str]:
 
 
 def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterator[str]:
-    """Yield conflicts with hostNetwork, which the patch sets. `repeated`: whether the pod was reviewed before."""
+    """Yield conflicts with hostNetwork, which the patch sets. `repeated`: whether an earlier review patched the pod."""
     why = "pods with IPUs have the node's network (hostNetwork)"
     if spec.get("hostUsers") is False:
         yield f"spec.hostUsers is false, and {why}; leave it out."
     used: Counter[tuple[str, str, str]] = Counter()
     for where, container in _containers(spec):
-        # In a second review, hostNetwork may be from the first, which checked the containers that have the mount now.
+        # In a second review, hostNetwork may come from the first patch. The first review has checked all containers
+        # that have the mount of the patch now.
         of_author = spec.get("hostNetwork") is True and (
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )
@@ -354,7 +357,7 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
 
 
 def _bound(request: Request) -> Answer:
-    """Review a Binding of a pod to a node: the API server copies its annotations and labels to the pod."""
+    """Review a Binding of a pod to a node. The API server copies the Binding's annotations and labels to the pod."""
     metadata = fields.mapping(request.object.get("metadata"))
     added = [*_differing({}, metadata, OF_THE_CONTROLLER), *_fixed({}, metadata)]
     if not added:
@@ -366,7 +369,7 @@ def _bound(request: Request) -> Answer:
 
 
 def _static(title: str) -> Answer:
-    """Return the answer for a static pod. The pod runs already, and a rejection would only hide its mirror pod."""
+    """Admit a static pod with a warning. The pod runs already, and a rejection would only hide its mirror pod."""
     return Answer(warnings=(f"{title} is a static pod, and gets no IPUs; create it through the API server.",))
 
 
@@ -381,7 +384,7 @@ def _changed(request: Request, settings: WebhookSettings) -> Answer:
             denied=f"{title}: {' and '.join(of_controller)} can be changed only by the controller; to give the "
             "partition back early, send DELETE to the REST API, or delete the pod."
         )
-    # A write of the status cannot change the spec: the API server ignores that part.
+    # A write of the status cannot change the spec, because the API server ignores the spec in it.
     with_spec = request.subresource != _STATUS
     if others and with_spec and _gated(request.old_object) and not _gated(request.object):
         return Answer(

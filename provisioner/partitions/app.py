@@ -69,12 +69,12 @@ class Loop(RoundLoop[Answer]):
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.known.due_in_seconds(self.clock(), leading=True))
 
     def fold(self, answer: Answer) -> None:
-        """Record an answer in the memory and in the readings."""
+        """Record the outcome of a call or write in the memory and in the observed state."""
         self.known.fold(answer)
         self.memory = fold(self.memory, answer)
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift the times in the memory and in the readings."""
+        """Shift the times in the memory and in the observed state after the clock was set."""
         RoundLoop.clock_set(self, by)
         self.known.clock_set(by)
 
@@ -162,7 +162,7 @@ def build(
 
 
 def _sources(loop: Loop, ledger: Watch[Ledger], vipu: Mapping[str, VipuCommand]) -> Sources:
-    """Return the data that the REST API reads; every replica has it, whether it leads or not."""
+    """Return the data that the REST API reads. Every replica has these data, whether it leads or not."""
     return Sources(
         cluster_uid=lambda: loop.known.cluster_uid,
         pod=lambda namespace, name: loop.pods.records().get((namespace, name)),

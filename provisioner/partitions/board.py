@@ -43,7 +43,7 @@ class LeftOut:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document(View):
-    """The JSON document that is served. Each kind of lines is limited to _MAX_LINES; `left_out` counts the rest."""
+    """The JSON document that is served. Each kind of lines is limited to _MAX_LINES; `left_out` counts the others."""
 
     served_at: datetime
     release: str
@@ -70,7 +70,7 @@ class Board:
     _published: tuple[View, tuple[ServerView, ...], datetime] | None = None
 
     def publish(self, plan: Plan, snapshot: Snapshot, at: datetime) -> None:
-        """Show a round of the leader. If nothing could be decided, the last decision is still shown."""
+        """Show the result of a round of the leader. If nothing could be decided, the last decision is still shown."""
         self._leading, self._problems = True, snapshot.not_synced
         if not snapshot.not_synced:
             self._published = plan.view, snapshot.servers, at
@@ -114,7 +114,7 @@ class Board:
 
 
 def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, ...]:
-    """Limit the lines by keeping the first ones of each namespace. The order is kept."""
+    """Return at most _MAX_LINES lines in their order. The first lines of each namespace are kept."""
     before = Counter[str]()
     ranks = []
     for place, each in enumerate(rejected):
@@ -124,7 +124,7 @@ def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, 
 
 
 def _shown(partitions: Sequence[PartitionLine]) -> tuple[PartitionLine, ...]:
-    """Limit the lines by leaving out active partitions first. The order is kept."""
+    """Return at most _MAX_LINES lines in their order. Active partitions are left out first."""
     kept = sorted(range(len(partitions)), key=lambda place: partitions[place].phase == Phase.ACTIVE.value)
     return tuple(partitions[place] for place in sorted(kept[:_MAX_LINES]))
 

@@ -1,7 +1,7 @@
-"""Client of the init container: requests the partition of its pod until that is active, and returns the configuration.
+"""Client of the init container: requests the pod's partition until it is active, and returns its configuration.
 
-Before `patience_seconds`, it gives up only if the API answers that the pod gets no partition. `sender` imports the HTTP
-modules, so that the program starts in 0.1 s.
+Before `patience_seconds` are over, the client gives up only if the API answers that the pod gets no partition. The HTTP
+modules are imported only in `sender`, so that the program starts in 0.1 s.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from urllib.parse import urlsplit
 
 from provisioner.partitions import names
 
-#: Time-out of a request in seconds, longer than any answer of the API takes. Minimum of `patience_seconds`.
+#: Time-out of a request in seconds, longer than the API takes to respond, and minimum of `patience_seconds`.
 _TIMEOUT_SECONDS, _SHORTEST_SECONDS = 40.0, 1.0
 _LONGEST_ANSWER = 1024 * 1024
 _FIRST_WAIT_SECONDS, _LONGEST_WAIT_SECONDS = 1.0, 30.0
@@ -47,7 +47,7 @@ class Unreachable(Exception):  # noqa: N818 - it names the server
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reply:
-    """Answer to one request."""
+    """Response to one request."""
 
     status: int
     #: Value of the Retry-After header; empty if there was none.
@@ -125,7 +125,7 @@ class Client:
         if reply.status == 200 and body.get("config"):
             return json.dumps(body["config"], indent=1) + "\n"
         if reply.status == 202:
-            # 202 is not a failure: the pod waits for IPUs. The back-off starts again after it.
+            # Status 202 is not a failure: the pod waits for IPUs. The back-off after later failures starts again.
             self._failures = 0
         return text, self._retry_after(reply)
 
@@ -150,7 +150,7 @@ class Client:
 
 
 def sender(server: str, ca_file: str | None = None) -> Send:
-    """Return a `Send` for the API at a URL; https verifies the server by `ca_file` or the system's authorities."""
+    """Return a `Send` for the API at a URL. With https, `ca_file` or the system's authorities verify the server."""
     import http.client  # noqa: PLC0415 - see the module's docstring
     import socket  # noqa: PLC0415
     import ssl  # noqa: PLC0415
@@ -163,7 +163,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
         if parts.scheme != "https":
             return http.client.HTTPConnection(host, port, timeout=seconds)
         try:
-            # Read for each request, because the kubelet replaces the file when the authority changes.
+            # The file is read for each request, because the kubelet replaces it when the authority changes.
             context = ssl.create_default_context(cafile=ca_file)
         except OSError as error:
             raise Unreachable(f"the authorities in {ca_file} cannot be read: {error}") from error
@@ -180,7 +180,8 @@ def sender(server: str, ca_file: str | None = None) -> Send:
         except ssl.SSLCertVerificationError as error:
             raise Unreachable(f"the certificate of {server} is not trusted: {error.verify_message}") from error
         except (OSError, http.client.HTTPException, ValueError) as error:
-            # The name does not resolve, the connection is reset, the answer is not HTTP, or the token has a line break.
+            # Causes: the name does not resolve, the connection is reset, the response is not HTTP, the token has a line
+            # break.
             raise Unreachable(f"{server} does not answer: {str(error) or type(error).__name__}") from error
         finally:
             connection.close()
@@ -211,7 +212,7 @@ def sender(server: str, ca_file: str | None = None) -> Send:
 
 
 def write_file(path: Path, text: str) -> None:
-    """Replace a file atomically, so that no reader sees a part of it. Raises OSError."""
+    """Replace a file atomically, so that no reader sees an incomplete file. Raises OSError."""
     number, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     try:
         with os.fdopen(number, "w", encoding="utf-8") as file:

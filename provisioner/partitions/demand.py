@@ -1,4 +1,4 @@
-"""Reads pods that request IPUs from raw JSON. Any JSON results in a record or in MalformedObject. Pure."""
+"""Reads pods that request IPUs from the API server's JSON. Any JSON results in a `Pod` or in MalformedObject. Pure."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +20,7 @@ _RELEASED = "true"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """A pod that requests or requested IPUs: it has one of the annotations or the label."""
+    """A pod that requests IPUs by annotation, or that has the label of pods with IPUs (`names.POD_LABEL`)."""
 
     namespace: str
     name: str
@@ -31,7 +31,7 @@ class Pod:
     size: int
     #: Reason why the pod cannot be served, as a sentence; empty if it can.
     problem: str = ""
-    #: Whether the provisioner's webhook prepared the pod, not Graphcore's plugin, which adds no init container.
+    #: Whether the provisioner's webhook prepared the pod, and not Graphcore's plugin, which adds no init container.
     injected: bool = False
     #: Whether the pod still has the provisioner's scheduling gate.
     gated: bool = False
@@ -53,11 +53,12 @@ class Pod:
     grace_seconds: float = 30.0
     #: status.startTime: time at which the kubelet accepted the pod.
     started_at: datetime | None = None
-    #: HOST:PORT of the V-IPU server in the annotations that are set when the gate is removed; empty before.
+    #: HOST:PORT of the pod's V-IPU server, from annotations that are set when the gate is removed; empty until then.
     told_server: str = ""
-    #: Id of the partition in the same annotations; empty before. The pod uses no other partition.
+    #: Id of the pod's partition, from an annotation that is set when the gate is removed; empty until then. The pod
+    #: uses no other partition.
     told_partition: str = ""
-    #: Whether other containers may use the partition: the init container has succeeded, or the pod is not pending.
+    #: Whether the pod's main containers may use the partition: INIT_CONTAINER has succeeded, or the pod is not pending.
     begun: bool = False
     #: Servers (HOST:PORT) whose nodes the pod's nodeSelector and required node affinity allow; None if all.
     servers: frozenset[str] | None = None
@@ -68,7 +69,10 @@ class Wrong(Exception):  # noqa: N818 - a verdict on the pod, which callers repo
 
 
 def read_size(annotations: Mapping[str, str], *, largest: int) -> int | None:
-    """Return the requested IPUs, None if none. Raises Wrong unless they are a power of two up to `largest`."""
+    """Return the number of requested IPUs; None if the annotations request none.
+
+    Raises Wrong if the number is not a power of two, exceeds `largest`, or differs between the annotations.
+    """
     asked = {key: _read(key, annotations[key]) for key in names.SIZE_ANNOTATIONS if key in annotations}
     if not asked:
         return None
@@ -126,7 +130,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
         active_deadline_seconds=float(deadline_seconds) if deadline_seconds > 0 else None,
         grace_seconds=float(grace_seconds),
         started_at=fields.parse_timestamp(status.get("startTime")),
-        # Ignore the annotations until the gate is removed: before, the controller has not set them.
+        # The controller sets these annotations when it removes the gate. While the pod has the gate, they are ignored.
         told_server="" if gated else _told_server_of(annotations),
         told_partition="" if gated else fields.name(annotations.get(names.PARTITION_ID)),
         begun=not gated and _has_begun(status),
@@ -135,7 +139,7 @@ def parse_pod(raw: object, *, servers: Sequence[Server] = (), largest_size: int 
 
 
 def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Return whether the provisioner's webhook, not Graphcore's plugin, prepared a pod. False for static pods."""
+    """Return whether the provisioner's webhook prepared a pod (not Graphcore's plugin). False for static pods."""
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
     return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))
@@ -158,9 +162,9 @@ def _has_begun(status: dict[str, Any]) -> bool:
 
 
 def _allowed_of(spec: dict[str, Any], servers: Sequence[Server]) -> frozenset[str] | None:
-    """Return the servers whose nodes a pod may be scheduled to, judged by each server's node label; None if all.
+    """Return HOST:PORT of each server whose nodes, by their label, a pod may be scheduled to; None if all servers.
 
-    Raises Wrong if the pod's requirements exceed a bound.
+    Raises Wrong if the pod's node selector or node affinity exceeds a bound.
     """
     reader = reader_of_pod()
     selector, terms = reader.labels("nodeSelector", spec.get("nodeSelector"), keep=()), required_terms(reader, spec)

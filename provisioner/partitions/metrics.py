@@ -14,7 +14,7 @@ PREFIX = "tpu_provisioner_partitions_"
 PHASES = (*(each.value for each in Phase), ORPHAN)
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
-#: Meaning of labels, for docs/metrics.md.
+#: Descriptions of the labels for docs/metrics.md.
 LABELS = {
     "phase": f"the phase of a partition: {', '.join(f'`{phase}`' for phase in PHASES)}",
     "call": "`read`, `create` or `remove`, at a V-IPU server",
@@ -49,7 +49,7 @@ class Metrics(ActionMetrics):
         self.show(values_of(View(), (), datetime.now(UTC)))
 
     def observe_call(self, method: str, *, seconds: float, error_kind: str | None, code: int) -> None:  # noqa: ARG002
-        """Implement ActionMetrics.observe_call. `code` is not used: commands have no HTTP status."""
+        """Implement ActionMetrics.observe_call. `code` is not used, because `vipu` returns no HTTP status."""
         self._call_seconds.labels(method).observe(seconds)
         if error_kind is not None:
             self._call_errors.labels(method, error_kind).inc()

@@ -4,13 +4,13 @@ import hashlib
 import re
 
 # --- Names of Graphcore's Kubernetes plugin ---------------------------------------------------------------------------
-#: Annotations of pods: the number of requested IPUs. The tests of Graphcore's plugin use the second spelling.
+#: Annotation of pods: the number of requested IPUs. IPU is a second spelling, from the tests of Graphcore's plugin.
 IPUS = "graphcore.ai/ipus"
 IPU = "graphcore.ai/ipu"
 SIZE_ANNOTATIONS = (IPUS, IPU)
-#: Label of pods that have been injected. Only its presence counts, not its value.
+#: Label that the webhook or Graphcore's plugin adds to a pod with IPUs. The value of the label is not read.
 POD_LABEL = "graphcore.ai/pod"
-#: Annotation of pods that have been injected, with the value INJECTED.
+#: Annotation, with the value INJECTED, that the webhook or Graphcore's plugin adds to a pod with IPUs.
 STATUS = "graphcore.ai/status"
 INJECTED = "injected"
 #: Annotation of mirror pods: the API server's copies of static pods, which the kubelet runs from files.
@@ -23,9 +23,9 @@ SCHEDULING_GATE = "tpu-provisioner.cloud.google.com/partition"
 PARTITION_ID = "tpu-provisioner.cloud.google.com/partition-id"
 PARTITION_HOST = "tpu-provisioner.cloud.google.com/partition-host"
 PARTITION_PORT = "tpu-provisioner.cloud.google.com/partition-port"
-#: Annotation of pods: the partition may be removed although the pod is unfinished. Set by the REST API and `take_back`.
+#: Annotation of a pod whose partition may be removed before the pod ends. The REST API and `take_back` set it.
 RELEASE = "tpu-provisioner.cloud.google.com/partition-release"
-#: Name of the ConfigMap with the ledger, in the controller's namespace.
+#: Name of the ConfigMap that records all partitions and their pods (the ledger), in the controller's namespace.
 LEDGER_CONFIGMAP_NAME = "tpu-provisioner-partitions"
 LEASE_NAME = "tpu-provisioner-partitions"
 
@@ -52,14 +52,15 @@ def owner_of(partition_id: str) -> str:
 
 
 def is_of(partition_id: str, cluster_uid: str, pod_uid: str) -> bool:
-    """Return whether an id, which any user may have written, is that of a pod's partition on any server."""
+    """Return whether `partition_id`, which a user may have written, is the id of the pod's partition on some server."""
     return _ID.fullmatch(partition_id) is not None and owner_of(partition_id) == owner_id(cluster_uid, pod_uid)
 
 
 def partition_id(cluster_uid: str, pod_uid: str, server: str) -> str:
     """Return the id of a pod's partition on a server (HOST:PORT): 32 characters, a DNS label.
 
-    The id differs by server: a partition that appears late on one server is not taken for the pod's on another.
+    The id differs by server, so that a partition that appears late on one server is not mistaken for the pod's
+    partition on another server.
     """
     return f"{owner_id(cluster_uid, pod_uid)}-{_digits(server, _SERVER_DIGITS)}"
 
@@ -76,14 +77,14 @@ CONFIG = "config"
 HEALTH = "/health"
 SERVICE = "tpu-provisioner-partitions"
 
-#: Init container that waits for the partition. Pods that Graphcore's plugin prepared do not have it.
+#: Init container that waits for the partition. Pods that Graphcore's plugin prepared do not have this container.
 INIT_CONTAINER = "graphcore-partition"
 
 # --- Files and variables in the pod -----------------------------------------------------------------------------------
 #: Folder in the init container where the token is mounted.
 TOKEN_DIRECTORY = "/var/run/secrets/tpu-provisioner"  # noqa: S105 - a path
 TOKEN_FILE = "token"  # noqa: S105 - a name
-#: File next to the token with the authorities that the client trusts; also its key in the ConfigMap.
+#: File, next to the token, with the authorities that the client trusts. Its key in the ConfigMap has the same name.
 CA_FILE = "ca.crt"
 #: Folder where the volume with the IPUoF configuration is mounted, and the file in it.
 CONFIG_DIRECTORY = "/etc/graphcore"

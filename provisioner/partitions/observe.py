@@ -32,7 +32,7 @@ _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 
 
 def make_pod_watch(api: Api, on_change: Callable[[], None], parse: Callable[[object], Pod] = parse_pod) -> Watch[Pod]:
-    """Return the list-watch of pods, not started."""
+    """Return the list-watch of unfinished pods with POD_LABEL, not started."""
     return ListWatch(
         api,
         Collection(name="pods", resource="pods", query={"labelSelector": names.POD_LABEL, "fieldSelector": UNFINISHED}),
@@ -69,7 +69,7 @@ class Known(Rereading):
     #: Namespace of the controller and of the ledger.
     namespace: str
     servers: Sequence[Server]
-    #: None if it has to be read before the next decision.
+    #: None if the ledger has to be read before the next decision.
     ledger: Ledger | None = None
     #: UID of the namespace kube-system; empty until it has been read.
     cluster_uid: str = ""
@@ -106,7 +106,7 @@ class Known(Rereading):
             return Ledger()
 
     def fold(self, answer: Answer) -> None:
-        """Record the ledger or the server's state from an answer."""
+        """Record the ledger after a write, and a server's state or failure after a read."""
         if isinstance(answer, AnsweredWrite):
             if isinstance(answer.write, SaveLedger):
                 # A failed write may have taken effect, so the ledger has to be read again.

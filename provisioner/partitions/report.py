@@ -1,4 +1,4 @@
-"""Reports decisions and answers as Events on pods, log lines and metrics. Decides nothing."""
+"""Reports decisions, and outcomes of calls and writes, as Events on pods, log lines and metrics."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ _log = structlog.get_logger(__name__)
 
 @dataclass(slots=True, kw_only=True)
 class Reporter(PlanReporter):
-    """Reports decisions and answers as Events, log lines and metrics."""
+    """Reports decisions, calls and writes. Used by the loop's thread."""
 
     metrics: Metrics
     clock: Callable[[], datetime]
@@ -61,7 +61,7 @@ class Reporter(PlanReporter):
         elif failure is None:
             self._tell_done(call, said, failed_before=self._lasting.ended(key))
         elif failure.kind is FailureKind.ALREADY_EXISTS:
-            # An earlier create of this controller took effect, because no other cluster uses this id: no failure.
+            # No other cluster uses this id, so an earlier create of this controller took effect. This is no failure.
             self._lasting.ended(key)
             _log.info("partition.exists", **said)
         elif self._lasting.fails(key, f"{failure.kind.value} {failure.message}"):

@@ -1,6 +1,6 @@
-"""Calls and writes of a plan, and their answers. At most one call of a key is open at a time; each is answered once.
+"""Calls and writes of a plan, and their outcomes. At most one call of a key is open at a time.
 
-The `name` of a call or write is its name in metrics and in the log.
+Each call has exactly one outcome. The `name` of a call or write is its name in metrics and in the log.
 """
 
 from dataclasses import dataclass
@@ -58,13 +58,13 @@ class CreatePartition:
 class RemovePartition:
     """Remove a partition of this cluster. A plan contains no remove of a partition that a pod may still use.
 
-    Right before the remove, the pod is read live. `pod` is the (namespace, name, UID) of the pod that had the
-    partition. If it is None, all pods are searched for the pod that the partition's id belongs to. An existing pod
-    with this UID that is neither finished nor released prevents the remove, unless
+    Right before the remove, the pod that had the partition is read from the API server. `pod` is the namespace, name
+    and UID of that pod; if `pod` is None, all pods are searched for the pod that the partition's id belongs to. The
+    remove is not sent if this pod exists and is neither finished nor released, unless
 
-    - it is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
-    - its annotation names another partition (`Pod.told_partition`);
-    - `unused` is set and its init container has not succeeded: no other container can have used the partition.
+    - the pod is being deleted and its grace period is over: its deletionTimestamp is `past_deletion`;
+    - the pod's annotation names another partition (`Pod.told_partition`);
+    - `unused` is set and only the pod's init container can have run, which does not use the partition (`Pod.begun`).
     """
 
     name: ClassVar = "remove"
@@ -82,7 +82,7 @@ class RemovePartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SaveLedger:
-    """Replace the ledger, if its resourceVersion is still that of `before`."""
+    """Replace the entries of the ledger, if its ConfigMap has not changed since `before` was read."""
 
     name: ClassVar = "save_ledger"
     before: Ledger
@@ -116,7 +116,7 @@ class OpenGate(_OfPod):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TakeBack(_OfPod):
-    """Release a pod that has a partition but no node, as the REST API does. A pod with a node keeps its partition."""
+    """Release the partition of a pod without a node, by the annotation RELEASE. Fails if the pod has got a node."""
 
     name: ClassVar = "take_back"
 
@@ -126,7 +126,7 @@ Write = SaveLedger | OpenGate | TakeBack
 
 
 class Wanted(NamedTuple):
-    """A call to send. Reads are sent before changes; among each, the call with the earliest `due_at` is first."""
+    """A call to send. Reads are sent before creates and removes; within each group, the order is `due_at`."""
 
     call: Call
     due_at: datetime
@@ -134,6 +134,6 @@ class Wanted(NamedTuple):
 
 #: Outcome of a call. The result of ReadServer is a Reading.
 CallAnswer = AnsweredCall[Call]
-#: Outcome of a write. The result of SaveLedger is the Ledger as it is now.
+#: Outcome of a write. The result of SaveLedger is the written Ledger.
 WriteAnswer = AnsweredWrite[Write]
 Answer = CallAnswer | WriteAnswer

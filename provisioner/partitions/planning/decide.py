@@ -1,6 +1,6 @@
-"""Decides what to do about partitions: from one snapshot of pods, ledger and servers to a plan. Pure.
+"""Decides which partitions are created and removed: makes a plan from a snapshot of pods, ledger and servers. Pure.
 
-A decision may be repeated or skipped. If the code raises for one pod, entry or server, the others are still decided.
+A decision may be repeated or skipped. An exception about one pod, entry or server does not affect the others.
 """
 
 from collections import Counter
@@ -32,7 +32,7 @@ _SETTLED = frozenset({Phase.ACTIVE, Phase.GONE})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Plan:
-    """Result of a decision. `memory` already contains the calls and writes as open."""
+    """Result of a decision. `memory` contains the calls and writes of this plan as open, before they are sent."""
 
     memory: Memory
     #: Most urgent call first.
@@ -41,12 +41,12 @@ class Plan:
     events: tuple[Event, ...] = ()
     view: View = field(default_factory=View)
     faults: tuple[Fault, ...] = ()
-    #: Latest time of the next decision if no event occurs; None if only an event requires one.
+    #: Latest time of the next decision if nothing changes before; None if only a change requires a decision.
     wake_at: datetime | None = None
 
 
 def decide(snapshot: Snapshot, memory: Memory, settings: PartitionSettings, now: datetime) -> Plan:
-    """Return the plan of a round. It is empty and keeps the memory if the snapshot, ledger or cluster is unknown."""
+    """Return the plan for a snapshot. If the state is not completely known, the plan is empty and keeps the memory."""
     if snapshot.not_synced or snapshot.ledger is None or not snapshot.cluster_uid:
         return Plan(memory=memory)
     memory = without_lost(memory, snapshot.live, now, fold)
@@ -110,7 +110,7 @@ def _unscheduled_since(standing: Standing, now: datetime) -> datetime | None:
 
 
 def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
-    """Yield a release, or its time, for each pod that has had no node for too long and whose IPUs other pods need."""
+    """Yield the release, or its time, of partitions whose pods found no node for too long and whose IPUs are needed."""
     seconds, schedule = ctx.settings.unscheduled_seconds, picture.schedule
     if not seconds:
         return
@@ -152,12 +152,13 @@ def _read(
 
 
 def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
-    """Return the calls to send now: at most one of a key, and `max_changes_per_server` open changes of a server."""
+    """Return the calls to send: a single call per key, and up to `max_changes_per_server` open changes of a server."""
     under_way = Counter(
         each.call.server for each in memory.calls.values() if not isinstance(each.call, actions.ReadServer)
     )
     chosen: dict[str, actions.Call] = {}
-    # Creates and removes share one order by due time, so that hanging calls of one kind do not block the other.
+    # Creates and removes share one order by due time. Otherwise, slow calls of one kind could use up
+    # `max_changes_per_server` permanently.
     for call, _ in sorted(
         wanted, key=lambda each: (not isinstance(each.call, actions.ReadServer), each.due_at, each.call.key)
     ):
@@ -187,7 +188,7 @@ def _notices(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> Ite
 
 
 def entries_of(picture: Picture, ctx: Round) -> tuple[Entry, ...]:
-    """Return the entries of the new ledger: the kept ones, then those of placed pods if there is enough space."""
+    """Return the entries of the new ledger: kept entries, then entries for placed pods while there is space."""
     kept = {
         standing.entry.id: picture.restored.get(standing.entry.id) or _as_listed(standing)
         for standing in picture.standings.values()
@@ -256,5 +257,5 @@ def _known(standing: Standing, now: datetime) -> PartitionMemory:
 
 
 def _seen_by(write: actions.Write) -> str:
-    """Return the resourceVersion of the object on which a write was decided."""
+    """Return the resourceVersion that the object of a write had at the decision."""
     return write.before.resource_version if isinstance(write, actions.SaveLedger) else write.pod.resource_version

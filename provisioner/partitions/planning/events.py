@@ -1,4 +1,4 @@
-"""Events on pods: texts, and limits on the repetition and the number of Events."""
+"""Kubernetes Events on pods: their texts, and limits on their repetition and number. Pure."""
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
@@ -30,9 +30,9 @@ REJECTED = "PartitionRejected"
 
 #: Topics of Events that are repeated if their cause recurs after the partition was active.
 _REPEATABLE = frozenset({"lost", "broken"})
-#: Maximum number of Events in a round; later rounds emit the rest.
+#: Maximum number of Events in a round. Later rounds emit the remaining Events.
 MAX_PER_ROUND = 200
-#: Reasons to wait that may not end before a user or another cluster changes something.
+#: Reasons to wait that may last until a user or another cluster changes something. Their Events are warnings.
 _WARNINGS = frozenset({Wait.IMPOSSIBLE, Wait.OTHERS, Wait.REFUSED})
 
 
@@ -127,7 +127,10 @@ def released(pod: Pod, entry: Entry) -> Event:
 def choose(
     events: Iterable[Event], told: Mapping[str, frozenset[str]], uids: Iterable[str], active: frozenset[str]
 ) -> tuple[list[Event], dict[str, frozenset[str]], bool]:
-    """Return Events to emit now, topics emitted so far by UID, and whether Events are left. `uids` are of all pods."""
+    """Return Events to emit now, topics emitted so far by UID, and whether Events are left for later rounds.
+
+    `uids` are the UIDs of all pods, `active` those of pods whose partition is active (`_REPEATABLE`).
+    """
     known = {uid: told[uid] for uid in uids if uid in told}
     for uid in active & known.keys():
         known[uid] -= _REPEATABLE

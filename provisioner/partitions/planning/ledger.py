@@ -1,6 +1,6 @@
-"""The ledger: records the pod, size and place of each partition before the partition is created.
+"""The ledger: a ConfigMap that records the pod, size and server of each partition before the partition is created.
 
-Each entry is a value of a ConfigMap, with the partition's id as key, so that an unreadable entry affects no other.
+Each entry is a value of the ConfigMap, with the partition's id as key, so an unreadable entry does not affect others.
 """
 
 from collections.abc import Iterable, Mapping
@@ -14,9 +14,9 @@ from provisioner.partitions import names
 
 #: Maximum number of characters of all entries: a ConfigMap holds 1 MiB, which is about 3,000 entries.
 MAX_CHARACTERS = 1_000_000
-#: Maximum number of characters of an entry in addition to its texts.
+#: Maximum number of characters of an entry's JSON without the ids, names and addresses in it.
 _FRAME_CHARACTERS = 200
-#: Maximum length of an entry that is read: longer than any entry that the provisioner writes.
+#: Maximum number of characters of an entry that is read. The provisioner writes only shorter entries.
 _LONGEST_ENTRY = 2048
 _LONGEST_NAME = 253
 #: Fields of entries that have other names in the ConfigMap.
@@ -26,7 +26,7 @@ _Text = Annotated[str, msgspec.Meta(min_length=1, max_length=_LONGEST_NAME)]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
-    """A partition that may exist. Only recorded partitions are created."""
+    """Record of a partition that may exist. A partition is created only after its entry was written."""
 
     id: str
     namespace: _Text
@@ -76,7 +76,7 @@ def ledger_of(data: object, *, resource_version: str) -> Ledger:
 
 
 def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
-    """Move entries of other clusters to `unreadable`; a restored backup of another cluster may contain some."""
+    """Move entries of other clusters to `unreadable`. They may come from a restored backup of another cluster."""
     ours, others = [], {}
     for entry in ledger.entries:
         if names.owner_of(entry.id) == names.owner_id(cluster_uid, entry.pod_uid):

@@ -1,4 +1,4 @@
-"""Steps for entries of the ledger, and for strays: partitions that the ledger lacks, or has on another server."""
+"""Next steps for entries of the ledger, and for partitions that the ledger lacks or has on another server (strays)."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -61,7 +61,8 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if backoff.until > ctx.now:
             yield backoff.until
             return
-    # Creates for the oldest pods come first. A retry is due at the end of its back-off, so it comes after them.
+    # The call with the earliest `due_at` is sent first. A first create is due since the creation of its pod, a retry
+    # since the end of its back-off, so retries usually come after first creates.
     due_at = backoff.until if backoff is not None else pod.created_at
     request = PartitionRequest(
         id=entry.id, size=entry.size, allocation=entry.allocation, reconfigurable=entry.reconfigurable
@@ -70,7 +71,7 @@ def _create(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
 
 
 def entry_of(pod: Pod, partition_id: str, site: Site, ctx: Round) -> Entry:
-    """Return a new entry for a pod."""
+    """Return a new entry of the ledger for a pod's partition in the allocation `site`."""
     return Entry(
         id=partition_id,
         namespace=pod.namespace,
@@ -91,7 +92,7 @@ def _hand_over(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
         if not pod.told_server:
             yield events.created(pod, entry)
         return
-    # A reading during a remove does not count: the partition may be active in it, and deleted right after.
+    # While a remove of the partition is open, the partition's state does not count: it may be from before the remove.
     is_being_removed = isinstance(ctx.change_of(entry), actions.RemovePartition)
     if pod.deletion_deadline is not None or is_being_removed or _is_being_dropped(entry, ctx):
         return
@@ -100,7 +101,7 @@ def _hand_over(standing: Standing, pod: Pod, ctx: Round) -> Iterator[Step]:
 
 
 def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
-    """Return whether a write removes the entry from the ledger: then its partition must first be recorded again."""
+    """Return whether an open write removes the entry from the ledger, so that it must first be recorded again."""
     under_way = ctx.memory.writes.get(actions.LEDGER)
     if under_way is None or under_way.answered_at is not None or not isinstance(under_way.write, actions.SaveLedger):
         return False
@@ -108,17 +109,18 @@ def _is_being_dropped(entry: Entry, ctx: Round) -> bool:
 
 
 def _make_anew(standing: Standing, pod: Pod, ctx: Round, notice: Event) -> Iterator[Step]:
-    """Yield an Event, and a remove of the unusable partition if only the pod's init container can have run."""
+    """Yield `notice`, and the remove of an unusable partition if at most the pod's init container has run."""
     yield notice
     write = ctx.memory.writes.get(actions.pod_key(pod))
-    # No remove during an open write of the pod: the live check could see the gate just before the write removes it.
+    # No remove is sent while a write of the pod is open: the live check before the remove could see the pod with its
+    # gate, just before the write removes the gate.
     is_being_told = write is not None and write.answered_at is None
     if not (pod.begun or is_being_told):
         yield from _remove(standing, ctx, unused=True)
 
 
 def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
-    """Yield the steps for an entry whose pod no longer needs it, or the time at which a deleted pod loses it."""
+    """Yield the steps for a partition that no pod needs, or the time at which a pod that is being deleted loses it."""
     pod = standing.pod
     if standing.phase is Phase.GONE:
         # No Event if the server is no longer in the settings: it is unknown whether the partition still exists.
@@ -129,7 +131,7 @@ def _release(standing: Standing, ctx: Round) -> Iterator[Step]:
         if lets_go_at is not None:
             yield lets_go_at
     elif standing.certain and standing.partition is not None and not standing.outdated:
-        # A pod that still has its gate does not use this partition, but waits for another one.
+        # A pod that still has its gate does not use this partition, but waits for another partition.
         unused = pod is not None and pod.gated
         yield from _remove(standing, ctx, unused=unused, past_deletion=ctx.past_deletion(pod))
 
@@ -157,11 +159,11 @@ def _at(due_at: datetime, call: actions.RemovePartition, ctx: Round) -> Step:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Stray:
-    """A partition of this cluster that the ledger does not have, or has on another server."""
+    """A partition of this cluster that the ledger does not record, or records on another server."""
 
     server: str
     partition: Partition
-    #: Entry with this id, on another server; None if the ledger has no such entry.
+    #: Entry of the ledger with this id, on another server; None if the ledger has no entry with this id.
     entry: Entry | None
     #: Pod that the id belongs to; None if no such pod is known.
     pod: Pod | None
@@ -196,7 +198,7 @@ def strays_of(ctx: Round) -> Sequence[Stray]:
 
 
 def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
-    """Return the entries, by id, with which the ledger has to record the strays of living pods again."""
+    """Return the entries, by id, with which the ledger has to record strays again that living pods need or use."""
     has_place = {entry.pod_uid for entry in ctx.ledger.entries if entry.server in ctx.servers}
     #: Entries by UID of the pod, because each pod has one entry.
     found: dict[str, Entry] = {}
@@ -212,7 +214,7 @@ def restored(strays: Iterable[Stray], ctx: Round) -> Mapping[str, Entry]:
 
 
 def clear(stray: Stray, ctx: Round) -> Iterator[Step]:
-    """Yield the remove of a stray that is not recorded again, or the time at which it is due."""
+    """Yield the remove of a stray that no pod may use, or the time at which this remove is due."""
     known, reading = stray.known, ctx.reading(stray.server)
     if _may_be_in_use(stray, ctx):
         return
@@ -229,7 +231,7 @@ def clear(stray: Stray, ctx: Round) -> Iterator[Step]:
 
 
 def _may_be_in_use(stray: Stray, ctx: Round) -> bool:
-    """Return whether a living pod may use the stray, even if its annotation has another name of the server."""
+    """Return whether a living pod may use the stray. The pod's annotation may have another name of the server."""
     return stray.pod is not None and ctx.may_use(stray.pod, stray.partition.id)
 
 
@@ -250,7 +252,7 @@ def _restored(stray: Stray, pod: Pod, ctx: Round) -> Entry:
 
 
 def _allocation_of(stray: Stray, ctx: Round) -> str:
-    """Return the allocation of a partition; empty if it cannot be determined."""
+    """Return the allocation of a stray; empty if it cannot be determined."""
     reading = ctx.reading(stray.server)
     if stray.partition.allocation or reading is None:
         return stray.partition.allocation

@@ -1,7 +1,7 @@
 """Memory between decisions: results of calls, and changes that caches do not show yet.
 
-Losing it is safe: partitions are created again with the same ids. A failure delays only the operation that failed,
-which is retried without limit.
+Losing the memory is safe: partitions are created again with the same ids. A failure delays only the operation that
+failed, which is retried without limit.
 """
 
 from collections.abc import Mapping
@@ -14,7 +14,7 @@ from provisioner.model.waits import Backoff
 from provisioner.model.writes import AnsweredWrite, OpenActions, answered
 from provisioner.partitions.planning import actions
 
-#: Server (HOST:PORT) and name of an allocation on it: a possible place of a partition.
+#: V-IPU server (HOST:PORT) and name of one of its allocations.
 Site = tuple[str, str]
 _MAX_IN_VAIN = 3
 
@@ -23,7 +23,7 @@ _MAX_IN_VAIN = 3
 class PartitionMemory:
     """Memory of one entry of the ledger, or of one stray."""
 
-    #: Server, allocation and recording time of an entry. Memory with another mark belongs to an earlier entry.
+    #: Server, allocation and recording time of the entry; empty for a stray. If they change, the memory starts again.
     mark: str = ""
     #: Time at which the entry or stray was first seen.
     since: datetime
@@ -35,7 +35,7 @@ class PartitionMemory:
     #: Back-off of creates; None after the partition was listed.
     backoff: Backoff | None = None
     removing: Backoff | None = None
-    #: Time since which the pod has had this partition and no gate, but no node; None if it is in another state.
+    #: Time since which the pod has had this partition and no gate, but no node; None in any other state.
     unscheduled_since: datetime | None = None
     #: Reason why the last remove was not sent; empty if it was sent.
     kept: str = ""
@@ -48,7 +48,8 @@ class Refusal:
     backoff: Backoff
     #: Time of the first failure.
     since: datetime
-    #: Partitions listed after a stockout: a retry is due when one of them is gone. None after another failure.
+    #: Ids of the allocation's partitions after a stockout: a retry is due when one of them is removed. None after
+    #: another failure.
     listed: frozenset[str] | None = None
     #: Number of stockouts while no partition was listed in the allocation.
     in_vain: int = 0
@@ -61,7 +62,7 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Memory(OpenActions[actions.Call, actions.Write]):
-    """All state that is remembered between decisions. Each decision and each answer replaces it as a whole."""
+    """All state that is remembered between decisions. Each decision and each answer results in a new memory."""
 
     #: Memory of entries by id.
     partitions: Mapping[str, PartitionMemory] = field(default_factory=dict)
@@ -71,7 +72,8 @@ class Memory(OpenActions[actions.Call, actions.Write]):
     servers: Mapping[str, Backoff] = field(default_factory=dict)
     #: Memory of strays by server and id.
     strays: Mapping[tuple[str, str], PartitionMemory] = field(default_factory=dict)
-    #: Time at which a deletion was first seen, by UID and deletionTimestamp, which is from another clock.
+    #: Time at which the deletion of a pod was first seen, by UID and deletionTimestamp. The deletionTimestamp itself is
+    #: from the clock of the API server.
     ending: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
     #: Topics of the Events that were emitted, by UID of the pod.
     told: Mapping[str, frozenset[str]] = field(default_factory=dict)
@@ -86,9 +88,10 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     # The free IPUs are not contiguous. The wait ends early when another partition is removed.
     FailureKind.STOCKOUT: (30, 300),
 }
-#: Waits in seconds for an allocation in which creates have failed for long: another server may create the partition.
+#: First and maximum wait in seconds before the next create in an allocation in which creates have failed for long. In
+#: between, another server may create the partition.
 IN_VAIN = (300, 600)
-#: Waits in seconds after a remove that was not sent, because its pod still exists.
+#: First and maximum wait in seconds after a remove that was not sent, because the partition's pod still exists.
 _KEPT = (2, 30)
 
 
@@ -111,7 +114,7 @@ _UNSURE = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.ALREADY_EXISTS, Fa
 
 
 def fold(memory: Memory, answer: actions.Answer) -> Memory:
-    """Return the memory after an answer."""
+    """Return the memory after the outcome of a call or a write."""
     memory = answered(memory, answer)
     if isinstance(answer, AnsweredWrite):
         return memory

@@ -1,4 +1,4 @@
-"""Picture of a round: state of pods, entries and allocations for all steps of a decision, and the view for users."""
+"""Derives the state of pods, ledger entries and allocations in a round, and the view for users. Pure."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,7 +18,7 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, crowded
 from provisioner.partitions.planning.round import Guard, Round
 from provisioner.partitions.planning.standing import OVER, Phase, Standing, known_of, standing_of
 
-#: Phase of a partition without an entry.
+#: Value that is shown as phase of a partition without an entry in the ledger.
 ORPHAN = "orphan"
 _NOT_PREPARED = (
     "The webhook did not prepare it: it was created without it, or has its IPUs from another program. Create it again."
@@ -29,11 +29,11 @@ _UNREADABLE = f"ConfigMap {names.LEDGER_CONFIGMAP_NAME}: its entry {{id}} cannot
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Picture:
-    """State of pods, entries and allocations in one round."""
+    """State of pods, entries and allocations in one round. All steps of a decision use it."""
 
     #: State of each entry by id, in the ledger's order.
     standings: Mapping[str, Standing]
-    #: Strays that are not recorded again.
+    #: Partitions that the ledger lacks or has on another server (strays), and that are not recorded again.
     strays: tuple[Stray, ...]
     #: Entries of strays that are recorded again, by id.
     restored: Mapping[str, Entry]
@@ -60,7 +60,8 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     queue = queue_of(waiting, standings, supply, ctx, guard)
     used: Counter[str] = Counter()
     for standing in standings.values():
-        # Partitions that no pod needs do not count if they cannot be removed or read: they may remain for long.
+        # A partition that no pod needs does not count against the limit of its namespace if it cannot be removed or
+        # read, because it may remain for long.
         if (
             standing.phase not in OVER
             and not standing.stays
@@ -70,7 +71,8 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     for entry in restored.values():
         if entry.id not in standings:
             used[entry.namespace] += entry.size
-    # Place no pods on the servers of entries that are recorded again: the supply includes these in the next round.
+    # No pods are placed on servers whose partitions are recorded again, because the supply shows these entries only in
+    # the next round.
     moving = {entry.server for entry in restored.values()}
     settled = {site: each for site, each in crowded(supply, ctx).items() if site[0] not in moving}
     schedule = placing.schedule(queue, settled, used, ctx.settings, guard)
@@ -91,7 +93,7 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
 
 
 def _untouched(entry: Entry, ctx: Round) -> Standing:
-    """Return a standing that causes no change, for an entry whose evaluation raised."""
+    """Return a standing that causes no change, for an entry whose evaluation raised an exception."""
     known = known_of(entry, ctx)
     return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
 
@@ -99,7 +101,7 @@ def _untouched(entry: Entry, ctx: Round) -> Standing:
 def _demand(
     standings: Mapping[str, Standing], restored: Mapping[str, Entry], ctx: Round
 ) -> tuple[list[Pod], dict[str, str]]:
-    """Return the pods that wait for a place, and the reasons, by UID, why other pods are not served."""
+    """Return the pods that wait for a partition, and the reasons, by UID, why other pods are not served."""
     served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN and not each.stays}
     served |= {entry.pod_uid for entry in restored.values()}
     unreadable = _owners_of_unreadable(ctx)
@@ -129,7 +131,7 @@ def _demand(
 
 
 def _owners_of_unreadable(ctx: Round) -> Mapping[str, str]:
-    """Return ids of unreadable entries by UID of the pod: it is unknown whether these pods have a partition."""
+    """Return ids of unreadable ledger entries by UID of the pod: it is unknown whether these pods have a partition."""
     unreadable = ctx.ledger.unreadable
     if not unreadable:
         return {}
@@ -166,7 +168,7 @@ class RejectedLine:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartitionLine:
-    """A partition of this cluster: a recorded one or an orphan."""
+    """A partition of this cluster, with an entry in the ledger or without (orphan)."""
 
     id: str
     server: str

@@ -1,12 +1,13 @@
 """Decides which waiting pods get a partition now, and in which allocation: EASY backfill, as in Slurm and Maui.
 
-Pods are served in the order of the queue. The first pod that cannot start gets a reservation on one allocation: the one
-that first has enough free IPUs by the activeDeadlineSeconds of its pods (at the shadow time), or without deadlines the
-one with the most free IPUs. A younger pod gets IPUs there only if it ends before the shadow time, or if the reservation
-does not need them. A pod that cannot use this allocation may get a reservation on another one.
+Pods are served in the order of the queue. The first pod that cannot start gets a reservation on one allocation: on the
+allocation that has enough free IPUs first, by the deadlines (activeDeadlineSeconds) of the pods in it. This moment is
+the shadow time. Without deadlines, the allocation with the most free IPUs is reserved. A later pod of the queue gets
+IPUs of a reserved allocation only if the pod ends before the shadow time, or if the reservation does not need these
+IPUs. A pod that cannot use the reserved allocation may get a reservation on another allocation.
 
-A server may reject a partition although enough IPUs are free. The pod's shadow time is then at least the end of the
-first partition there; without deadlines, the pod's reservation lasts for `crowded_seconds`.
+A server may reject a partition although enough IPUs are free. Then the shadow time of its pod is not before the first
+end of another partition in the allocation. Without deadlines, the reservation of the pod lasts for `crowded_seconds`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -20,20 +21,22 @@ from provisioner.partitions.planning.queue import Candidate, SiteSupply, Wait, d
 from provisioner.partitions.planning.round import Guard
 from provisioner.settings.partitions import PartitionSettings
 
-#: Minimum shadow time in seconds: a partition that may end at any moment has not ended now.
+#: Minimum shadow time in seconds: IPUs of a partition that may end at any moment are not free yet.
 SOON_SECONDS = 0.001
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Schedule:
-    """Pods that get a partition now, and the state of the others."""
+    """Pods that get a partition now, and reasons why other pods wait."""
 
     placed: tuple[tuple[Pod, Site], ...] = ()
-    #: Seconds until a pod with a reservation can start by deadlines, by UID; infinite if unknown.
+    #: Shadow times, in seconds from now, of pods with a reservation, by UID; infinite if unknown.
     shadows: Mapping[str, float] = field(default_factory=dict)
-    #: UIDs of pods that wait because their namespace has used its limit, or its older pods wait for the rest.
+    #: UIDs of pods that wait because their namespace has used its limit, or because older pods of the namespace wait
+    #: for the rest of the limit.
     limited: frozenset[str] = frozenset()
-    #: Namespaces in which a pod within the limit waits, because other pods of the namespace have used it.
+    #: Namespaces in which a pod that is not larger than the limit waits, because other pods of the namespace use the
+    #: limit.
     full: frozenset[str] = frozenset()
 
 
@@ -56,17 +59,19 @@ def schedule(
 
 
 class _Ground:
-    """One allocation during the placement."""
+    """State of one allocation while pods are placed."""
 
     def __init__(self, supply: SiteSupply) -> None:
         self.supply = supply
-        #: Whether the size is unknown: then one partition at a time is tried, and the server decides if it fits.
+        #: Whether the number of IPUs is unknown. Then one partition at a time is created, and the server decides if it
+        #: fits.
         self.one = supply.total is None
         self.free = supply.free
         self._taken = self.one and bool(supply.trying)
         self.closed = bool(supply.refused & supply.trying)
         self._ends = [(seconds, ipus) for ipus, seconds in supply.ours if seconds < inf]
-        #: Shadow time of the pod with the reservation, and IPUs that it leaves to others; None if there is no such pod.
+        #: Shadow time in seconds of the pod with the reservation, and IPUs that the reservation does not need; None if
+        #: no pod has a reservation here.
         self.reserved: tuple[float, int] | None = None
 
     @property
@@ -88,9 +93,9 @@ class _Ground:
             self.reserved = (self.reserved[0], self.reserved[1] - ipus)
 
     def shadow(self, ipus: int) -> tuple[float, int]:
-        """Return the shadow time in seconds of a pod of this size, and the IPUs that younger pods may take before it.
+        """Return the shadow time in seconds of a pod of this size, and the IPUs that its reservation does not need.
 
-        The shadow time is when the deadlines of the present pods have freed enough IPUs; infinite if that is unknown.
+        By the shadow time, deadlines of pods in this allocation have freed enough IPUs; infinite if unknown.
         """
         crowded, free = ipus >= self.supply.crowded_from, self.free
         if free >= ipus and not crowded:
@@ -102,25 +107,26 @@ class _Ground:
         return inf, 0
 
     def may_be_kept(self, ipus: int, shadow_seconds: float) -> bool:
-        """Return whether a reservation may delay other pods. A size that is rejected for long may lose this right."""
+        """Return whether a pod of this size may have a reservation: not if the server has rejected it for long."""
         return ipus < self.supply.never_from and (ipus < self.supply.tired_from or shadow_seconds < inf)
 
 
 @dataclass(slots=True, kw_only=True)
 class _Places:
     grounds: Mapping[Site, _Ground]
-    #: IPUs by namespace, including reservations, so that younger pods of the namespace cannot take them.
+    #: Used IPUs by namespace. Reserved IPUs count as used, so that later pods of the namespace do not use up its limit.
     used: dict[str, int]
     settings: PartitionSettings
     placed: list[tuple[Pod, Site]] = field(default_factory=list)
     shadows: dict[str, float] = field(default_factory=dict)
     #: UIDs of pods that wait because of the limit of their namespace.
     limited: set[str] = field(default_factory=set)
-    #: Namespaces in which a pod within the limit waits; a younger pod must not take the IPUs that it waits for.
+    #: Namespaces in which a pod that is not larger than the limit waits. Later pods of the namespace also wait, so that
+    #: they do not take the IPUs that this pod waits for.
     full: set[str] = field(default_factory=set)
 
     def serve(self, candidate: Candidate) -> None:
-        """Place a pod. If this is impossible, give it a reservation, unless an older pod has one in its allocations."""
+        """Place a pod, or give it a reservation if none of its allocations has a reservation yet."""
         pod = candidate.pod
         if candidate.wait is not Wait.QUEUE or not self.may_have(pod):
             return

@@ -1,4 +1,4 @@
-"""Supply of the V-IPU servers, and the queue of waiting pods: their order, and the allocations that each may use."""
+"""Supply of IPUs in each allocation, and queue of waiting pods: their order, and the allocations that each may use."""
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
@@ -21,29 +21,32 @@ _TRIALS = frozenset({Phase.WANTED, Phase.CREATING, Phase.MISPLACED, Phase.LOST})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SiteSupply:
-    """Supply of one allocation."""
+    """IPUs of one allocation, and their use."""
 
     site: Site
     #: Number of IPUs; None if the server does not report it.
     total: int | None
-    #: IPUs of each recorded partition, and seconds until its pod's deadline frees them; infinite if unknown.
+    #: IPUs of each partition in the ledger, and seconds until the deadline of its pod frees them; infinite if unknown.
     ours: tuple[tuple[int, float], ...] = ()
-    #: IPUs of listed partitions that are not in the ledger, or that have no known allocation.
+    #: IPUs of partitions that the server lists, but that the ledger lacks here or whose allocation is unknown.
     others: int = 0
-    #: IPUs except those of other clusters' partitions, or of permanent partitions; None if the total is unknown.
+    #: IPUs without those of other clusters' partitions and of partitions that cannot be removed; None if the total is
+    #: unknown.
     within_reach: int | None
     #: Whether the server can be read.
     usable: bool = True
     #: Ids of the partitions that are listed in the allocation.
     listed: frozenset[str] = frozenset()
-    #: UIDs of pods whose partitions are requested and not listed yet, except after several failed creates.
+    #: UIDs of pods whose partitions are requested and not listed yet, except after MAX_TRIES failed creates.
     trying: frozenset[str] = frozenset()
     #: Smallest size in IPUs that was rejected for lack of space and must not be retried yet; infinite if none.
     crowded_from: float = inf
-    #: Smallest size rejected for `crowded_seconds` or longer, and smallest size that may never fit; infinite if none.
+    #: Smallest size in IPUs that was rejected for `crowded_seconds` or longer, and smallest size that may never fit;
+    #: infinite if none.
     tired_from: float = inf
     never_from: float = inf
-    #: UIDs of pods that the server rejected. While one of them is retried, no other pod is placed here.
+    #: UIDs of pods whose partitions were rejected for lack of space. While a create for one of them is retried, no
+    #: other pod is placed here.
     refused: frozenset[str] = frozenset()
 
     @property
@@ -53,7 +56,7 @@ class SiteSupply:
 
 
 def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, SiteSupply]:
-    """Return all allocations that servers have listed, including those of servers that cannot be read now."""
+    """Return the supply of all allocations that servers have listed, even if these servers cannot be read now."""
     found: dict[Site, SiteSupply] = {}
     at: dict[Site, list[Standing]] = {}
     on: dict[str, list[Standing]] = {}
@@ -76,7 +79,7 @@ def supply_of(standings: Mapping[str, Standing], ctx: Round) -> Mapping[Site, Si
         for allocation in view.reading.allocations:
             site = (address, allocation.name)
             own = at.get(site, [])
-            # A recorded partition counts as a foreign one if its allocation is unknown, as after it was recorded again.
+            # A partition of unknown allocation counts, like a foreign one, in each allocation that may contain it.
             theirs = [partition for partition in (*foreign, *adrift) if _may_be_in(partition, allocation)]
             listed = [each.partition.id for each in own if each.partition is not None]
             found[site] = SiteSupply(
@@ -101,7 +104,7 @@ def _is_tried(standing: Standing) -> bool:
 def _within_reach(
     address: str, allocation: Allocation, own: Iterable[Standing], theirs: Iterable[Partition], ctx: Round
 ) -> int | None:
-    """Return the IPUs except in partitions of other clusters or permanent partitions; None if the total is unknown."""
+    """Return the IPUs for `SiteSupply.within_reach`; None if the total is unknown."""
     if allocation.ipus is None:
         return None
     prefix, unreadable = names.id_prefix(ctx.snapshot.cluster_uid), ctx.ledger.unreadable
@@ -115,7 +118,7 @@ def _within_reach(
 
 
 def _may_be_in(partition: Partition, allocation: Allocation) -> bool:
-    """Return whether a partition may be in an allocation: in the reported one, or without it in any of its cluster."""
+    """Return whether a partition may be in an allocation: in any allocation of its cluster if its own is unknown."""
     if partition.allocation:
         return partition.allocation == allocation.name
     return not (partition.cluster and allocation.cluster) or partition.cluster == allocation.cluster
@@ -127,7 +130,7 @@ def deadline_of(pod: Pod) -> float:
 
 
 def longest_of(pod: Pod, settings: PartitionSettings) -> float:
-    """Return the maximum seconds for which a pod keeps a partition that it gets now, including start and end."""
+    """Return the maximum seconds for which a pod keeps a partition that it gets now, with the time to start and end."""
     return deadline_of(pod) + pod.grace_seconds + settings.backfill_allowance_seconds
 
 
@@ -136,7 +139,7 @@ def _ends_in(standing: Standing, ctx: Round) -> float:
     if pod is None or standing.phase is Phase.RELEASING:
         return inf if standing.stays else 0.0
     since = standing.entry.recorded_at
-    # The start time is from another clock, which may be ahead: a time in the future does not count.
+    # The start time is from the clock of the node, which may be ahead: a time in the future does not count.
     began = pod.started_at if pod.started_at is not None and pod.started_at <= ctx.now else since
     passed = max(0.0, (ctx.now - began).total_seconds())
     # The end of a pod that should have ended long ago is unknown: it may never end.
@@ -151,7 +154,7 @@ class Wait(Enum):
 
     #: Other pods use the IPUs, or older pods have reserved them.
     QUEUE = "queue"
-    #: The limit of the namespace is used, or its older pods wait for the rest.
+    #: The limit of the namespace is used, or older pods of the namespace wait for the rest of the limit.
     LIMIT = "limit"
     #: No server that the pod may use has, or may have, an allocation that is large enough.
     IMPOSSIBLE = "impossible"
@@ -161,11 +164,11 @@ class Wait(Enum):
     UNREADABLE = "unreadable"
     #: Scheduling gates of other controllers hold the pod.
     HELD = "held"
-    #: In each allocation that is large enough, creates failed or an old partition of the pod cannot be removed.
+    #: For each large enough allocation, a create failed, or an old partition on its server cannot be removed.
     REFUSED = "refused"
 
 
-#: Reason to wait, its text, and the allocations that the pod may use.
+#: Reason why a pod waits, the reason as a sentence, and the allocations that the pod may use.
 _Choice = tuple[Wait, str, tuple[Site, ...]]
 
 
@@ -178,14 +181,14 @@ class Candidate:
     why: str
     #: Allocations that the pod may use now.
     sites: tuple[Site, ...] = ()
-    #: Time at which the pod is retried at the latest; None if unknown.
+    #: Latest time of the next retry of a failed create; None if no failed create waits for its retry.
     until: datetime | None = None
 
 
 def refusals_of(
     standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round
 ) -> dict[str, Mapping[Site, Refusal]]:
-    """Return the failed creates of existing pods, by UID and allocation, until a partition of the pod is active."""
+    """Return the failed creates by UID of an existing pod and by allocation, until a partition of the pod is active."""
     found = {uid: each for uid, each in ctx.memory.refusals.items() if uid in ctx.pods}
     for standing in standings.values():
         known, uid = standing.known, standing.entry.pod_uid
@@ -211,7 +214,7 @@ def refusals_of(
 
 
 def crowded(supply: Mapping[Site, SiteSupply], ctx: Round) -> dict[Site, SiteSupply]:
-    """Return the supply with the sizes that servers rejected for lack of space, and the pods to retry."""
+    """Return the supply, completed with the sizes and pods that servers rejected for lack of space."""
     found = dict(supply)
     for uid, refusals in ctx.memory.refusals.items():
         for site, refusal in refusals.items():
@@ -240,7 +243,7 @@ def queue_of(
     """Return the waiting pods in the order in which they are served."""
     ordered = sorted(pods, key=lambda pod: (-pod.priority, pod.created_at, pod.uid))
     choose = cache(partial(_choose, supply, ctx))
-    # These pods cannot use the same server again, because their new partition would have the id of the old one.
+    # A pod cannot use the server of its old partition, because a new partition there would have the same id.
     stay = {standing.entry.pod_uid: standing for standing in standings.values() if standing.phase is Phase.RELEASING}
     found = []
     for pod in ordered:
@@ -276,7 +279,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
 def _choose(
     supply: Mapping[Site, SiteSupply], ctx: Round, allowed: frozenset[str] | None, told: str, size: int
 ) -> _Choice:
-    """Return where pods may have their partitions. A pod with a server in its annotation (`told`) uses only that."""
+    """Return why a pod waits, and the allocations that it may use. `told` is the server in its annotation, or empty."""
     servers = {
         server
         for server in ctx.servers
@@ -301,7 +304,7 @@ def _choose(
         return Wait.OTHERS, words, ()
     unread = sorted({each.site[0] for each in large} | {a for a in servers if ctx.servers[a].reading is None})
     if unread:
-        # Without a failure, no read has been tried yet: the process has just started.
+        # Servers without a failed read have not been read yet, because the process has just started.
         how = "cannot be read" if any(ctx.servers[each].failure for each in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

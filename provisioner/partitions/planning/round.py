@@ -37,7 +37,7 @@ class Snapshot:
     #: UID of the namespace kube-system.
     cluster_uid: str
     pods: tuple[Pod, ...] = ()
-    #: None if unknown: then no partition may be created or removed.
+    #: Ledger as last read or written; None if unknown, so that no partition may be created or removed.
     ledger: Ledger | None = None
     servers: tuple[ServerView, ...] = ()
     #: Keys of calls and writes that are being sent, or whose answers have not been processed.
@@ -48,7 +48,7 @@ class Snapshot:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """A part of a decision that raised because of a bug. The other parts were not affected."""
+    """A part of a decision that raised an exception because of a bug. The other parts were not affected."""
 
     #: Pod, entry or server that the part was about.
     subject: str
@@ -62,7 +62,7 @@ class Guard:
         self.faults: list[Fault] = []
 
     def run(self, subject: str, part: Callable[[], _T], instead: _T) -> _T:
-        """Return the result of a part, or `instead` if it raises."""
+        """Return the result of a part, or `instead` if the part raises an exception."""
         try:
             return part()
         except Exception as error:  # noqa: BLE001 - a bug in one part must not affect the others
@@ -90,29 +90,29 @@ class Round:
     listed: Mapping[str, Mapping[str, Partition]]
 
     def reading(self, server: str) -> Reading | None:
-        """Return the last reading of a server; None if it cannot be read, so that nothing is known about it."""
+        """Return the last reading of a server; None without a reading, or if the last read failed."""
         view = self.servers.get(server)
         return view.reading if view is not None and view.failure is None else None
 
     def change_of(self, entry: Entry) -> Call | None:
-        """Return the open create or remove of an entry's partition, if any."""
+        """Return the open create or remove of an entry's partition; None if no such call is open."""
         under_way = self.memory.calls.get(partition_key(entry.server, entry.id))
         return under_way.call if under_way is not None else None
 
     def told_elsewhere(self, pod: Pod, server: str) -> bool:
-        """Return whether a pod's annotation names another known server. An unknown name may mean this `server`."""
+        """Return whether a pod's annotation names a known server other than `server`. Unknown names may be aliases."""
         return pod.told_server != server and pod.told_server in self.servers
 
     def wants(self, pod: Pod) -> bool:
-        """Return whether a pod needs a partition, or may still use the one that it has."""
+        """Return whether a pod needs a partition, or may still use its partition."""
         return not (pod.finished or pod.released or self.has_had_its_grace(pod))
 
     def may_use(self, pod: Pod, partition_id: str) -> bool:
-        """Return whether a pod needs or may use this partition; a pod uses no other than its annotation names."""
+        """Return whether a pod needs or may use a partition. A pod with a partition in its annotation uses no other."""
         return self.wants(pod) and pod.told_partition in ("", partition_id)
 
     def has_had_its_grace(self, pod: Pod) -> bool:
-        """Return whether the grace period of a deleted pod is over: it loses its partition, even if it still runs."""
+        """Return whether a deleted pod has had its grace period, and loses its partition even if it still runs."""
         lets_go_at = self.lets_go_at(pod)
         return lets_go_at is not None and self.now >= lets_go_at
 
@@ -156,5 +156,5 @@ def _deletion_of(pod: Pod) -> tuple[str, str]:
 
 
 def _dated(view: ServerView, now: datetime) -> ServerView:
-    """Drop a reading from the future: the clock was set back, so the age of the reading is unknown."""
+    """Drop the reading if its time is in the future: the clock was set back, so the age of the reading is unknown."""
     return replace(view, reading=None) if view.reading is not None and view.reading.asked_at > now else view

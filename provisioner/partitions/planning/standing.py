@@ -1,4 +1,4 @@
-"""State of each entry of the ledger, derived from pods and servers."""
+"""Derives the state of each entry of the ledger from its pod and from its server's last reading. Pure."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -25,9 +25,9 @@ class Phase(Enum):
     MISPLACED = "misplaced"
     #: The partition was in the pod's annotation, and no longer exists.
     LOST = "lost"
-    #: The entry is given up: the partition was rejected, fails for long or no longer fits the pod, which waits again.
+    #: The entry is given up: the partition was rejected, fails for long, or does not fit the pod, which waits again.
     WITHDRAWN = "withdrawn"
-    #: No pod needs the partition, or its pod waits for another one because this one cannot be removed.
+    #: No pod needs the partition, or its pod waits for another partition, because this partition cannot be removed.
     RELEASING = "releasing"
     #: No pod needs the partition, which does not exist or whose server is no longer in the settings.
     GONE = "gone"
@@ -38,13 +38,14 @@ OVER = frozenset({Phase.WITHDRAWN, Phase.GONE})
 _USELESS = frozenset({Phase.BROKEN, Phase.MISPLACED})
 #: Number of failed creates after which a partition no longer delays other pods: it may never be created.
 MAX_TRIES = 3
-#: Number of removes, successful or not, after which a listed partition counts as permanent; takes about 30 s.
+#: Number of removes, successful or not, after which a partition that is still listed counts as permanent. With the
+#: pauses between them, these removes take about 30 s.
 MAX_REMOVES = 6
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Standing:
-    """State of one entry."""
+    """State of one entry of the ledger in one round."""
 
     entry: Entry
     pod: Pod | None
@@ -54,9 +55,9 @@ class Standing:
     partition: Partition | None = None
     #: Whether the server can be read, so that decisions may rely on the phase.
     certain: bool = True
-    #: Whether a new reading would show the phase more exactly.
+    #: Whether the last reading is too old to determine the phase, so that the server must be read soon.
     reads: bool = False
-    #: Whether the partition was changed after the reading was requested.
+    #: Whether a create or remove of the partition was answered after the last reading was requested.
     outdated: bool = False
 
     @property
@@ -108,26 +109,26 @@ def standing_of(entry: Entry, ctx: Round) -> Standing:
     else:
         phase = Phase.WANTED
     if phase in _USELESS and pod is not None and pod.gated and cannot_be_removed(known):
-        # The pod does not wait for this partition any longer, but for one on another server.
+        # The pod no longer waits for this partition, but for a partition on another server.
         phase = Phase.RELEASING
     outdated = not shows_changes
     return Standing(entry=entry, pod=pod, phase=phase, known=known, partition=partition, reads=reads, outdated=outdated)
 
 
 def cannot_be_removed(known: PartitionMemory) -> bool:
-    """Return whether removes failed many times, the last not because of a pod: the partition may never be removed."""
+    """Return whether the partition may never be removed: MAX_REMOVES removes had no effect, and no pod prevents it."""
     return known.removing is not None and known.removing.failures >= MAX_REMOVES and not known.kept
 
 
 def _is_misplaced(entry: Entry, pod: Pod) -> bool:
-    """Return whether the pod may no longer use the server's nodes: a pod with its gate can get new selectors."""
+    """Return whether a pod may no longer use the server's nodes: while it has its gate, its selectors can change."""
     return pod.gated and pod.servers is not None and entry.server not in pod.servers
 
 
 def _phase_unread(entry: Entry, wanted: Pod | None, known: PartitionMemory, ctx: Round) -> Phase:
-    """Return the phase of an entry whose server cannot be read. `wanted` is the pod, None if it needs no partition."""
+    """Return the phase of an entry whose server cannot be read. `wanted` is the pod if it needs the partition."""
     if entry.server not in ctx.servers:
-        # The server is no longer in the settings. A pod whose annotation names the partition may still use it.
+        # The server is no longer in the settings. A pod without its gate may still use the partition.
         return Phase.GONE if wanted is None else Phase.WITHDRAWN if wanted.gated else Phase.CREATING
     if wanted is None:
         return Phase.RELEASING
@@ -140,9 +141,13 @@ def _is_away(entry: Entry, known: PartitionMemory, ctx: Round) -> bool:
 
 
 def _is_given_up(entry: Entry, pod: Pod, known: PartitionMemory, ctx: Round) -> bool:
-    """Return whether an entry is given up and its pod waits again; for a pod without gate, after several attempts."""
+    """Return whether an entry is given up, so that its pod waits again.
+
+    If the pod no longer has its gate, one rejected create is not enough.
+    """
     if pod.told_server and pod.told_server not in ctx.servers:
-        # The entry is kept: the annotation names a server that is not in the settings, and it may be this one.
+        # The annotation names a server that is not in the settings and that may be an old name of the entry's server,
+        # so the entry is kept.
         return False
     if known.refused:
         is_refused_often = known.backoff is not None and known.backoff.failures >= MAX_TRIES

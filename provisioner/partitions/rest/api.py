@@ -1,8 +1,8 @@
 """REST API of partitions: init containers poll it until their partition is active; users inspect or release partitions.
 
-Every replica serves it, leader or not. Its only write is one annotation of the pod, so requests are idempotent. A
-caller that is neither the pod itself nor has a right to the pod gets no information. Requests are queued per client,
-and reads per V-IPU server: a busy client or a slow server delays only its own requests.
+Every replica serves the API, leader or not. The only write is one annotation of the pod, so requests are idempotent. A
+caller that is neither the partition's pod nor has a right to that pod gets no information. Requests are queued per
+client, and reads per V-IPU server: a busy client or a slow server delays only its own requests.
 """
 
 import asyncio
@@ -43,19 +43,21 @@ _T = TypeVar("_T")
 
 #: Values of Retry-After in seconds: while a pod waits, while the partition is created, and if the state is unknown.
 _WAITING_SECONDS, _MAKING_SECONDS, _UNKNOWN_SECONDS = 5, 2, 5
-#: A body has about 300 bytes, a token 1,500. A slow V-IPU server results in 503 before `request_seconds`.
+#: The body of a request has about 300 bytes, its token 1,500. If a V-IPU server is slow, the request is answered 503
+#: before `request_seconds` are over.
 _LIMITS = Limits(connections=256, request_seconds=30.0, idle_seconds=60, body_bytes=4096, answers_per_second=200.0)
 _ID = re.compile(r"[a-z0-9](?:[-a-z0-9]{0,61}[a-z0-9])?")
 _TIMEOUTS = Timeouts(connect_seconds=2.0, read_seconds=5.0)
 _NOT_YOURS = "there is no partition {id}, or you have no right to its pod"
 #: Maximum number of running calls to the API server, and of running and waiting calls together.
 _AT_ONCE, _MOST = 8, 256
-#: Seconds for which a review by the API server is reused; a token of a deleted pod may be accepted for this time.
+#: Seconds for which a review by the API server is reused. The token of a deleted pod may be accepted for this time.
 _KEPT_SECONDS = 10.0
 _MAX_KEPT = 4096
 #: Maximum number of running reads of one V-IPU server, and of running and waiting reads together.
 _READS_AT_ONCE, _MAX_READS = 2, 128
-#: Maximum wait in seconds of a request for a read, which continues afterwards, and time in seconds to reuse a result.
+#: Maximum seconds that a request waits for a read, and seconds for which the result of a read is reused. The read
+#: continues after the request has timed out.
 _READ_PATIENCE_SECONDS, _READ_KEPT_SECONDS = 15.0, 5.0
 
 
@@ -67,11 +69,15 @@ class Shared:
 
     def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
         self._kept_seconds, self._most = kept_seconds, most
-        #: Each future results in the monotonic time from which the result counts, and the result.
+        #: Calls by key. The value of each future is the monotonic time from which the result's age is counted, and the
+        #: result.
         self._asked: dict[Hashable, asyncio.Future[tuple[float, Any]]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
-        """Return a kept result, or that of `ask`, which also returns the time from which it counts. Raises Busy."""
+        """Return the recent result for a key, or call `ask`. Raises Busy if too many calls are running.
+
+        `ask` returns the monotonic time from which the age of its result is counted, and the result.
+        """
         task: asyncio.Future[tuple[float, _T]] | None = self._asked.get(key)
         if task is None or not self._counts(task):
             self._asked.pop(key, None)
@@ -84,12 +90,14 @@ class Shared:
             # A client that disconnects must not cancel the call for the other clients.
             found: tuple[float, _T] = await asyncio.shield(task)
         finally:
-            # Without this, the traceback of a failure would refer to itself, and keep the request in memory.
+            # Without this, the traceback of a failure would refer through `task` to the failure itself, and this cycle
+            # would keep the request in memory.
             del task
         return found[1]
 
     def _end(self, key: Hashable, task: asyncio.Future[tuple[float, Any]]) -> None:
-        # Retrieve the exception here, because every client may have disconnected.
+        # The exception is retrieved here, because all clients may have disconnected, and asyncio logs exceptions that
+        # are never retrieved.
         if (task.cancelled() or task.exception()) and self._asked.get(key) is task:
             del self._asked[key]
 
@@ -100,7 +108,7 @@ class Shared:
         return not failed and time.monotonic() - task.result()[0] < self._kept_seconds
 
     def _forget(self) -> None:
-        """Remove the oldest results that no longer count or that exceed the maximum number."""
+        """Remove the oldest results while they are too old to be reused, or while there are _MAX_KEPT or more."""
         while self._asked and (len(self._asked) >= _MAX_KEPT or not self._counts(next(iter(self._asked.values())))):
             del self._asked[next(iter(self._asked))]
 
@@ -115,7 +123,7 @@ class Access:
         self._shared = Shared(_KEPT_SECONDS)
 
     async def identify(self, authorization: str, client: str) -> Caller:
-        """Return the sender of a request. Raises Refused if the token is invalid, Busy, or ClusterError."""
+        """Return the caller. Raises Refused if its token is invalid; Busy or ClusterError if no review is possible."""
         token = wire.token_of(authorization)
         # Keep only a hash, so that the memory contains no tokens.
         key = hashlib.sha256(token.encode()).digest()
@@ -127,14 +135,14 @@ class Access:
         return found
 
     async def may(self, caller: Caller, verb: str, pod: tuple[str, str], client: str) -> bool:
-        """Return whether a caller has a right to a pod (namespace, name). Raises Busy or ClusterError."""
+        """Return whether a caller may perform a verb on a pod (namespace, name). Raises Busy or ClusterError."""
         key = (caller.username, caller.uid, caller.groups, repr(caller.extra), verb, pod)
         body = wire.access_review(caller, verb, *pod)
         ask = partial(self._api.post, wire.ACCESS_REVIEWS, body, timeouts=_TIMEOUTS)
         return await self._shared.once(key, lambda: self.in_turn(lambda: wire.read_access_review(ask()), client))
 
     async def in_turn(self, ask: Callable[[], _T], client: str) -> tuple[float, _T]:
-        """Call `ask` in a thread; return its start time and result. Raises Busy if it cannot start in time."""
+        """Call `ask` in a thread; return its start time (monotonic) and result. Raises Busy if it waits too long."""
         async with self._lane.place(flow=client):
             asked_at = time.monotonic()
             return asked_at, await asyncio.get_running_loop().run_in_executor(self._threads, ask)
@@ -147,7 +155,7 @@ class Servers:
         self._by_address: dict[str, tuple[ThreadPoolExecutor, Shared]] = {}
 
     async def find(self, address: str, vipu: VipuCommand, partition_id: str) -> tuple[str, str]:
-        """Return a partition's state, and its configuration (empty unless active). Raises VipuError or Busy."""
+        """Return a partition's state as text, and its configuration (empty if not active). Raises VipuError or Busy."""
         if address not in self._by_address:
             threads = ThreadPoolExecutor(_READS_AT_ONCE, thread_name_prefix="vipu-read")
             self._by_address[address] = threads, Shared(_READ_KEPT_SECONDS, most=_MAX_READS)
@@ -187,12 +195,12 @@ class Sources:
     ledger: Callable[[], Ledger]
     #: Returns the V-IPU server at HOST:PORT; None if it is not in the settings.
     vipu: Callable[[str], VipuCommand | None]
-    #: Returns why the data is unknown now, such as a watch that is not synced; empty if it is known.
+    #: Returns the reasons why the data are unknown now, such as a watch that is not synced; empty if they are known.
     problems: Callable[[], Sequence[str]]
 
 
 class PartitionsApi:
-    """Answers requests. Used from one event loop."""
+    """Endpoints for pods and users. Used from one event loop."""
 
     def __init__(self, api: Api, sources: Sources) -> None:
         self._api = api
@@ -231,7 +239,7 @@ class PartitionsApi:
         return endpoint
 
     def _unavailable(self, what: str, error: Exception) -> Response:
-        """Return the answer 503. Only the log has the exact error."""
+        """Return a response with status 503. Only the log contains the error itself."""
         left_out = self._repeats.left_out((what, type(error)))
         if left_out is not None:
             _log.warning("partitions_api.unavailable", what=what, error=str(error), left_out=left_out)
@@ -279,7 +287,8 @@ class PartitionsApi:
             # Until the gate is removed, the partition may still be removed and recreated.
             return _creating(pod, entry, "the partition is being created")
         if not pod.node:
-            # The caller runs on a node, so the record of the pod is outdated. The partition may have been taken back.
+            # The pod itself sent the request, so it runs on a node, and the watch's copy of it is outdated. In its
+            # current state, its partition may have been released.
             return _creating(pod, entry, "the pod was not seen on a node yet")
         message, configuration = await self._read(entry)
         if not configuration:
@@ -321,14 +330,17 @@ class PartitionsApi:
 
     def _release(self, partition_id: str, whose: PodIdentity, by: str) -> None:
         _log.info("partition.release_asked", partition=partition_id, namespace=whose.namespace, pod=whose.name, by=by)
-        # With the UID, the patch fails if another pod has the name.
+        # Because of the UID, the patch fails if a new pod has this name.
         body = {"metadata": {"uid": whose.uid, "annotations": {names.RELEASE: "true"}}}
         self._api.patch(object_path("pods", whose.name, namespace=whose.namespace), body, timeouts=_TIMEOUTS)
 
     # --- state ---
 
     async def _known(self, request: Request, caller: Caller, verb: str) -> tuple[PodIdentity, Pod | None, Entry | None]:
-        """Return a partition's pod (identity, and record if known) and entry. Raises Refused if access is denied."""
+        """Return identity and watched state of a partition's pod, and the partition's entry; None if unknown.
+
+        Raises Refused with status 404 if neither is known, or if the caller has no right to the pod.
+        """
         found_id = request.path_params["name"]
         nothing = Refused(404, _NOT_YOURS.format(id=found_id if _ID.fullmatch(found_id) else "of that id"))
         if not _ID.fullmatch(found_id):
@@ -347,7 +359,7 @@ class PartitionsApi:
         return whose, pod, entry
 
     async def _read(self, entry: Entry) -> tuple[str, str]:
-        """Return a partition's state as text, and its configuration, which is empty unless it is active."""
+        """Return a partition's state as text, and its configuration, which is empty if the partition is not active."""
         vipu = self._sources.vipu(entry.server)
         if vipu is None:
             raise Refused(
@@ -379,7 +391,7 @@ def _creating(pod: Pod, entry: Entry, message: str) -> Response:
 
 
 def _is_of(entry: Entry, pod: Pod, owner: str) -> bool:
-    """Return whether an entry has a pod's prefix of ids (`owner`), and is the one in the pod's annotation, if any."""
+    """Return whether an entry's id has the pod's prefix (`owner`), and is the id in the pod's annotation, if any."""
     return names.owner_of(entry.id) == owner and pod.told_partition in ("", entry.id)
 
 
@@ -409,12 +421,15 @@ class Rest:
             self.certificate.stop()
 
     def problems(self) -> Sequence[str]:
-        """Return why TLS cannot be served, empty if it can. If new files are invalid, the last certificate is used."""
+        """Return the reasons why TLS cannot be served. While new files are invalid, the last certificate is served."""
         return self.certificate.problems() if self.certificate is not None else ()
 
 
 def make_rest(plain: str, encrypted: str, files: Files | None, api: Api, sources: Sources) -> Rest:
-    """Return the REST API at two addresses; the second needs `files` (TLS). Raises ServerError if one is invalid."""
+    """Return the REST API at the addresses `plain` (HTTP) and `encrypted` (TLS, only with `files`).
+
+    Raises ServerError if an address is invalid.
+    """
     address, tls_address = parse_address(plain), parse_address(encrypted)
     servers = [make_rest_server(address, api, sources)] if address is not None else []
     certificate = None
@@ -431,6 +446,6 @@ def _tell(problem: str) -> None:
 
 
 def make_rest_server(address: Address, api: Api, sources: Sources, *, tls: ssl.SSLContext | None = None) -> HttpServer:
-    """Return the server of one address: plain HTTP without `tls`."""
+    """Return the server of one address. The server uses plain HTTP if `tls` is None."""
     app = make_app(PartitionsApi(api, sources).routes())
     return HttpServer({address: app}, name="tpu-provisioner-partitions", limits=_LIMITS, tls=tls)

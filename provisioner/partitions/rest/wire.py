@@ -1,4 +1,4 @@
-"""JSON of the REST API's requests and answers, and the identity of callers from reviews by the API server. Pure."""
+"""Decodes requests and encodes responses of the REST API; reads callers from reviews by the API server. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -41,14 +41,14 @@ class Ask(msgspec.Struct, frozen=True, kw_only=True):
     namespace: _Name
     pod: _Name
     uid: _Name
-    #: Number of IPUs. Any type is decoded, because an invalid size has its own answer.
+    #: Number of IPUs. Any JSON value is decoded, because an invalid size is answered 422 instead of 400.
     size: Any = None
-    #: None if the pod accepts the controller's setting.
+    #: Whether the partition must be reconfigurable; None if the pod accepts either.
     reconfigurable: bool | None = None
 
 
 def read_ask(body: bytes) -> Ask:
-    """Read the body of a POST. Raises Refused: 400 if the body is invalid, 422 if only the size is."""
+    """Read the body of a POST. Raises Refused: 400 if the body is invalid, 422 if only the size is invalid."""
     try:
         asked = msgspec.json.decode(body, type=Ask)
     except (msgspec.DecodeError, RecursionError, UnicodeDecodeError) as error:
@@ -59,12 +59,12 @@ def read_ask(body: bytes) -> Ask:
     return asked
 
 
-#: Fields of an entry that have the same names in answers.
+#: Fields of an `Entry` that responses contain under the same names.
 _SHOWN = ("id", "namespace", "pod", "size", "server", "allocation", "reconfigurable")
 
 
 def described(pod: Pod | None, entry: Entry | None, state: str, message: str) -> dict[str, Any]:
-    """Return a partition as it is shown to users and pods. At least one of `pod` and `entry` is not None."""
+    """Return the fields of a response that describe a partition. At least one of `pod` and `entry` is not None."""
     found: dict[str, Any] = {"state": state, "message": message}
     if entry is not None:
         found |= {name: getattr(entry, name) for name in _SHOWN} | {"uid": entry.pod_uid}
@@ -74,7 +74,7 @@ def described(pod: Pod | None, entry: Entry | None, state: str, message: str) ->
 
 
 def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | None = None) -> Response:
-    """Return an answer that must not be cached."""
+    """Return a JSON response that must not be cached."""
     headers = {"Cache-Control": "no-store"}
     if retry_after_seconds is not None:
         headers["Retry-After"] = str(retry_after_seconds)
@@ -82,7 +82,7 @@ def answer(status: int, body: Mapping[str, Any], *, retry_after_seconds: int | N
 
 
 def refusal(refused: Refused) -> Response:
-    """Return the answer to a rejected request."""
+    """Return the response to a rejected request."""
     response = answer(refused.status, {"error": str(refused)}, retry_after_seconds=refused.retry_after_seconds)
     if refused.status == 401:
         response.headers["WWW-Authenticate"] = "Bearer"
@@ -94,7 +94,7 @@ def refusal(refused: Refused) -> Response:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodIdentity:
-    """A pod, such as the one that a token is bound to. The API server rejects tokens of deleted pods."""
+    """A pod, for example the pod that a token is bound to. The API server rejects tokens of deleted pods."""
 
     namespace: str
     name: str
@@ -109,12 +109,12 @@ class Caller:
     uid: str = ""
     groups: tuple[str, ...] = ()
     extra: Mapping[str, Any] = field(default_factory=dict)
-    #: Pod that the token is bound to; None if it is bound to no pod.
+    #: Pod that the token is bound to; None if the token is bound to no pod.
     pod: PodIdentity | None = None
 
 
 def token_of(authorization: str) -> str:
-    """Return the token in an Authorization header, not verified. Raises Refused if it has none."""
+    """Return the token in an Authorization header, without verifying it. Raises Refused if there is no token."""
     match = _BEARER.fullmatch(authorization)
     if match is None:
         raise Refused(401, f"send a token of a ServiceAccount for the audience {names.AUDIENCE}, as bearer token")
@@ -122,7 +122,7 @@ def token_of(authorization: str) -> str:
 
 
 def token_review(token: str) -> dict[str, Any]:
-    """Return the TokenReview for a token."""
+    """Return the TokenReview with which the API server verifies a token."""
     return {
         "apiVersion": "authentication.k8s.io/v1",
         "kind": "TokenReview",
@@ -133,7 +133,7 @@ def token_review(token: str) -> dict[str, Any]:
 def read_token_review(raw: Mapping[str, Any]) -> Caller | str:
     """Return the caller from a reviewed TokenReview, or the reason why the token is not accepted."""
     status = fields.mapping(raw.get("status"))
-    # An API server without support for audiences returns none: it has verified the token for its own audience only.
+    # An API server without support for audiences returns no audiences: it has verified the token only for its own.
     if status.get("authenticated") is not True or names.AUDIENCE not in fields.sequence(status.get("audiences")):
         return f"the API server does not accept the token for the audience {names.AUDIENCE}"
     user = fields.mapping(status.get("user"))
@@ -162,7 +162,7 @@ def _only(raw: object) -> str:
 
 
 def access_review(caller: Caller, verb: str, namespace: str, pod: str) -> dict[str, Any]:
-    """Return the SubjectAccessReview for a right of a caller to a pod."""
+    """Return the SubjectAccessReview that asks whether a caller may perform a verb on a pod."""
     return {
         "apiVersion": "authorization.k8s.io/v1",
         "kind": "SubjectAccessReview",

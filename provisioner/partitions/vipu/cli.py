@@ -1,6 +1,6 @@
-"""A V-IPU server, called with the `vipu` command line, the only published interface of V-IPU.
+"""Calls V-IPU servers with the `vipu` command line, the only published interface of V-IPU.
 
-This module, `tables.py` and `errors.py` assume the details that are not published; docs/partitions lists them.
+This module, `tables.py` and `errors.py` assume unpublished details, which docs/partitions/vipu.md lists.
 """
 
 import contextlib
@@ -30,7 +30,8 @@ _MAX_OUTPUT_BYTES = 2 << 20
 _AGENTS_KEPT_SECONDS = 600.0
 #: Valid ids and allocations in arguments of the command; none of them can be taken for an option.
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.:/-]{0,252}")
-#: Maximum bytes of an IPUoF configuration: about 300 for each device, up to 64 of them, or 256 over several domains.
+#: Maximum bytes of an IPUoF configuration. It has about 300 bytes for each device, and up to 64 devices, or 256 devices
+#: over several domains.
 MAX_BYTES = 1 << 20
 
 CONFIG_FILE = "vipu-cli.hcl"
@@ -41,7 +42,8 @@ _PLAIN = re.compile(r"[ !#-\[\]-~]+")
 _TEMPLATE = re.compile(r"[$%]\{")
 _KEY = re.compile(r'api[-_]access[-_]key"?\s*[=:]\s*"([^"\n]+)"')
 _HIDDEN = "***"
-#: First and maximum pause in seconds between checks whether a process has ended. A create takes minutes.
+#: First and maximum pause in seconds between checks whether a process has ended. The pause grows, because a create
+#: takes minutes.
 _LOOK_SECONDS, _LATEST_LOOK_SECONDS = 0.002, 0.05
 #: Maximum wait in seconds of `close` for a program that is being started, which may hang.
 _CLOSE_SECONDS = 0.2
@@ -54,7 +56,7 @@ class Credentials:
 
     #: Configuration in HCL, including the access key.
     config: str = field(default="", repr=False)
-    #: Texts that must never appear in output.
+    #: Access keys, which must never appear in output.
     secrets: tuple[str, ...] = field(default=(), repr=False)
 
     def hidden(self, text: str) -> str:
@@ -65,7 +67,7 @@ class Credentials:
 
 
 def read_credentials(folder: Path) -> Credentials:
-    """Read the mounted `vipu-cli.hcl`, or else `user-id` and `access-key`. Raises ValueError if they are unusable."""
+    """Read `vipu-cli.hcl` if it exists, otherwise `user-id` and `access-key`. Raises ValueError if unusable."""
     config = _content(folder / CONFIG_FILE)
     if config is not None:
         return Credentials(config=config, secrets=tuple(_KEY.findall(config)))
@@ -109,7 +111,7 @@ class Ended:
 
 
 class Runner:
-    """Runs programs with limits on time and output, and kills all processes that they have started.
+    """Runs programs with limits on time and output, and kills all processes that the programs have started.
 
     The output is written to memory, because a full file system would truncate it without an error.
     """
@@ -187,7 +189,7 @@ class Runner:
         return ""
 
     def _end(self, process: subprocess.Popen[bytes]) -> None:
-        # The process has not been waited for, so its PID still identifies its group, and no other process.
+        # The process has not been reaped, so its PID still identifies its group, and cannot belong to another process.
         with self._lock:
             _kill_group(process.pid)
             self._running.discard(process.pid)
@@ -226,12 +228,12 @@ class _Answer:
     known: Credentials
 
     def words(self) -> str:
-        """Return the message of the command to users, without secrets."""
+        """Return the command's output as a message for users, without secrets."""
         said = self.ended.stderr.strip() or self.ended.stdout.strip()
         return self.known.hidden(said or f"vipu ended with exit code {self.ended.code} and no output")
 
     def failed(self) -> VipuError:
-        """Return the failure that the message means."""
+        """Return the exception for the command's message."""
         return VipuError(errors.failure_of(self.verb, self.words(), self.names), self.subject)
 
     def parsed(self, parse: Callable[[str], _Read]) -> _Read:
@@ -253,7 +255,7 @@ class _Answer:
 
 @dataclass(slots=True, kw_only=True)
 class VipuCommand:
-    """A V-IPU server, called by running a command as one of its users.
+    """A V-IPU server, called by running a command as one of the server's users.
 
     - Any thread may call any method. Each method ends within a stated time, even if the server does not respond, and
       raises only VipuError.
@@ -261,7 +263,7 @@ class VipuCommand:
       id ends in NOT_FOUND. A call whose answer was lost may therefore be sent again.
     - **UNKNOWN_OUTCOME**: a create or remove was lost on its way or took too long. It may have taken effect, or may
       take effect later. Any other failure means that nothing was changed.
-    - STOCKOUT: a create found too few free IPUs in one place.
+    - STOCKOUT: a create found too few contiguous free IPUs.
     - **Lists are complete**, including partitions of other users. If a part cannot be read, the whole list fails.
     """
 
@@ -278,7 +280,7 @@ class VipuCommand:
     _agents_read_at: float | None = field(default=None, init=False)
 
     def list_allocations(self) -> tuple[Allocation, ...]:
-        """Return the allocations that this user may use; an unnamed allocation if V-IPU does not support the list."""
+        """Return the allocations that this user may use, or a single unnamed allocation if V-IPU cannot list them."""
         answer = self._run(Verb.READ, "list", "allocations")
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
@@ -370,7 +372,7 @@ def parse_config(text: str) -> str:
 
 @contextlib.contextmanager
 def _home(known: Credentials) -> Iterator[Path]:
-    """Create a temporary home folder for one command, because a create writes an unneeded file into its home."""
+    """Create a temporary home folder for one command, because `vipu create` writes an unneeded file into its home."""
     with tempfile.TemporaryDirectory(prefix="vipu-", ignore_cleanup_errors=True) as name:
         home = Path(name)
         if known.config:

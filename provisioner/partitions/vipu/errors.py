@@ -1,8 +1,8 @@
-"""Meaning of the messages of the `vipu` command. Pure.
+"""Interprets the messages of the `vipu` command. Pure.
 
 The real messages are not documented, except for `VERB NOUN (NAME): success`. The server uses gRPC, whose Go library
-writes `rpc error: code = CODE desc = WORDS`. A change that ended with an unknown message has an unknown outcome, and
-never counts as a stockout. Names from the request are removed from a message before the rules are applied.
+writes `rpc error: code = CODE desc = WORDS`. A create or remove that ended with an unknown message has an unknown
+outcome, and never counts as a stockout. Names from the request are removed from a message before the rules are applied.
 """
 
 import re
@@ -45,7 +45,8 @@ def _rule(pattern: str, kind: FailureKind, verbs: frozenset[Verb] = _ALL) -> _Ru
     return _Rule(re.compile(pattern, re.IGNORECASE | re.DOTALL), kind, verbs)
 
 
-#: The first match wins. All rules are assumptions, except for messages of Go's and cobra's libraries (marked).
+#: The first rule that matches applies. All rules are assumptions, except for those about messages of Go libraries
+#: (named in parentheses).
 _RULES: Sequence[_Rule] = (
     # A request that was lost on its way may still take effect (Go: grpc, net).
     _rule(r"deadline exceeded|transport is closing|connection reset|\bEOF\b", FailureKind.UNKNOWN_OUTCOME),
@@ -59,7 +60,7 @@ _RULES: Sequence[_Rule] = (
     ),
     _rule(r"accepts \d+ arg|flag needs an argument", FailureKind.INVALID),
     _rule(r"unauthenticated|not authori[sz]ed|access key", FailureKind.PERMISSION),
-    # Only for reads: in a create or remove, it may concern the file that the command writes after the change.
+    # Only for reads: in a create or remove, the message may concern the file that the command writes after the change.
     _rule(r"permission denied|access denied", FailureKind.PERMISSION, frozenset({Verb.READ, Verb.GET})),
     # The allocation, user or cluster does not exist, so a user has to change something.
     _rule(
@@ -88,7 +89,11 @@ _UNSUPPORTED = re.compile(r"unknown command|code = Unimplemented", re.IGNORECASE
 
 
 def failure_of(verb: Verb, said: str, asked: Iterable[str] = (), *, whole: bool = True) -> Failure:
-    """Return the failure that a message means. The names `asked` do not count. Without `whole`, the text is ignored."""
+    """Return the failure that the message `said` means.
+
+    The names `asked` in the message are ignored. If `whole` is false, the message does not determine the kind of
+    failure.
+    """
     return Failure(kind=_kind_of(verb, without(said, asked) if whole else ""), message=message_of(said))
 
 

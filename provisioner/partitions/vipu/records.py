@@ -43,7 +43,7 @@ class Partition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Reading:
-    """State of a V-IPU server. A change that was answered after `asked_at` may or may not be included."""
+    """State of a V-IPU server. A create or remove that was answered after `asked_at` may or may not be included."""
 
     asked_at: datetime
     at: datetime
@@ -58,7 +58,7 @@ class PartitionRequest:
     id: str
     #: Number of IPUs, a power of two.
     size: int
-    #: Empty for the server's default.
+    #: Allocation in which to create the partition; empty for the server's default.
     allocation: str = ""
     #: Whether the devices may be used one by one and in groups.
     reconfigurable: bool = True

@@ -1,7 +1,8 @@
-"""Parses the tables that the `vipu` command prints; strict, because their format is not published. Pure.
+"""Parses the tables that the `vipu` command prints. Strict, because the format is not published. Pure.
 
-Columns are found by their names in the header. A line of dashes follows the header, and another one ends the table:
-without it, the table may be truncated. Any unreadable part fails the whole table: lists must not have gaps.
+Columns are found by their names in the header. A line of dashes follows the header, and another line of dashes ends the
+table; if it is missing, the table may be truncated. An unreadable part fails the whole table, because lists must not
+have gaps.
 """
 
 from collections import Counter
@@ -29,7 +30,7 @@ _IPU = ("ipu", "ipu id")
 #: Prefix of states in gRPC's enumeration (seen in PopRun's log).
 _STATE_PREFIX = "PS_"
 _ACTIVE_STATES = frozenset({"ACTIVE"})
-#: Names that would mean a failure; none of them is confirmed.
+#: Names of states that probably mean a failure; none of them is confirmed.
 _ERROR_STATES = frozenset({"ERROR", "FAILED", "FAILURE", "FAULT", "FAULTY", "BROKEN"})
 
 
@@ -101,7 +102,10 @@ def allocations(text: str) -> tuple[Listed, ...]:
 
 
 def ipus_of_agents(text: str) -> Mapping[str, int]:
-    """Read IPUs by agent from `vipu list ipu-attrs`. An empty cell repeats the cell above. Raises TableError."""
+    """Read the number of IPUs by agent from `vipu list ipu-attrs`. Raises TableError.
+
+    An empty agent cell repeats the agent above.
+    """
     table = _Table(text, needed={"Agent": _AGENT, "IPU": _IPU})
     seen: set[tuple[str, int]] = set()
     agent = ""
