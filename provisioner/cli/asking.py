@@ -1,4 +1,4 @@
-"""Reads documents of running controllers: from an address, or by the API server's proxy from the leading pod."""
+"""Reads JSON documents from running controllers: at an address, or through the API server from the leading pod."""
 
 import http.client
 import json
@@ -35,7 +35,7 @@ _SELECTOR = "app.kubernetes.io/name=tpu-provisioner,app.kubernetes.io/component=
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Documents:
-    """Documents of the controllers that run. At least one is not None."""
+    """Documents of running controllers. At least one of `slices` and `partitions` is not None."""
 
     #: Document about slices; None if their controller is not installed or does not answer.
     slices: Document | None
@@ -46,7 +46,7 @@ class Documents:
 
 
 def documents(remote: Remote) -> Documents:
-    """Return the documents of the controllers of slices and IPU partitions. Raises RemoteError if neither answers."""
+    """Return the documents of the controllers of slices and partitions. Raises RemoteError if neither answers."""
     try:
         slices = board(remote)
     except UnreachableError:

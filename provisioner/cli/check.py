@@ -42,7 +42,7 @@ def command(kubeconfig: str | None, form: str | None) -> int:
 
 
 def all_findings(tried: Attempt, environment: Mapping[str, str]) -> Iterator[Finding]:
-    """Yield the findings about settings, kubeconfig and credentials, then those of the checks that these allow."""
+    """Yield the findings about settings, kubeconfig and credentials, then of the checks that they make possible."""
     yield _judge_settings(tried, environment).of(_SETTINGS)
     if tried.api is None:
         yield preflight.failed(tried.kubeconfig_problem).of(_KUBECONFIG)

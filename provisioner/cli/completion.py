@@ -1,4 +1,4 @@
-"""`tpu-provisioner completion`: commands and options completed by the shell."""
+"""`tpu-provisioner completion`: prints scripts with which shells complete commands and options."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: lists the node pools that are left and why, without a running controller."""
+"""`tpu-provisioner drain`: lists the node pools that are left, and why. Needs no running controller."""
 
 from __future__ import annotations
 
@@ -95,7 +95,7 @@ def drain(
     wait: Callable[[float], None],
     monotonic: Callable[[], float],
 ) -> Left:
-    """Look every 10 s until no pool is left or the patience is over; return the pools that are left."""
+    """Read the pools every 10 s until none is left or `patience_seconds` are over; return the pools that are left."""
     began = said_at = monotonic()
     last: list[str] = []
     while any(left := look.left()):
@@ -124,7 +124,7 @@ def _place_of(raw: object) -> tuple[str, str]:
 
 
 class Left(NamedTuple):
-    """Node pools that are left. Both parts are empty only if it is certain that no node pool is left."""
+    """Node pools that are left. Both fields are empty only if it is certain that no node pool is left."""
 
     #: Reasons why pools are left, by pool name.
     pools: dict[PoolName, str]
@@ -139,7 +139,7 @@ class Look:
     settings: Settings
     api: Api
     supplier: Supplier
-    #: Proof that the node pools belong to this cluster; None if they are objects of the same API server.
+    #: Proof that the node pools belong to this cluster; None if it is certain, as the pools are objects of the cluster.
     identity: ClusterProof | None
     now: Callable[[], datetime] = wall_clock
 
@@ -153,7 +153,8 @@ class Look:
 
     def left(self) -> Left:
         """Read the pools that are left."""
-        # Without the proof, the pools listed could be those of another cluster, and none would seem to be left.
+        # Without the proof, pools of another cluster could be listed, and no pool of this cluster would seem to be
+        # left.
         proof = self.identity
         if proof is not None and not proof.proven and not proof.attempt():
             return Left({}, [proof.problem])
@@ -233,7 +234,8 @@ class Look:
                 for pod in list_pods_on_node(self.api, node.name):
                     if pod.has_devices and not pod.finished:
                         if pod.kind is not None and pod.deletion_deadline is None:
-                            # Name this pod's workload, because the pool was created for another workload.
+                            # The pod's workload is named, because it may not be the workload that the pool was created
+                            # for.
                             return _needed_by(pod.kind, pod.namespace, pod.workload_name)
                         return f"pod {pod.namespace}/{pod.name} requests chips and runs on it; delete it, or let it end"
         except (ClusterError, MalformedObject) as error:

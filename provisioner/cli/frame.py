@@ -15,7 +15,7 @@ from provisioner.model.wording import UserError
 
 _Function = TypeVar("_Function", bound=Callable[..., Any])
 FORMATS = ("json", "yaml")
-#: Type of an option for a file, so that shells complete it. The command reports a file that cannot be read.
+#: Type of options for files, so that shells complete file names. The command itself reports an unreadable file.
 FILE = click.Path(readable=False)
 CONTEXT: Mapping[str, Any] = {"help_option_names": ["-h", "--help"], "max_content_width": 80}
 
@@ -43,7 +43,7 @@ def command_with(*examples: str) -> Callable[[Callable[..., Any]], Command]:
 
 
 class Frame(Command, click.Group):
-    """Group that imports commands when they are chosen. `entries` has modules (in `package`) and summaries by name."""
+    """Group that imports a command when it is chosen. `entries` has modules (in `package`) and summaries by name."""
 
     def __init__(self, package: str, entries: Mapping[str, tuple[str, str]], **options: Any) -> None:
         # These commands have only a summary, so that click lists, completes and suggests them without imports.
@@ -52,7 +52,7 @@ class Frame(Command, click.Group):
         self._modules = {name: f"{package}.{module}" for name, (module, _) in entries.items()}
 
     def list_commands(self, ctx: click.Context) -> list[str]:  # noqa: ARG002 - click's signature
-        """List the names in the order of the table."""
+        """Return the names of the commands in the order of `entries`."""
         return list(self._modules)
 
     def resolve_command(
@@ -61,7 +61,8 @@ class Frame(Command, click.Group):
         """Return the chosen command, imported."""
         name, command, rest = super().resolve_command(ctx, args)
         if name is not None:
-            # The collector is disabled, because imports leave no garbage, and the search takes a twentieth of the time.
+            # The garbage collector is disabled: imports leave no garbage, and the search for it takes a twentieth of
+            # the time.
             gc.disable()
             try:
                 command = import_module(self._modules[name]).command
@@ -87,7 +88,7 @@ def kubeconfig_option(command: _Function) -> _Function:
 
 
 def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
-    """Add the options for the addresses of a process's metrics, by default `metrics`, and health checks."""
+    """Add the options for the addresses of metrics (default: the argument `metrics`) and of health checks."""
     health = click.option(
         "--health-probe-bind-address",
         default=":8081",
@@ -96,7 +97,7 @@ def observation_options(*, metrics: str) -> Callable[[_Function], _Function]:
     )
     about = 'address of /metrics; "0" disables it'
     scrapes = click.option("--metrics-bind-address", default=metrics, show_default=True, help=about)
-    # The outer decorator is the first option in the help.
+    # The option of the decorator that is applied last is the first in the help.
     return lambda command: scrapes(health(command))
 
 

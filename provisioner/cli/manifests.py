@@ -39,7 +39,7 @@ class Manifests(NamedTuple):
 
 
 def read_manifests(names: Iterable[str], *, recursive: bool = False) -> Manifests:
-    """Return all objects in files, folders (the files that kubectl reads) and standard input ("-")."""
+    """Return all objects in files, in folders (only in files that kubectl reads) and in standard input ("-")."""
     documents: list[Document] = []
     problems: list[Problem] = []
     for name in dict.fromkeys(names):
@@ -112,7 +112,7 @@ class _Loader(_LOADER):  # type: ignore[misc]
             line = key.start_mark.line
             if not isinstance(key, yaml.ScalarNode):
                 raise yaml.constructor.ConstructorError(None, None, "a key is a mapping or a list", key.start_mark)
-            # Keys that `<<` adds are on lines of another mapping, and may be repeated in this one.
+            # Keys that `<<` adds are on lines of another mapping, and may also be keys of this mapping.
             if node.start_mark.line <= line <= node.end_mark.line:
                 if key.value in lines:
                     words = f"key {key.value[:60]!r} occurs twice, first in line {lines[key.value] + 1}; remove one"
@@ -141,7 +141,7 @@ def _line_of(node: yaml.Node, path: FieldPath) -> int:
     line = node.start_mark.line
     for step in path:
         if isinstance(node, yaml.MappingNode):
-            # If a key occurs twice, the last one counts, because keys that `<<` adds come first.
+            # If a key occurs twice, the last pair counts, because keys that `<<` adds come first.
             found = [pair for pair in node.value if pair[0].value == step][-1:]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
             found = [(each, each) for each in node.value[step : step + 1]]

@@ -1,4 +1,4 @@
-"""`tpu-provisioner nodegroups`: the controller of TPUNodeGroups in the foreground."""
+"""`tpu-provisioner nodegroups`: runs the controller of TPUNodeGroups in the foreground."""
 
 import os
 from dataclasses import replace

@@ -100,7 +100,7 @@ def aligned(rows: Sequence[Sequence[str]], *, right: Collection[int] = (), width
 
 
 def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = None) -> list[str]:
-    """Return the rows as lines. The last columns, if they do not fit into `width`, are wrapped below their row."""
+    """Return the rows as lines. If a line exceeds `width`, the last columns are wrapped below their rows."""
     kept = len(rows[0]) if rows else 0
     while kept > 1 and width is not None and any(len(line) > width for line in aligned([row[:kept] for row in rows])):
         kept -= 1
@@ -116,7 +116,7 @@ def aligned_with_words(rows: Sequence[Sequence[str]], *, width: int | None = Non
 
 
 def wrapped(line: str, width: int | None, *, hanging: str = _INDENT, most: int | None = None) -> list[str]:
-    """Return a line, wrapped to `width`, as at most `most` lines. Each line but the first begins with `hanging`."""
+    """Return a line, wrapped to `width`, as at most `most` lines. All lines after the first begin with `hanging`."""
     if width is None or len(line) <= width:
         return [line]
     return textwrap.wrap(

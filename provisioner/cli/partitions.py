@@ -1,4 +1,4 @@
-"""`tpu-provisioner partitions`: the controller of IPU partitions in the foreground, and the commands about them."""
+"""`tpu-provisioner partitions`: runs the controller of IPU partitions in the foreground; has one subcommand, `get`."""
 
 from __future__ import annotations
 
@@ -94,7 +94,8 @@ def command(
     )
 
     def exit_process(code: int) -> None:
-        # Called if the lease is lost or calls hang. Another replica may lead already, so the clients are closed.
+        # Called if the lease is lost or calls hang. Another replica may lead already, so running `vipu` commands are
+        # killed.
         try:
             _close(clients.values())
         finally:
@@ -127,7 +128,7 @@ def _clients(effective: PartitionSettings) -> dict[str, VipuCommand]:
 
 
 def _credentials(folder: str, host: str, port: int) -> Path | None:
-    """Return the folder of credentials for a server: its own if it exists, else the common one; None if unset."""
+    """Return the folder with a server's credentials: its own folder if it exists, otherwise `folder`; None if unset."""
     if not folder:
         return None
     own = Path(folder) / f"{host}_{port}"

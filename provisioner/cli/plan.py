@@ -50,7 +50,7 @@ def read_plan_settings(name: str | None, live: Remote | None, documents: Iterabl
         variables = _read_settings_file(name)
         warnings = settings.warnings_about_environment(variables)
     elif live is not None:
-        # Imported only here, because importing HTTP would take a tenth of the time of `plan`.
+        # Imported only here, because the import of HTTP modules takes a tenth of the run time of `plan`.
         from provisioner.cli.asking import settings as settings_of  # noqa: PLC0415
 
         variables = settings_of(live)
@@ -86,7 +86,7 @@ def _listed(words: Iterable[str]) -> str:
 
 
 def _read_settings_file(name: str) -> dict[str, str]:
-    """Return the settings of an overlay or a ConfigMap. Raises SettingsError or OSError."""
+    """Return the settings in a file: lines NAME=value, or a ConfigMap. Raises SettingsError or OSError."""
     try:
         text = Path(name).read_text(encoding="utf-8-sig")
     except UnicodeDecodeError as error:

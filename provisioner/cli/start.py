@@ -13,7 +13,7 @@ from provisioner.model.wording import UserError
 from provisioner.slices.suppliers.gke.client import GkeClient, default_credentials
 from provisioner.slices.suppliers.gke.errors import GkeError
 
-#: Settings that are inferred from this machine: key of its metadata, and meaning in messages.
+#: Settings that can be inferred from this machine's metadata: key in the metadata, and meaning in messages.
 _INFERRED = {
     "GCP_PROJECT_ID": ("project", "the project of this machine."),
     "GCP_CLUSTER_LOCATION": ("location", "the location of the cluster of this machine."),
@@ -27,7 +27,7 @@ _INFERRED = {
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """Parts of a start that succeeded, and problems with the others."""
+    """Settings, kubeconfig and credentials that could be read, and the problems with the others."""
 
     #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]

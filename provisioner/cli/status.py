@@ -80,7 +80,7 @@ def _lines(remote: Remote, namespace: str, state: str, *, wide: bool) -> list[st
 def page(
     document: Document, namespace: str = "", state: str = "", *, wide: bool = False, width: int | None = None
 ) -> Iterator[str]:
-    """Yield the lines of the board, wrapped to `width` if it is given."""
+    """Yield the lines about a document, wrapped to `width` if it is given."""
     for line in _page(document, namespace, state, wide=wide, width=width):
         yield from wrapped(line, width)
 
@@ -171,7 +171,7 @@ def _table(
         )
         why = "" if slice_.reason == RUNS else f"{slice_.reason} {slice_.next_step}".rstrip()
         due = clock(slice_.next_try_at, now) if slice_.next_try_at is not None else ""
-        # The time is not added if `why` contains it, as the reason of a back-off does.
+        # The time of the next try is not added if `why` contains it, as the reason of a back-off does.
         if due not in why:
             why = f"(next try {due}) {why}"
         yield (*row, *(more if wide else ()), why)

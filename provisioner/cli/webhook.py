@@ -1,4 +1,4 @@
-"""`tpu-provisioner webhook`: the admission webhook server, with gke-tpu-env-injector's flags and variables."""
+"""`tpu-provisioner webhook`: runs the admission webhook server. Accepts gke-tpu-env-injector's flags and variables."""
 
 import os
 from pathlib import Path
