@@ -16,7 +16,7 @@ _DATED = "the certificate may no longer be trusted: it was not checked for long,
 
 
 class _Context(ssl.SSLContext):
-    """Serves the certificate and key loaded last. OpenSSL would keep half of a bad pair, and a pair per key type."""
+    """Serves the certificate and key loaded last. OpenSSL would keep half of a bad pair, and one pair per key type."""
 
     _loaded: ssl.SSLContext | None = None
 
@@ -79,7 +79,8 @@ class CertificateFiles:
         try:
             found = self.files.certificate.read_bytes(), self.files.key.read_bytes()
             if found != self._served:
-                # Loading fails while only one file is new. Files that change now are loaded in the next step.
+                # Loading fails while only one of the files is new. Files that change after the read are loaded in the
+                # next step.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found
@@ -116,7 +117,7 @@ class CertificateLoop:
         return self._thread is None or self._thread.is_alive() or self.stopping.is_set()
 
     def problems(self) -> Sequence[str]:
-        """Return the reason why reviews cannot be answered; empty if they can."""
+        """Return the reason why no trusted certificate is served; empty if one is served."""
         return () if self.certificates.serving else (self.certificates.problem or _DATED,)
 
     def _look(self) -> None:

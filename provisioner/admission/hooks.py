@@ -1,8 +1,9 @@
 """Decodes and answers the reviews of webhooks, in the event loop or in lanes of threads.
 
-Hooks that are `quick` answer small bodies in the event loop. There are lanes for small bodies of other hooks, for
-answers that wait for another server, and, with a single thread each, for large bodies of quick and of other hooks. A
-request without a place in its lane is answered 503. If a hook fails, the API server still gets an answer.
+Small bodies of hooks that are `quick` are answered in the event loop. Other reviews wait in lanes, which are queues
+with their own threads: for small bodies of other hooks, for answers that wait for another server, and, with a single
+thread each, for large bodies of quick hooks and of other hooks. A request that gets no place in its lane is answered
+503. If a hook raises an exception, the API server still gets an answer.
 """
 
 import asyncio
@@ -30,19 +31,19 @@ _JSON = "application/json"
 #: milliseconds, and takes up to thirty times its size in memory.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
-#: Threads of the lanes for small and large bodies. More would not be faster: Python computes in one thread at a time.
+#: Threads of the lanes for small and large bodies. Python computes in one thread at a time, so more are not faster.
 _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
 #: Threads for answers that wait for another server. Each thread holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of all bodies whose answers wait for another server. A body counts as at least 1/_WAITING of it.
+#: Maximum bytes of all bodies whose answers wait for another server. Each body counts as at least 1/_WAITING of them.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 
 _T = TypeVar("_T")
 #: Finishes an answer that waits for another server; called like `Deferred`.
 Later = Callable[[int], Response]
-#: Begins an answer. Takes the body and the time of its arrival (of `time.perf_counter`).
+#: Begins the answer to a review. Takes the body and the time of its arrival, as `time.perf_counter` returns it.
 Begin = Callable[[bytes, float], Response | Later]
 #: Counts a review: the webhook, the outcome (as metrics name it), and the duration in seconds.
 Observer = Callable[[str, str, float], None]
@@ -69,7 +70,7 @@ def begin_of(
     tell: Callable[[review.Notice], None] = lambda _: None,
     clock: Callable[[], float] = time.perf_counter,
 ) -> Begin:
-    """Return the function that answers bodies posted to a webhook. It passes notices to `tell`, except of dry runs."""
+    """Return the function that answers bodies posted to a webhook, and passes notices to `tell` except in dry runs."""
     repeats = Repeats()
 
     def begin(body: bytes, since: float) -> Response | Later:
@@ -80,7 +81,8 @@ def begin_of(
             head = review.head_of(body)
             denied = review.encode_answer(head, review.Answer(denied=str(error)))
             return Response(denied, 200 if hook.strict and head.uid else 400, media_type=_JSON)
-        # An answer is encoded from this copy without objects, so that they are not in memory while the answer waits.
+        # The answer is encoded from this copy without objects, so that the objects are not in memory while an answer
+        # waits.
         head = replace(request, object={}, old_object={})
 
         def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Response | Later:
@@ -105,7 +107,7 @@ def begin_of(
 
 
 def _failed(hook: Hook, request: review.Request, error: Exception, repeats: Repeats) -> review.Answer:
-    """Log a failure unless it repeats; return the answer for the API server."""
+    """Log a failure unless the same failure was logged lately; return the answer for the API server."""
     left_out = repeats.left_out(place_of(error))
     if left_out is not None:
         about = {"hook": hook.name, "kind": request.kind, "namespace": request.namespace}
@@ -131,7 +133,7 @@ class Lanes:
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
     def endpoint(self, begin: Begin, busy: Callable[[float], None], *, quick: bool = False) -> Endpoint:
-        """Return the endpoint of a webhook; if it is `quick`, small bodies are begun in the event loop.
+        """Return the endpoint of a webhook. If the webhook is `quick`, answers to small bodies begin in the event loop.
 
         `busy` is called with the duration in seconds of each request that is answered 503.
         """
@@ -150,7 +152,7 @@ class Lanes:
                             return content
                         weight = max(len(body), _LATER_LEAST_BYTES)
                         return await self._run(self._later, weight, flow, partial(content, review.READ_BYTES))
-                # Bodies wait undecoded in this lane, including small bodies whose owner was TooLarge.
+                # Bodies wait undecoded in this lane. It also has small bodies for which a read raised TooLarge.
                 return await self._run(self._large[quick], len(body), flow, partial(_finished, begin, body, since))
             except Busy:
                 busy(time.perf_counter() - since)

@@ -1,4 +1,4 @@
-"""Maintains the webhook server's own certificates in a Secret for all replicas. No authority's key is stored."""
+"""Maintains the webhook server's own certificates in a Secret for all replicas. Keys of authorities are not stored."""
 
 import base64
 import os
@@ -178,7 +178,7 @@ class Keeper:
         _log.info("webhook_certificates.served", valid_until=self._until.isoformat())
 
     def _announce(self, bundle: str, configurations: Mapping[str, JsonObject | None]) -> str:
-        """Make all webhooks trust a bundle; return the problem if no configuration exists."""
+        """Make all webhooks trust a CA bundle; return the problem, empty if at least one configuration exists."""
         for kind, configuration in configurations.items():
             if configuration is None:
                 continue
@@ -199,7 +199,7 @@ class Keeper:
         return f"{titles} does not exist; apply it" if missing else ""
 
     def _configurations(self) -> tuple[dict[str, JsonObject | None], str]:
-        """Return the configurations that may be read, None if missing, and the problem if another one is forbidden."""
+        """Return the configurations by kind, None if missing, and the problem if a configuration may not be read."""
         configurations, problem = {}, ""
         for kind in _KINDS:
             try:
@@ -235,7 +235,7 @@ class Keeper:
 
 
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
-    """Return whether all registered webhooks trust a bundle; a webhook registered later gets it in the next step."""
+    """Return whether all registered webhooks trust a bundle. Webhooks that are added later get it in the next step."""
     wanted = set(_certificates(bundle))
     return all(wanted <= set(_certificates(trusted)) for each in configurations for _, trusted in _webhooks(each))
 

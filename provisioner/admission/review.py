@@ -78,7 +78,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Notice:
-    """Message for the users of a reviewed object, because only the controller that sent the object sees the answer."""
+    """Message for the users of a reviewed object. They do not see the answer if a controller sent the object."""
 
     about: ObjectRef
     message: str
@@ -97,11 +97,11 @@ class Answer:
     notice: Notice | None = None
 
 
-#: Maximum bytes of an object that a review reads: while other reviews read objects, and while no other review does. The
-#: API server stores up to 1.5 MiB.
+#: Maximum bytes of an object that a review reads from the API server, which stores up to 1.5 MiB: while other reviews
+#: read objects, and while no other review reads any.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
-#: Finishes a review that reads from the API server or takes long. Called with READ_BYTES first; if it raises kube's
-#: TooLarge for a larger object, it is called with READ_ALONE_BYTES.
+#: Finishes a review that reads from the API server or takes long. The argument is the maximum size of an object that is
+#: read: READ_BYTES first, and READ_ALONE_BYTES after kube's TooLarge was raised.
 Deferred = Callable[[int], Answer]
 
 
@@ -137,7 +137,7 @@ def parse_review(body: bytes) -> Request:
 
 
 def head_of(body: bytes) -> Request:
-    """Return version, UID and namespace of a review without decoding it; v1 or empty if not within _HEAD_BYTES."""
+    """Return version, UID and namespace of an undecoded review: v1 and empty texts if not within _HEAD_BYTES."""
     found = (pattern.search(body, 0, _HEAD_BYTES) for pattern in _HEAD)
     version, uid, namespace = (match[1].decode() if match is not None else "" for match in found)
     return Request(version=version or _VERSIONS[0], uid=uid, namespace=namespace)
@@ -175,5 +175,6 @@ def _plain(text: str) -> str:
 
 
 _ENCODER = msgspec.json.Encoder()
-#: Python decodes floats: msgspec would block all threads for 10 us per float near a double's limits, or 4 s in 8 MiB.
+#: Python decodes floats, because msgspec would block all threads for 10 us for each float near the limits of a double:
+#: for 4 s if a body of 8 MiB has only such floats.
 _DECODER = msgspec.json.Decoder(float_hook=float)

@@ -1,8 +1,9 @@
 """Decides when the webhook server's own certificates are created, served and trusted, from the content of a Secret.
 
-Pure. Any replica that finds a step due writes it, with the resource version that it has read; no leader is needed.
-First the next authority is trusted in addition to the current one. After STEP every replica serves the next keys, and
-after another STEP the earlier authority is no longer trusted. So the served certificate is always trusted.
+Pure. Any replica for which a step is due writes the Secret, with the resource version that it has read, so no leader is
+needed. A rotation begins when the next authority is trusted in addition to the present one. After STEP, every replica
+serves the next keys; after another STEP, the earlier authority is no longer trusted. So API servers always trust the
+served certificate.
 """
 
 import datetime as dt
@@ -15,7 +16,7 @@ from provisioner.kube import fields
 #: Validity of certificates, and the time before its end at which the next ones are created.
 VALID = dt.timedelta(days=90)
 _BEFORE_THE_END = dt.timedelta(days=30)
-#: Duration of a step: several times the interval in which replicas read the Secret, and API servers the webhooks.
+#: Duration of a step: several times the intervals at which replicas read the Secret and API servers read the webhooks.
 STEP = dt.timedelta(minutes=10)
 
 _NEXT, _SINCE, _EARLIER = "next", "since", "earlier"
@@ -68,7 +69,8 @@ def advance(
     """
     present, following = usable(state.present, valid_until), usable(state.next, valid_until)
     if present is None:
-        # The authority remains trusted, because replicas of another release or clock may still serve these keys.
+        # The authority of unusable keys remains trusted, because replicas with another release or clock may still serve
+        # them.
         earlier = state.present.authority_pem if state.present is not None else ""
         kept = usable(served, valid_until)
         if kept is not None:
@@ -94,7 +96,7 @@ def advance(
 
 
 def is_dated(state: State, looked: dt.datetime, now: dt.datetime, *, until: dt.datetime) -> bool:
-    """Return whether a certificate has expired, or other replicas may have rotated it since this one `looked`."""
+    """Return whether a certificate has expired, or other replicas may have rotated it since this replica `looked`."""
     rotating = state.next is not None or until - now <= _BEFORE_THE_END
     return until <= now or (rotating and now - looked >= STEP)
 
