@@ -104,8 +104,8 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
         return container
     found = dict(container)
     env = fields.sequence(container.get("env"))
-    there = {fields.text(each.get("name")) for each in fields.mappings(env)}
-    new = [each for each in _variables(settings) if each["name"] not in there]
+    there = {fields.text(variable.get("name")) for variable in fields.mappings(env)}
+    new = [variable for variable in _variables(settings) if variable["name"] not in there]
     if new:
         # The variables are inserted before the container's own variables, which may refer to them. A container's own
         # variable of the same name is kept.
@@ -113,9 +113,9 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
     security = fields.mapping(container.get("securityContext"))
     if settings.ipu_injection == _COMPATIBLE:
         mounts = fields.sequence(container.get("volumeMounts"))
-        if [each for each in mounts if _path_of(each) == names.CONFIG_DIRECTORY] != [_MOUNT]:
+        if [mount for mount in mounts if _path_of(mount) == names.CONFIG_DIRECTORY] != [_MOUNT]:
             # Replace other mounts at the same path.
-            found["volumeMounts"] = [*(each for each in mounts if _path_of(each) != names.CONFIG_DIRECTORY), _MOUNT]
+            found["volumeMounts"] = [*(mount for mount in mounts if _path_of(mount) != names.CONFIG_DIRECTORY), _MOUNT]
         # A container that gives up privileges, as sidecars do, is not made privileged.
         gives_up = security.get("allowPrivilegeEscalation") is False or "ALL" in _capabilities(security, "drop")
         if security.get("privileged") is None and not gives_up:
@@ -127,7 +127,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
             added = [*fields.sequence(capabilities.get("add")), _IPC_LOCK]
             found["securityContext"] = {**security, "capabilities": {**capabilities, "add": added}}
         resources = fields.mapping(container.get("resources"))
-        limits, requests = (fields.mapping(resources.get(each)) for each in ("limits", "requests"))
+        limits, requests = (fields.mapping(resources.get(part)) for part in ("limits", "requests"))
         if settings.ipu_rdma_resource not in limits:
             one = {settings.ipu_rdma_resource: "1"}
             found["resources"] = {**resources, "limits": {**limits, **one}, "requests": {**requests, **one}}
@@ -137,7 +137,7 @@ def _given(container: Any, settings: WebhookSettings) -> Any:
 def _capabilities(security: Mapping[str, Any], part: str) -> set[str]:
     """Return the capabilities that a security context adds or drops, spelled as container runtimes read them."""
     listed = fields.sequence(fields.mapping(security.get("capabilities")).get(part))
-    return {fields.text(each).upper().removeprefix("CAP_") for each in listed}
+    return {fields.text(capability).upper().removeprefix("CAP_") for capability in listed}
 
 
 def _path_of(mount: object) -> str:
@@ -205,10 +205,10 @@ def _from_field(name: str, path: str) -> dict[str, Any]:
 
 def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
     """Return the list with the `wanted` items: each replaces the item of the same name, or is appended."""
-    found = {each["name"]: each for each in wanted}
+    found = {item["name"]: item for item in wanted}
     kept = [
-        found.pop(name, each) if (name := fields.text(fields.mapping(each).get("name"))) else each
-        for each in fields.sequence(there)
+        found.pop(name, item) if (name := fields.text(fields.mapping(item).get("name"))) else item
+        for item in fields.sequence(there)
     ]
     return [*kept, *found.values()]
 
@@ -216,7 +216,7 @@ def _with_named(there: object, wanted: list[dict[str, Any]]) -> list[Any]:
 def _without_api_token(container: dict[str, Any]) -> dict[str, Any]:
     """Return a container without the mount of the pod's own token, which the API server adds."""
     mounts = fields.sequence(container.get("volumeMounts"))
-    kept = [each for each in mounts if fields.mapping(each).get("mountPath") != _API_TOKEN]
+    kept = [mount for mount in mounts if fields.mapping(mount).get("mountPath") != _API_TOKEN]
     return {**container, "volumeMounts": kept}
 
 
@@ -291,7 +291,7 @@ def _of_the_nodes_network(spec: Mapping[str, Any], *, repeated: bool) -> Iterato
             not repeated or _MOUNT in fields.sequence(container.get("volumeMounts"))
         )
         added = _capabilities(fields.mapping(container.get("securityContext")), "add")
-        if not of_author and (found := [each for each in _NETWORK_CAPABILITIES if each in added]):
+        if not of_author and (found := [capability for capability in _NETWORK_CAPABILITIES if capability in added]):
             yield (
                 f"{where}, {bounds.quoted(fields.text(container.get('name')))}, has the capability {found[0]}, and "
                 f"{why}, which it could change; keep service meshes out of the pod (Istio: label "
@@ -348,9 +348,9 @@ def _created(request: Request, settings: WebhookSettings) -> Answer:
     if wrong:
         return Answer(denied=" ".join((f"{title} asks for IPUs:", *wrong)))
     warnings = [
-        f"{title}: the annotation {each} is written by the controller, and was removed."
-        for each in OF_THE_CONTROLLER
-        if each in annotations
+        f"{title}: the annotation {key} is written by the controller, and was removed."
+        for key in OF_THE_CONTROLLER
+        if key in annotations
     ]
     warnings += [f"{title}: {doubt}" for doubt in _doubts(pod, settings)]
     return Answer(patch=inject(pod, size, settings), warnings=tuple(warnings))
@@ -374,7 +374,7 @@ def _static(title: str) -> Answer:
 
 
 def _changed(request: Request, settings: WebhookSettings) -> Answer:
-    before, after = (fields.mapping(each.get("metadata")) for each in (request.old_object, request.object))
+    before, after = (fields.mapping(pod.get("metadata")) for pod in (request.old_object, request.object))
     title = _title(request, after)
     controller = f"system:serviceaccount:{settings.own_namespace}:{settings.ipu_controller_account}"
     others = request.user != controller
@@ -423,7 +423,7 @@ def _fixed(before: Mapping[str, Any], after: Mapping[str, Any]) -> list[str]:
 def _differing(
     before: Mapping[str, Any], after: Mapping[str, Any], keys: Iterable[str], *, part: str = "annotations"
 ) -> list[str]:
-    old, new = (fields.mapping(each.get(part)) for each in (before, after))
+    old, new = (fields.mapping(metadata.get(part)) for metadata in (before, after))
     return [key for key in keys if old.get(key) != new.get(key)]
 
 

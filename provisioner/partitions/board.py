@@ -117,9 +117,9 @@ def _of_all_namespaces(rejected: Sequence[RejectedLine]) -> tuple[RejectedLine, 
     """Return at most _MAX_LINES lines in their order. The first lines of each namespace are kept."""
     before = Counter[str]()
     ranks = []
-    for place, each in enumerate(rejected):
-        ranks.append((before[each.namespace], place))
-        before[each.namespace] += 1
+    for place, line in enumerate(rejected):
+        ranks.append((before[line.namespace], place))
+        before[line.namespace] += 1
     return tuple(rejected[place] for place in sorted(place for _, place in sorted(ranks)[:_MAX_LINES]))
 
 

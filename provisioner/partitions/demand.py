@@ -142,7 +142,9 @@ def _is_injected(annotations: dict[str, Any], spec: dict[str, Any]) -> bool:
     """Return whether the provisioner's webhook prepared a pod (not Graphcore's plugin). False for static pods."""
     if annotations.get(names.STATUS) != names.INJECTED or names.MIRROR in annotations:
         return False
-    return any(each.get("name") == names.INIT_CONTAINER for each in fields.mappings(spec.get("initContainers")))
+    return any(
+        container.get("name") == names.INIT_CONTAINER for container in fields.mappings(spec.get("initContainers"))
+    )
 
 
 def _told_server_of(annotations: dict[str, Any]) -> str:
@@ -183,4 +185,7 @@ def _allows(server: Server, selector: Mapping[str, str], terms: tuple[Term, ...]
 
 def _may_match(term: Term, key: str, value: str) -> bool:
     """Return whether a node with this value of the label `key`, and unknown other labels, may match a term."""
-    return all(each.key != key or each.on_field or holds(each.operator, each.values, value) for each in term)
+    return all(
+        requirement.key != key or requirement.on_field or holds(requirement.operator, requirement.values, value)
+        for requirement in term
+    )

@@ -11,7 +11,7 @@ from provisioner.runtime.metrics import ActionMetrics, Registry, Shown
 
 PREFIX = "tpu_provisioner_partitions_"
 #: Values of the label `phase`, as the status page shows them.
-PHASES = (*(each.value for each in Phase), ORPHAN)
+PHASES = (*(phase.value for phase in Phase), ORPHAN)
 _CALL_BUCKETS = (0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0, 120.0, 300.0)
 _WAIT_BUCKETS = (1.0, 5.0, 15.0, 60.0, 300.0, 900.0, 3600.0, 14400.0, 86400.0)
 #: Descriptions of the labels for docs/metrics.md.
@@ -70,8 +70,8 @@ def values_of(view: View, servers: Iterable[ServerView], now: datetime) -> Itera
     yield Shown("oldest_wait_seconds", text, max(0.0, oldest_seconds))
     yield Shown("oldest_wait_ipus", "IPUs that this pod asks for.", oldest_ipus)
     sites, labels = {(supply.server, supply.allocation): supply for supply in view.supply}, ("server", "allocation")
-    all_ipus = {site: each.ipus for site, each in sites.items() if each.ipus is not None}
-    free = {site: each.free for site, each in sites.items() if each.free is not None}
+    all_ipus = {site: supply.ipus for site, supply in sites.items() if supply.ipus is not None}
+    free = {site: supply.free for site, supply in sites.items() if supply.free is not None}
     yield Shown("ipus", "IPUs of an allocation; absent if the server does not say.", all_ipus, labels)
     yield Shown("ipus_free", "IPUs of an allocation in no partition.", free, labels)
     readable = {server.server.address: server.reading is not None and server.failure is None for server in servers}

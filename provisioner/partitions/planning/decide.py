@@ -115,7 +115,9 @@ def _take_back(picture: Picture, ctx: Round) -> Iterator[Step]:
     if not seconds:
         return
     served = schedule.limited.union(pod.uid for pod, _ in schedule.placed)
-    waiting = [each for each in picture.queue if each.wait is Wait.QUEUE and each.pod.uid not in served]
+    waiting = [
+        candidate for candidate in picture.queue if candidate.wait is Wait.QUEUE and candidate.pod.uid not in served
+    ]
     wanted = {site for candidate in waiting for site in candidate.sites}
     for standing in picture.standings.values():
         since, pod = _unscheduled_since(standing, ctx.now), standing.pod
@@ -154,13 +156,15 @@ def _read(
 def _choose(wanted: Iterable[actions.Wanted], memory: Memory, settings: PartitionSettings) -> tuple[actions.Call, ...]:
     """Return the calls to send: a single call per key, and up to `max_changes_per_server` open changes of a server."""
     under_way = Counter(
-        each.call.server for each in memory.calls.values() if not isinstance(each.call, actions.ReadServer)
+        open_call.call.server
+        for open_call in memory.calls.values()
+        if not isinstance(open_call.call, actions.ReadServer)
     )
     chosen: dict[str, actions.Call] = {}
     # Creates and removes share one order by due time. Otherwise, slow calls of one kind could use up
     # `max_changes_per_server` permanently.
     for call, _ in sorted(
-        wanted, key=lambda each: (not isinstance(each.call, actions.ReadServer), each.due_at, each.call.key)
+        wanted, key=lambda step: (not isinstance(step.call, actions.ReadServer), step.due_at, step.call.key)
     ):
         if call.key in memory.calls or call.key in chosen:
             continue
@@ -230,7 +234,7 @@ def _writes(
 ) -> tuple[list[Proposed[actions.Write]], list[datetime]]:
     """Return the writes to send now, and the times at which the other writes may be sent."""
     of_ledger = [actions.SaveLedger(before=ctx.ledger, entries=entries)] if entries != ctx.ledger.entries else []
-    proposals = (Proposed(write=each, seen=_seen_by(each)) for each in (*of_ledger, *of_pods))
+    proposals = (Proposed(write=write, seen=_seen_by(write)) for write in (*of_ledger, *of_pods))
     return choose_writes(proposals, ctx.memory.writes, ctx.now)
 
 
@@ -241,7 +245,7 @@ def _remembered(
     return replace(
         with_open(memory, now, calls=calls, writes=writes),
         partitions={standing.entry.id: _known(standing, now) for standing in picture.standings.values()},
-        servers={address: each for address, each in memory.servers.items() if address in ctx.servers},
+        servers={address: backoff for address, backoff in memory.servers.items() if address in ctx.servers},
         strays={(stray.server, stray.partition.id): stray.known for stray in picture.strays},
     )
 

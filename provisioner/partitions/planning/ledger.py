@@ -89,7 +89,7 @@ def of_cluster(ledger: Ledger, cluster_uid: str) -> Ledger:
 def _text_of(entry: Entry) -> str:
     fields = msgspec.to_builtins(replace(entry, recorded_at=entry.recorded_at.astimezone(UTC)))
     return msgspec.json.encode(
-        {_STORED.get(name, name): each for name, each in fields.items() if name != "id"}
+        {_STORED.get(name, name): value for name, value in fields.items() if name != "id"}
     ).decode()
 
 

@@ -256,5 +256,7 @@ def _allocation_of(stray: Stray, ctx: Round) -> str:
     reading = ctx.reading(stray.server)
     if stray.partition.allocation or reading is None:
         return stray.partition.allocation
-    possible = [each.name for each in reading.allocations if stray.partition.cluster in ("", each.cluster)]
+    possible = [
+        allocation.name for allocation in reading.allocations if stray.partition.cluster in ("", allocation.cluster)
+    ]
     return possible[0] if len(possible) == 1 else ""

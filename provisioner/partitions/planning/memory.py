@@ -128,7 +128,7 @@ def fold(memory: Memory, answer: actions.Answer) -> Memory:
 
 
 def _read(memory: Memory, call: actions.ReadServer, answer: actions.CallAnswer) -> Memory:
-    servers = {address: each for address, each in memory.servers.items() if address != call.server}
+    servers = {address: backoff for address, backoff in memory.servers.items() if address != call.server}
     if answer.failure is not None:
         servers[call.server] = failed(memory.servers.get(call.server), answer.failure, call.key, answer.at)
     return replace(memory, servers=servers)

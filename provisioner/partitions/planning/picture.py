@@ -74,7 +74,7 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
     # No pods are placed on servers whose partitions are recorded again, because the supply shows these entries only in
     # the next round.
     moving = {entry.server for entry in restored.values()}
-    settled = {site: each for site, each in crowded(supply, ctx).items() if site[0] not in moving}
+    settled = {site: site_supply for site, site_supply in crowded(supply, ctx).items() if site[0] not in moving}
     schedule = placing.schedule(queue, settled, used, ctx.settings, guard)
     picture = Picture(
         standings=standings,
@@ -102,7 +102,11 @@ def _demand(
     standings: Mapping[str, Standing], restored: Mapping[str, Entry], ctx: Round
 ) -> tuple[list[Pod], dict[str, str]]:
     """Return the pods that wait for a partition, and the reasons, by UID, why other pods are not served."""
-    served = {each.entry.pod_uid for each in standings.values() if each.phase is not Phase.WITHDRAWN and not each.stays}
+    served = {
+        standing.entry.pod_uid
+        for standing in standings.values()
+        if standing.phase is not Phase.WITHDRAWN and not standing.stays
+    }
     served |= {entry.pod_uid for entry in restored.values()}
     unreadable = _owners_of_unreadable(ctx)
     namespaces = ctx.settings.namespaces
@@ -135,7 +139,7 @@ def _owners_of_unreadable(ctx: Round) -> Mapping[str, str]:
     unreadable = ctx.ledger.unreadable
     if not unreadable:
         return {}
-    by_owner = {names.owner_of(each): each for each in unreadable}
+    by_owner = {names.owner_of(entry_id): entry_id for entry_id in unreadable}
     owners = {uid: names.owner_id(ctx.snapshot.cluster_uid, uid) for uid in ctx.pods}
     return {uid: by_owner[owner] for uid, owner in owners.items() if owner in by_owner}
 
@@ -227,29 +231,29 @@ def view_of(picture: Picture, unrecorded: Mapping[str, str], ctx: Round) -> View
     return View(
         waiting=tuple(
             WaitingLine(
-                namespace=each.pod.namespace,
-                pod=each.pod.name,
-                ipus=each.pod.size,
+                namespace=candidate.pod.namespace,
+                pod=candidate.pod.name,
+                ipus=candidate.pod.size,
                 place=place,
-                since=each.pod.created_at,
-                why=unrecorded.get(each.pod.uid) or _why(each, picture.schedule),
+                since=candidate.pod.created_at,
+                why=unrecorded.get(candidate.pod.uid) or _why(candidate, picture.schedule),
             )
-            for place, each in enumerate(picture.queue, start=1)
+            for place, candidate in enumerate(picture.queue, start=1)
         ),
         rejected=tuple(
             RejectedLine(namespace=pod.namespace, pod=pod.name, why=picture.rejected[pod.uid]) for pod in youngest
         ),
-        partitions=tuple(sorted(partitions, key=lambda each: (each.server, each.allocation, each.id))),
+        partitions=tuple(sorted(partitions, key=lambda line: (line.server, line.allocation, line.id))),
         supply=tuple(
             SupplyLine(
                 server=site[0],
                 allocation=site[1],
-                ipus=each.total,
-                ours=sum(ipus for ipus, _ in each.ours),
-                others=each.others,
-                free=each.free if each.total is not None else None,
+                ipus=supply.total,
+                ours=sum(ipus for ipus, _ in supply.ours),
+                others=supply.others,
+                free=supply.free if supply.total is not None else None,
             )
-            for site, each in sorted(picture.supply.items())
+            for site, supply in sorted(picture.supply.items())
         ),
     )
 

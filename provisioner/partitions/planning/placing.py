@@ -48,7 +48,7 @@ def schedule(
     guard: Guard,
 ) -> Schedule:
     """Place pods in the order of the queue. `used` has the number of used IPUs by namespace."""
-    grounds = {site: _Ground(each) for site, each in supply.items()}
+    grounds = {site: _Ground(site_supply) for site, site_supply in supply.items()}
     places = _Places(grounds=grounds, used=dict(used), settings=settings)
     for candidate in queue:
         if places.shadows and not any(ground.has_room for ground in places.grounds.values()):
@@ -135,7 +135,7 @@ class _Places:
         fitting = [(ground.free, site) for site, ground in mine.items() if ground.takes(pod.size, longest_seconds)]
         if fitting:
             # Best fit: the allocation with the fewest free IPUs.
-            site = min(fitting, key=lambda each: (self.grounds[each[1]].one, *each))[1]
+            site = min(fitting, key=lambda pair: (self.grounds[pair[1]].one, *pair))[1]
             mine[site].take(pod.size, deadline_of(pod), longest_seconds)
             mine[site].closed = pod.uid in mine[site].supply.refused
             self._count(pod)

@@ -189,7 +189,7 @@ def refusals_of(
     standings: Mapping[str, Standing], supply: Mapping[Site, SiteSupply], ctx: Round
 ) -> dict[str, Mapping[Site, Refusal]]:
     """Return the failed creates by UID of an existing pod and by allocation, until a partition of the pod is active."""
-    found = {uid: each for uid, each in ctx.memory.refusals.items() if uid in ctx.pods}
+    found = {uid: refusals for uid, refusals in ctx.memory.refusals.items() if uid in ctx.pods}
     for standing in standings.values():
         known, uid = standing.known, standing.entry.pod_uid
         site = (standing.entry.server, standing.entry.allocation)
@@ -259,7 +259,7 @@ def _candidate(pod: Pod, stays: Standing | None, choose: Callable[..., _Choice],
     refusals = ctx.memory.refusals.get(pod.uid, {})
     if wait is not Wait.QUEUE or not (refusals or stays):
         return Candidate(pod=pod, wait=wait, why=words, sites=possible)
-    waits = {site: each for site, each in refusals.items() if each.backoff.until > ctx.now}
+    waits = {site: refusal for site, refusal in refusals.items() if refusal.backoff.until > ctx.now}
     sites = tuple(
         site
         for site in possible
@@ -288,12 +288,16 @@ def _choose(
     if not servers:
         return Wait.IMPOSSIBLE, "Its node selector or affinity allows the nodes of no V-IPU server.", ()
     large = [
-        each
-        for site, each in sorted(supply.items())
-        if site[0] in servers and (each.total is None or each.total >= size)
+        site_supply
+        for site, site_supply in sorted(supply.items())
+        if site[0] in servers and (site_supply.total is None or site_supply.total >= size)
     ]
-    usable = [each for each in large if each.usable]
-    sites = tuple(each.site for each in usable if each.within_reach is None or each.within_reach >= size)
+    usable = [site_supply for site_supply in large if site_supply.usable]
+    sites = tuple(
+        site_supply.site
+        for site_supply in usable
+        if site_supply.within_reach is None or site_supply.within_reach >= size
+    )
     if sites:
         return Wait.QUEUE, f"{size} IPUs must be free in one allocation.", sites
     if usable:
@@ -302,9 +306,11 @@ def _choose(
             "they are gone; other pods go first meanwhile."
         )
         return Wait.OTHERS, words, ()
-    unread = sorted({each.site[0] for each in large} | {a for a in servers if ctx.servers[a].reading is None})
+    unread = sorted(
+        {site_supply.site[0] for site_supply in large} | {a for a in servers if ctx.servers[a].reading is None}
+    )
     if unread:
         # Servers without a failed read have not been read yet, because the process has just started.
-        how = "cannot be read" if any(ctx.servers[each].failure for each in unread) else "is not read yet"
+        how = "cannot be read" if any(ctx.servers[address].failure for address in unread) else "is not read yet"
         return Wait.UNREADABLE, f"V-IPU server {', '.join(unread)} {how}.", ()
     return Wait.IMPOSSIBLE, f"No allocation of the V-IPU servers that it may use has {size} IPUs.", ()

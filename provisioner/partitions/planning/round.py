@@ -138,7 +138,7 @@ def begin_round(
         snapshot=snapshot,
         settings=settings,
         now=now,
-        memory=replace(memory, ending={each: memory.ending.get(each, now) for each in deletions}),
+        memory=replace(memory, ending={deletion: memory.ending.get(deletion, now) for deletion in deletions}),
         ledger=ledger,
         pods={pod.uid: pod for pod in snapshot.pods},
         entries={entry.id: entry for entry in ledger.entries},

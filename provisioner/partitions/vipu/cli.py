@@ -285,7 +285,7 @@ class VipuCommand:
         if answer.ended.code != 0 and errors.is_unsupported(answer.words()):
             return (Allocation(name=""),)
         listed = answer.parsed(tables.allocations)
-        agents = {agent for each, known in listed if each.ipus is None for agent in known}
+        agents = {agent for allocation, known in listed if allocation.ipus is None for agent in known}
         return tables.with_ipus(listed, self._ipus_of(agents))
 
     def list_partitions(self) -> tuple[Partition, ...]:

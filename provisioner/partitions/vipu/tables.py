@@ -126,10 +126,10 @@ def ipus_of_agents(text: str) -> Mapping[str, int]:
 def with_ipus(listed: Sequence[Listed], ipus: Mapping[str, int]) -> tuple[Allocation, ...]:
     """Return allocations with their IPUs: as reported, or the sum over their agents, or None if an agent is unknown."""
     return tuple(
-        replace(each, ipus=sum(ipus[agent] for agent in set(agents)))
-        if each.ipus is None and ipus.keys() >= set(agents)
-        else each
-        for each, agents in listed
+        replace(allocation, ipus=sum(ipus[agent] for agent in set(agents)))
+        if allocation.ipus is None and ipus.keys() >= set(agents)
+        else allocation
+        for allocation, agents in listed
     )
 
 
