@@ -97,12 +97,12 @@ def nothing_found(document: Document, name: str, namespace: str) -> Iterator[str
     yield "  - its kind is not installed: see `kubectl get crd jobsets.jobset.x-k8s.io`"
 
 
-def lines(each: Explanation) -> Iterator[str]:
+def lines(explanation: Explanation) -> Iterator[str]:
     """Yield the lines of one explanation."""
-    yield plain(each.headline)
-    yield from aligned([(f"  {name}", value) for name, value in each.facts])
-    for notice in each.notices:
+    yield plain(explanation.headline)
+    yield from aligned([(f"  {name}", value) for name, value in explanation.facts])
+    for notice in explanation.notices:
         yield plain(f"  {'Warning' if notice.warning else 'Normal'} {notice.reason}: {notice.message}")
-    if each.activity:
+    if explanation.activity:
         yield "  Last decisions:"
-        yield from (plain(f"    {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.message}") for entry in each.activity)
+        yield from (plain(f"    {entry.at:%Y-%m-%d %H:%M:%S} UTC  {entry.message}") for entry in explanation.activity)

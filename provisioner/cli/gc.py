@@ -44,19 +44,19 @@ def page(document: Document, width: int | None = None) -> Iterator[str]:
         yield plain(f"ALERT {alert.kind}: {alert.message}")
     going = [pool for pool in view.pools if _goes(pool)]
     staying = [pool for pool in view.pools if not _goes(pool)]
-    yield f"{len(going)} of {len(view.pools)} node pools will be deleted, {sum(each.chips for each in going)} chips"
+    yield f"{len(going)} of {len(view.pools)} node pools will be deleted, {sum(pool.chips for pool in going)} chips"
     if going:
         rows = [("NODE POOL", "STATE", "CHIPS", "DELETED AT", "WHY")]
         rows += [
-            (each.name, each.state.value, str(each.chips), _when(each, document.served_at), each.reason)
-            for each in going
+            (pool.name, pool.state.value, str(pool.chips), _when(pool, document.served_at), pool.reason)
+            for pool in going
         ]
         yield from aligned_with_words(rows, width=width)
     if staying:
         yield ""
-        yield f"{len(staying)} {'is' if len(staying) == 1 else 'are'} kept, {sum(each.chips for each in staying)} chips"
+        yield f"{len(staying)} {'is' if len(staying) == 1 else 'are'} kept, {sum(pool.chips for pool in staying)} chips"
         rows = [("NODE POOL", "STATE", "CHIPS", "FOR", "WHY")]
-        rows += [(each.name, each.state.value, str(each.chips), each.slice or "-", each.reason) for each in staying]
+        rows += [(pool.name, pool.state.value, str(pool.chips), pool.slice or "-", pool.reason) for pool in staying]
         yield from aligned_with_words(rows, width=width)
 
 

@@ -64,13 +64,22 @@ def explain(document: Document, name: str, namespace: str) -> Iterator[str]:
     kind, _, rest = name.rpartition("/")
     if kind not in ("", "pod", "pods", "partition"):
         return
-    waiting = [each for each in document.waiting if each.pod == rest and namespace in ("", each.namespace)]
-    held = [
-        each
-        for each in document.partitions
-        if rest in (each.id, each.pod.partition("/")[2]) and namespace in ("", each.pod.partition("/")[0])
+    waiting = [
+        waiting_line
+        for waiting_line in document.waiting
+        if waiting_line.pod == rest and namespace in ("", waiting_line.namespace)
     ]
-    rejected = [each for each in document.rejected if each.pod == rest and namespace in ("", each.namespace)]
+    held = [
+        partition
+        for partition in document.partitions
+        if rest in (partition.id, partition.pod.partition("/")[2])
+        and namespace in ("", partition.pod.partition("/")[0])
+    ]
+    rejected = [
+        rejected_line
+        for rejected_line in document.rejected
+        if rejected_line.pod == rest and namespace in ("", rejected_line.namespace)
+    ]
     if waiting or rejected or held:
         yield from _attention(document)
     for refusal in rejected[:_MAX_EXPLAINED]:
@@ -102,7 +111,7 @@ def _summary(document: Document) -> str:
     ours = sum(supply.ours for supply in document.supply)
     others = sum(supply.others for supply in document.supply)
     totals = [supply.ipus for supply in document.supply]
-    total = _UNKNOWN if None in totals else str(sum(each for each in totals if each is not None))
+    total = _UNKNOWN if None in totals else str(sum(count for count in totals if count is not None))
     return (
         f"IPUs: {ours} of {total} in partitions of this cluster, {others} in others; pods that wait: "
         f"{_waiting(document)}; tpu-provisioner {document.release}, {document.identity}"
@@ -130,7 +139,16 @@ def _rows(
         yield (line.namespace, line.pod, str(line.ipus), "waiting", since, "-", "-", line.why)
     for refusal in rejected:
         yield (refusal.namespace, refusal.pod, "-", "rejected", "-", "-", "-", refusal.why)
-    for each in held:
-        namespace, _, pod = each.pod.partition("/")
-        since = for_how_long(each.since, now)
-        yield (namespace or "-", pod or "-", str(each.ipus), each.phase, since, each.id, each.server, each.why)
+    for partition in held:
+        namespace, _, pod = partition.pod.partition("/")
+        since = for_how_long(partition.since, now)
+        yield (
+            namespace or "-",
+            pod or "-",
+            str(partition.ipus),
+            partition.phase,
+            since,
+            partition.id,
+            partition.server,
+            partition.why,
+        )

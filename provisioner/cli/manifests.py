@@ -61,13 +61,13 @@ def _contents(name: str, *, recursive: bool) -> Iterator[tuple[str, bytes]]:
     path = Path(name)
     if path.is_dir():
         found = path.rglob("*") if recursive else path.iterdir()
-        files = sorted(each for each in found if each.suffix in _SUFFIXES and each.is_file())
+        files = sorted(entry for entry in found if entry.suffix in _SUFFIXES and entry.is_file())
         if not files:
             raise OSError(f"no file in it ends with {', '.join(_SUFFIXES)}")
     else:
         files = [path]
-    for each in files:
-        yield str(each), each.read_bytes()
+    for file in files:
+        yield str(file), file.read_bytes()
 
 
 def read_documents(source: str, content: bytes | str) -> tuple[list[Document], list[Problem]]:
@@ -144,7 +144,7 @@ def _line_of(node: yaml.Node, path: FieldPath) -> int:
             # If a key occurs twice, the last pair counts, because keys that `<<` adds come first.
             found = [pair for pair in node.value if pair[0].value == step][-1:]
         elif isinstance(node, yaml.SequenceNode) and isinstance(step, int):
-            found = [(each, each) for each in node.value[step : step + 1]]
+            found = [(item, item) for item in node.value[step : step + 1]]
         else:
             found = []
         if not found:

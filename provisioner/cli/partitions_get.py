@@ -38,7 +38,7 @@ def command(server: str, ca_file: str | None, file: str | None, token_file: str,
     webhook sets. The command waits without limit, and ends early only if no partition can
     satisfy the pod.
     """
-    missing = [each for each in _VARIABLES if not os.environ.get(each)]
+    missing = [variable for variable in _VARIABLES if not os.environ.get(variable)]
     size = os.environ.get(names.SIZE_VARIABLE, "")
     if missing:
         return refuse(f"not set: {', '.join(missing)}; the webhook sets them in the init container")

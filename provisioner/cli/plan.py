@@ -257,7 +257,7 @@ def _cost(pools: Iterable[PlannedPool], prices: Prices) -> float | None:
         for option in [each for each in pool.options if not each.problem][:1]
         if pool.slice_.shape is not None
     ]
-    priced = [each for each in costs if each is not None]
+    priced = [cost for cost in costs if cost is not None]
     return sum(priced) if priced else None
 
 
@@ -305,7 +305,7 @@ def _wrapped(text: str, part: str) -> list[str]:
         return [f"{text}: {part}"]
     pieces = [text, part] if part else [text]
     first, *rest = [piece[at : at + _WIDTH] for piece in pieces for at in range(0, len(piece), _WIDTH)]
-    return [first, *(f"  {each}" for each in rest)]
+    return [first, *(f"  {line}" for line in rest)]
 
 
 def _details(pools: Sequence[PlannedPool], prices: Prices, *, wide: bool) -> Iterator[str]:
@@ -373,7 +373,10 @@ def _data(result: _Result) -> dict[str, Any]:
             for pool in found.pools
         ],
         "problems": [
-            *({"file": each.source, "line": each.line, "message": each.message} for each in result.manifests.problems),
+            *(
+                {"file": problem.source, "line": problem.line, "message": problem.message}
+                for problem in result.manifests.problems
+            ),
             *(
                 {"file": finding.document.source, "line": finding.line, "message": finding.message}
                 for finding in found.remarks

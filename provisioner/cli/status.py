@@ -21,7 +21,7 @@ from provisioner.slices.view.types import PoolView, SliceView, State, View
 
 #: All states: first those that need attention, then the others in the order of a slice's life.
 _ORDER = tuple(dict.fromkeys((State.REJECTED, State.FAILED, State.SPLIT, *State)))
-_STATES = f"only slices in this state: {', '.join(each.value for each in _ORDER)}"
+_STATES = f"only slices in this state: {', '.join(state.value for state in _ORDER)}"
 #: Maximum number of causes in the line about waiting slices.
 _MAX_CAUSES = 4
 _LOOK_SECONDS = 2.0
@@ -35,7 +35,7 @@ _CLEAR = "\x1b[H\x1b[2J"
     "{prog} status -o json | jq .pools",
 )
 @click.option("--namespace", "-n", default="", metavar="NAME", help="only workloads of this namespace")
-@click.option("--state", type=click.Choice([each.value for each in _ORDER]), metavar="STATE", help=_STATES)
+@click.option("--state", type=click.Choice([state.value for state in _ORDER]), metavar="STATE", help=_STATES)
 @click.option("--watch", "-w", is_flag=True, help="show it again every two seconds, until Ctrl-C")
 @format_option("wide")
 @remote_options
@@ -104,7 +104,9 @@ def _page(document: Document, namespace: str, state: str, *, wide: bool, width: 
     yield from (f"limit {limit.name} ({limit.scope}): {limit.used} of {limit.most}" for limit in view.capacity.limits)
     yield ""
     slices = [
-        each for each in view.slices if namespace in ("", each.id.split("/")[1]) and state in ("", each.state.value)
+        slice_
+        for slice_ in view.slices
+        if namespace in ("", slice_.id.split("/")[1]) and state in ("", slice_.state.value)
     ]
     slices.sort(key=lambda slice_: (_ORDER.index(slice_.state), slice_.id))
     by_name = {pool.name: pool for pool in view.pools}
@@ -177,8 +179,8 @@ def _table(
         yield (*row, *(more if wide else ()), why)
 
 
-def _lasting(each: SliceView | PoolView, now: datetime) -> str:
-    return "-" if each.since is None else f"{'>' if each.since_start else ''}{for_how_long(each.since, now)}"
+def _lasting(item: SliceView | PoolView, now: datetime) -> str:
+    return "-" if item.since is None else f"{'>' if item.since_start else ''}{for_how_long(item.since, now)}"
 
 
 def _left(pools: Sequence[PoolView], now: datetime) -> Iterator[tuple[str, ...]]:
