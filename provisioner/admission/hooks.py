@@ -129,7 +129,7 @@ class Lanes:
         self._threads = ThreadPoolExecutor(threads, thread_name_prefix="endpoint")
         self._small = Lane(places=_SMALL_AT_ONCE, room=_WAITING)
         #: Lanes of large bodies, by whether the hook is quick.
-        self._large = {each: Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES) for each in (True, False)}
+        self._large = {quick: Lane(places=_LARGE_AT_ONCE, room=_LARGE_WAITING_BYTES) for quick in (True, False)}
         self._later = Lane(places=_LATER_AT_ONCE, room=_LATER_BYTES)
 
     def endpoint(self, begin: Begin, busy: Callable[[float], None], *, quick: bool = False) -> Endpoint:

@@ -237,7 +237,11 @@ class Keeper:
 def _is_announced(bundle: str, configurations: Iterable[JsonObject | None]) -> bool:
     """Return whether all registered webhooks trust a bundle. Webhooks that are added later get it in the next step."""
     wanted = set(_certificates(bundle))
-    return all(wanted <= set(_certificates(trusted)) for each in configurations for _, trusted in _webhooks(each))
+    return all(
+        wanted <= set(_certificates(trusted))
+        for configuration in configurations
+        for _, trusted in _webhooks(configuration)
+    )
 
 
 def _webhooks(configuration: JsonObject | None) -> list[tuple[str, str]]:

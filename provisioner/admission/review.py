@@ -160,8 +160,8 @@ def encode_answer(request: Request, answer: Answer) -> bytes:
 def _shown(warnings: Iterable[str]) -> Iterable[str]:
     """Yield warnings up to the limits above; API servers silently omit text beyond their own limits."""
     left = _WARNINGS_CHARACTERS
-    for each in dict.fromkeys(warnings):
-        text = bounds.cut(_plain(each), _WARNING_CHARACTERS)
+    for warning in dict.fromkeys(warnings):
+        text = bounds.cut(_plain(warning), _WARNING_CHARACTERS)
         left -= len(text)
         if left < len(_MORE):
             yield _MORE
@@ -171,7 +171,9 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
 
 def _plain(text: str) -> str:
     """Return a text in one line without control characters, because API servers drop warnings that contain them."""
-    return "".join(each if each.isprintable() else "\N{REPLACEMENT CHARACTER}" for each in " ".join(text.split()))
+    return "".join(
+        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
+    )
 
 
 _ENCODER = msgspec.json.Encoder()
