@@ -36,7 +36,7 @@ _SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
 #: Threads for answers that wait for another server. Each thread holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024
-#: Maximum bytes of all bodies whose answers wait for another server. Each body counts as at least 1/_WAITING of them.
+#: Maximum bytes of all bodies whose answers wait for another server, and minimum as which each body counts.
 _LATER_BYTES = 4 * 1024 * 1024
 _LATER_LEAST_BYTES = _LATER_BYTES // _WAITING
 
@@ -152,7 +152,7 @@ class Lanes:
                             return content
                         weight = max(len(body), _LATER_LEAST_BYTES)
                         return await self._run(self._later, weight, flow, partial(content, review.READ_BYTES))
-                # Bodies wait undecoded in this lane. It also has small bodies for which a read raised TooLarge.
+                # Bodies wait undecoded in this lane. The lane also has small bodies for which a read raised TooLarge.
                 return await self._run(self._large[quick], len(body), flow, partial(_finished, begin, body, since))
             except Busy:
                 busy(time.perf_counter() - since)

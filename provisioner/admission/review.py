@@ -101,7 +101,7 @@ class Answer:
 #: read objects, and while no other review reads any.
 READ_BYTES, READ_ALONE_BYTES = 128 * 1024, 2 * 1024 * 1024
 #: Finishes a review that reads from the API server or takes long. The argument is the maximum size of an object that is
-#: read: READ_BYTES first, and READ_ALONE_BYTES after kube's TooLarge was raised.
+#: read: READ_BYTES first, and READ_ALONE_BYTES after a call that raised kube's TooLarge.
 Deferred = Callable[[int], Answer]
 
 

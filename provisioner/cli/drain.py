@@ -139,7 +139,7 @@ class Look:
     settings: Settings
     api: Api
     supplier: Supplier
-    #: Proof that the node pools belong to this cluster; None if it is certain, as the pools are objects of the cluster.
+    #: Proof that the node pools belong to this cluster; None if the pools are objects of this cluster.
     identity: ClusterProof | None
     now: Callable[[], datetime] = wall_clock
 

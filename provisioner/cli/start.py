@@ -27,7 +27,7 @@ _INFERRED = {
 
 @dataclass(slots=True, kw_only=True)
 class Attempt:
-    """Settings, kubeconfig and credentials that could be read, and the problems with the others."""
+    """Result of `attempt`: settings and clients, and the problems because of which some of them are missing."""
 
     #: Values inferred from this machine for settings that are not set, by variable.
     inferred: Mapping[str, str]

@@ -23,7 +23,8 @@ _MAX_IN_VAIN = 3
 class PartitionMemory:
     """Memory of one entry of the ledger, or of one stray."""
 
-    #: Server, allocation and recording time of the entry; empty for a stray. If they change, the memory starts again.
+    #: Server, allocation and recording time of the entry; empty for a stray. If one of them changes, the memory starts
+    #: again.
     mark: str = ""
     #: Time at which the entry or stray was first seen.
     since: datetime

@@ -93,7 +93,7 @@ def look(ctx: Round, guard: Guard) -> tuple[Picture, Round]:
 
 
 def _untouched(entry: Entry, ctx: Round) -> Standing:
-    """Return a standing that causes no change, for an entry whose evaluation raised an exception."""
+    """Return a `Standing` that causes no change, for an entry whose evaluation raised an exception."""
     known = known_of(entry, ctx)
     return Standing(entry=entry, pod=None, phase=Phase.CREATING, known=known, certain=False)
 

@@ -35,7 +35,7 @@ class Schedule:
     #: UIDs of pods that wait because their namespace has used its limit, or because older pods of the namespace wait
     #: for the rest of the limit.
     limited: frozenset[str] = frozenset()
-    #: Namespaces in which a pod that is not larger than the limit waits, because other pods of the namespace use the
+    #: Namespaces in which a pod that is not larger than the limit waits, because other pods of the namespace use up the
     #: limit.
     full: frozenset[str] = frozenset()
 

@@ -28,10 +28,10 @@ class SiteSupply:
     total: int | None
     #: IPUs of each partition in the ledger, and seconds until the deadline of its pod frees them; infinite if unknown.
     ours: tuple[tuple[int, float], ...] = ()
-    #: IPUs of partitions that the server lists, but that the ledger lacks here or whose allocation is unknown.
+    #: IPUs of listed partitions that the ledger does not record on this server, or whose allocation is unknown.
     others: int = 0
-    #: IPUs without those of other clusters' partitions and of partitions that cannot be removed; None if the total is
-    #: unknown.
+    #: IPUs that are neither in partitions of other clusters nor in partitions that cannot be removed; None if the total
+    #: is unknown.
     within_reach: int | None
     #: Whether the server can be read.
     usable: bool = True

@@ -69,8 +69,8 @@ class Shared:
 
     def __init__(self, kept_seconds: float, *, most: float = inf) -> None:
         self._kept_seconds, self._most = kept_seconds, most
-        #: Calls by key. The value of each future is the monotonic time from which the result's age is counted, and the
-        #: result.
+        #: Calls by key. The result of each future is a pair: the monotonic time from which its age is counted, and the
+        #: answer.
         self._asked: dict[Hashable, asyncio.Future[tuple[float, Any]]] = {}
 
     async def once(self, key: Hashable, ask: Callable[[], Awaitable[tuple[float, _T]]]) -> _T:
