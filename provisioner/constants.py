@@ -3,11 +3,11 @@
 # --- Kubernetes -------------------------------------------------------------------------------------------------
 #: Index of a pod in its Job: an annotation, since Kubernetes 1.28 also a label.
 COMPLETION_INDEX = "batch.kubernetes.io/job-completion-index"
-#: Number of a pod of a StatefulSet, a label since Kubernetes 1.28.
+#: Label of pods of StatefulSets, since Kubernetes 1.28: the number at the end of the pod's name.
 POD_INDEX = "apps.kubernetes.io/pod-index"
-#: Name of the pod, as a label of pods of StatefulSets.
+#: Label of pods of StatefulSets: name of the pod.
 STATEFUL_SET_POD_NAME = "statefulset.kubernetes.io/pod-name"
-#: Completion index of the leader pod.
+#: Index of the leader pod in its group.
 LEADER_INDEX = 0
 #: Label of pods: the UID of the Job that controls them.
 CONTROLLER_UID = "batch.kubernetes.io/controller-uid"
@@ -22,11 +22,11 @@ REPLICATED_JOB_NAME = "jobset.sigs.k8s.io/replicatedjob-name"
 JOB_INDEX = "jobset.sigs.k8s.io/job-index"
 #: Number of a child Job among all child Jobs of its JobSet.
 JOB_GLOBAL_INDEX = "jobset.sigs.k8s.io/job-global-index"
-#: SHA1 of "<namespace>/<job name>", which does not change if the Job restarts or is recreated under the same name.
+#: Label: SHA1 of "<namespace>/<job name>". The value is the same after the Job has been recreated with the same name.
 JOB_KEY = "jobset.sigs.k8s.io/job-key"
-#: Annotation of JobSets, their jobs and pods: key of a node label; two jobs never share nodes with the same value.
+#: Annotation of JobSets, their Jobs and pods: key of a node label. Nodes with the same label value serve only one Job.
 EXCLUSIVE_TOPOLOGY = "alpha.jobset.sigs.k8s.io/exclusive-topology"
-#: Annotation, with any value, of JobSets and replicated jobs with exclusive placement: pods select NAMESPACED_JOB.
+#: Annotation (with any value) of JobSets and replicated jobs with exclusive placement: pods select NAMESPACED_JOB.
 NODE_SELECTOR_STRATEGY = "alpha.jobset.sigs.k8s.io/node-selector"
 #: Label of nodes, "NAMESPACE_JOB". JobSet lets the pods of a child Job select it, but does not write it on nodes.
 NAMESPACED_JOB = "alpha.jobset.sigs.k8s.io/namespaced-job"
@@ -47,7 +47,7 @@ LWS_SIZE = "leaderworkerset.sigs.k8s.io/size"
 LWS_GROUP_INDEX = "leaderworkerset.sigs.k8s.io/group-index"
 LWS_GROUP_KEY = "leaderworkerset.sigs.k8s.io/group-key"
 LWS_WORKER_INDEX = "leaderworkerset.sigs.k8s.io/worker-index"
-#: Labels of pods in a subgroup: its number in the group, and its key, a hash of the leader's name and this number.
+#: Labels of pods: number of their subgroup in the group, and key of the subgroup, a hash of leader name and number.
 LWS_SUBGROUP_INDEX = "leaderworkerset.sigs.k8s.io/subgroup-index"
 LWS_SUBGROUP_KEY = "leaderworkerset.sigs.k8s.io/subgroup-key"
 #: Annotations of pods: number of pods in a subgroup, and "true" on workers if the leader also requests chips.
@@ -55,19 +55,20 @@ LWS_SUBGROUP_SIZE = "leaderworkerset.sigs.k8s.io/subgroup-size"
 LWS_LEADER_REQUESTS_TPUS = "leaderworkerset.sigs.k8s.io/leader-requests-tpus"
 #: Annotation of leader pods: LeaderWorker, or LeaderExcluded if the leader is in no subgroup.
 LWS_SUBGROUP_POLICY_TYPE = "leaderworkerset.sigs.k8s.io/subgroup-policy-type"
-#: Annotations of sets: key of a node label; two groups, or two subgroups, never share nodes with the same value.
+#: Annotations of sets: key of a node label. Nodes with the same label value serve only one group, or one subgroup.
 LWS_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/exclusive-topology"
 LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY = "leaderworkerset.sigs.k8s.io/subgroup-exclusive-topology"
 #: Label of sets and pods: name of their DisaggregatedSet.
 DISAGGREGATED_SET = "disaggregatedset.x-k8s.io/name"
 
-#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. No kubelet can set the namespace.
+#: Labels of nodes on Compute Engine: name and namespace of their TPUNodeGroup. No kubelet can set the second label,
+#: because Kubernetes protects the prefix node-restriction.kubernetes.io.
 NODE_GROUP_NAME = "cloud.google.com/tpu-node-group-name"
 TRUSTED_GROUP_NAMESPACE = "node-restriction.kubernetes.io/tpu-node-group-namespace"
 
 # --- KubeRay -----------------------------------------------------------------------------------------------------
-#: Labels of a RayCluster's pods: cluster name, worker group, number and name of the replica, and host index. The last
-#: two exist only in groups of several hosts.
+#: Labels of a RayCluster's pods: cluster name, worker group, number and name of the replica, and host index. Replica
+#: name and host index exist only in worker groups whose replicas have several hosts.
 RAY_CLUSTER_NAME = "ray.io/cluster"
 RAY_GROUP = "ray.io/group"
 RAY_REPLICA_INDEX = "ray.io/worker-group-replica-index"
@@ -77,7 +78,7 @@ RAY_HOST_INDEX = "ray.io/replica-host-index"
 RAY_CONTROLLER = "ray.io/kuberay-operator"
 
 # --- Cluster Autoscaler -------------------------------------------------------------------------------------------
-#: Annotation of pods: the ProvisioningRequest of their namespace whose capacity they use.
+#: Annotation of pods: name of the ProvisioningRequest, in the pod's namespace, whose capacity the pod uses.
 CONSUMES_REQUEST = "autoscaling.x-k8s.io/consume-provisioning-request"
 #: Conditions of ProvisioningRequests.
 ACCEPTED = "Accepted"
@@ -89,7 +90,7 @@ CAPACITY_REVOKED = "CapacityRevoked"
 READY_FOR_PROVISIONING = "ReadyForProvisioning"
 PROVISIONING_BUFFER = "Provisioning"
 
-# --- GKE: set by GKE on nodes, or asked for by pods in their nodeSelector -------------------------------------------
+# --- GKE: labels, annotations and taints of nodes, and labels in the nodeSelector of pods ---------------------------
 NODE_POOL = "cloud.google.com/gke-nodepool"
 #: Annotation of nodes: labels that GKE applied at the last registration or boot, as comma-separated KEY=VALUE
 #: (kubernetes/cloud-provider-gcp, node_annotator.go). GKE's autoscaler treats a node without it as unready.
@@ -99,7 +100,7 @@ TPU_TOPOLOGY = "cloud.google.com/gke-tpu-topology"
 SPOT = "cloud.google.com/gke-spot"
 #: Label of nodes with the value "spot", "standard", or another kind of provisioning.
 PROVISIONING = "cloud.google.com/gke-provisioning"
-#: Number of chips of the node.
+#: Label of nodes: number of chips.
 ACCELERATOR_COUNT = "cloud.google.com/gke-accelerator-count"
 RESERVATION_NAME = "cloud.google.com/reservation-name"
 RESERVATION_PROJECT = "cloud.google.com/reservation-project"
@@ -111,28 +112,29 @@ QUEUED = "cloud.google.com/gke-queued"
 #: Label in a nodeSelector: maximum run duration in seconds.
 MAX_RUN_SECONDS = "cloud.google.com/gke-max-run-duration-seconds"
 PLACEMENT_POLICY = "cloud.google.com/placement-policy-name"
-#: Labels of nodes in a collection of node pools: its name, and its purpose, such as HIGH_AVAILABILITY.
+#: Labels of nodes: name of the collection that their node pool is part of, and its purpose, such as HIGH_AVAILABILITY.
 COLLECTION = "cloud.google.com/gke-nodepool-group-name"
 WORKLOAD_TYPE = "cloud.google.com/gke-workload-type"
-#: Label in a nodeSelector: "auto" requests TPU networks that GKE manages. Their nodes have NETWORKING_DRA_DRIVER.
+#: Label in a nodeSelector: "auto" requests TPU networks that GKE manages. Nodes with them have NETWORKING_DRA_DRIVER.
 NETWORK_PROFILE = "gke.networks.io/accelerator-network-profile"
 NETWORKING_DRA_DRIVER = "cloud.google.com/gke-networking-dra-driver"
-#: Nodes with the value "true" offer their chips in ResourceSlices of the driver, and have no google.com/tpu.
+#: Label of nodes: "true" if chips are offered in ResourceSlices of TPU_DRIVER_NAME, not as the resource google.com/tpu.
 TPU_DRA_DRIVER = "cloud.google.com/gke-tpu-dra-driver"
 TPU_DRIVER_NAME = "tpu.google.com"
-#: Label in a nodeSelector: "false" disables the resiliency of the inter-chip links. Copied to the nodes.
+#: Label in a nodeSelector that is copied to the nodes: "false" disables the resiliency of the inter-chip links.
 ICI_RESILIENCY = "cloud.google.com/gke-tpu-ici-resiliency"
-#: Requests that GKE restarts the slice after a repair. Copied to the nodes if a pod has it.
+#: Label: GKE restarts the slice after a repair. Nodes get it if pods have the label and name it in COPY_LABELS.
 AUTO_RESTART = "cloud.google.com/gke-tpu-auto-restart"
 #: Label in a nodeSelector that is copied to the nodes.
 LOCATION_HINT = "cloud.google.com/gke-location-hint"
-#: On nodes: Unix time of the next host maintenance; "ONGOING" during a maintenance; taint shortly before it.
+#: Labels of nodes: Unix time of the next host maintenance, and "ONGOING" during maintenance. The third name is the key
+#: of a taint that nodes get shortly before the maintenance.
 SCHEDULED_MAINTENANCE = "cloud.google.com/scheduled-maintenance-time"
 ACTIVE_MAINTENANCE = "cloud.google.com/active-node-maintenance"
 IMPENDING_TERMINATION = "cloud.google.com/impending-node-termination"
 #: Pods with this annotation belong to dynamic slicing and are served by another controller.
 SLICE_TOPOLOGY = "cloud.google.com/gke-tpu-slice-topology"
-#: The taint key of TPU nodes, and the name of the chip resource.
+#: Name of the resource that counts chips, and key of the taint of TPU nodes.
 TPU_RESOURCE = "google.com/tpu"
 INSTANCE_TYPE = "node.kubernetes.io/instance-type"
 MACHINE_FAMILY = "cloud.google.com/machine-family"
@@ -141,10 +143,11 @@ BOOT_DISK = "cloud.google.com/gke-boot-disk"
 CONTAINER_RUNTIME = "cloud.google.com/gke-container-runtime"
 METADATA_SERVER = "iam.gke.io/gke-metadata-server-enabled"
 RESERVATION_AFFINITY = "cloud.google.com/reservation-affinity"
-#: On nodes of GKE Sandbox, also as a taint; the RuntimeClass gvisor lets its pods select and tolerate it.
+#: Key of a label and a taint of nodes of GKE Sandbox. The RuntimeClass gvisor lets its pods select the label and
+#: tolerate the taint.
 SANDBOX = "sandbox.gke.io/runtime"
 COMPUTE_CLASS = "cloud.google.com/compute-class"
-#: Labels of nodes without external addresses, or with local SSDs.
+#: Labels of nodes without external addresses, and of nodes with local SSDs.
 PRIVATE_NODE = "cloud.google.com/private-node"
 LOCAL_SSD = "cloud.google.com/gke-ephemeral-storage-local-ssd"
 LOCAL_NVME_SSD = "cloud.google.com/gke-local-nvme-ssd"
@@ -153,7 +156,7 @@ GVISOR = "gvisor"
 GPU_ACCELERATOR = "cloud.google.com/gke-accelerator"
 PREEMPTIBLE = "cloud.google.com/gke-preemptible"
 HOSTNAME = "kubernetes.io/hostname"
-#: Prefixes of taints that follow a node's health, a cordon, or the registration of the node.
+#: Prefixes of the keys of taints that Kubernetes sets for a node's health, a cordon, or until a node is initialized.
 NODE_CONDITION_TAINT_PREFIXES = ("node.kubernetes.io/", "node.cloudprovider.kubernetes.io/")
 ZONE = "topology.kubernetes.io/zone"
 REGION = "topology.kubernetes.io/region"
@@ -168,27 +171,28 @@ BETA_OS = "beta.kubernetes.io/os"
 BETA_ARCH = "beta.kubernetes.io/arch"
 #: Labels whose value is the zone.
 ZONE_LABELS = (ZONE, GKE_ZONE, BETA_ZONE)
-#: Label keys with these domains belong to Google or Kubernetes, and are never copied to a node pool.
+#: Domains of label keys of Google and Kubernetes. Such labels of pods are copied to nodes only if a setting or the
+#: supplier of nodes allows the key.
 SYSTEM_LABEL_DOMAINS = ("google.com", "kubernetes.io", "k8s.io", "gke.io")
 
 # --- The provisioner, shared with the Go provisioner ----------------------------------------------------------------
 #: Label or annotation of pods and JobSets; "true" excludes the object from provisioning.
 DISABLE = "tpu-provisioner.cloud.google.com/disable-autoprovisioning"
-#: Label of JobSets, "sync" or "async": the Go provisioner serves them by Slice resources, without node pools. Its early
-#: builds read an annotation with the value "true".
+#: Label of JobSets for which the Go provisioner creates Slice resources, and no node pools: "sync" or "async". Early
+#: builds of the Go provisioner read an annotation with this key and the value "true".
 SLICE_AUTOPROVISIONING = "tpu-provisioner.cloud.google.com/slice-autoprovisioning"
 #: Comma-separated keys of pod labels that are copied to the nodes.
 COPY_LABELS = "tpu-provisioner.cloud.google.com/copy-labels"
-#: Annotation of the form "vpc1:subnet1, vpc2:subnet2".
+#: Annotation: additional networks of the nodes, such as "vpc1:subnet1, vpc2:subnet2".
 ADDITIONAL_NODE_NETWORKS = "tpu-provisioner.cloud.google.com/additional-node-networks"
 NODE_SERVICE_ACCOUNT = "tpu-provisioner.cloud.google.com/node-service-account"
-#: Annotation such as "reservation/r1, on-demand, spot", the best choice first.
+#: Annotation: choices of capacity, the best first, such as "reservation/r1, on-demand, spot".
 CAPACITY = "tpu-provisioner.cloud.google.com/capacity"
-#: Annotation such as "us-east5-a, us-east5-b", the best zone first.
+#: Annotation: zones, the best first, such as "us-east5-a, us-east5-b".
 ZONES = "tpu-provisioner.cloud.google.com/zones"
 #: Annotation: "true" requests all pools of the workload in one zone.
 SAME_ZONE = "tpu-provisioner.cloud.google.com/same-zone"
-#: Annotation: duration such as "24h".
+#: Annotation: duration, such as "24h", after which Google removes flex-start nodes.
 MAX_RUN_DURATION = "tpu-provisioner.cloud.google.com/max-run-duration"
 #: Annotation: "true" requests that the slices of the workload start together.
 ALL_OR_NOTHING = "tpu-provisioner.cloud.google.com/all-or-nothing"
@@ -205,7 +209,7 @@ NODE_SETTINGS = (
     *("node-max-run-duration", "node-pod-range", "node-private", "node-sandbox", "node-tags", "node-taints"),
 )
 NODE_SETTING_KEYS = frozenset(NODE_SETTING_PREFIX + name.removeprefix("node-") for name in NODE_SETTINGS)
-#: Annotations of pods and JobSets that are read.
+#: Annotations of pods and workloads that are kept in memory, because decisions depend on them.
 READ_ANNOTATIONS = (
     *sorted(NODE_SETTING_KEYS),
     DISABLE,
@@ -237,23 +241,23 @@ PARENT_NAMESPACE = "google.com/tpu-provisioner-parent-namespace"
 POOL_JOBSET_NAME = "google.com/tpu-provisioner-jobset-name"
 POOL_JOBSET_NAMESPACE = "google.com/tpu-provisioner-jobset-namespace"
 NODEPOOL_HASH = "google.com/tpu-provisioner-nodepool-hash"
-#: Label of pools of old releases of the Go provisioner, and in users' selectors: name of the JobSet.
+#: Label of pools that the Go provisioner before 2024-04 created, and key in users' nodeSelectors: name of the JobSet.
 LEGACY_POOL_ID = "provisioner-nodepool-id"
 
 # --- Only this provisioner ------------------------------------------------------------------------------------------
 #: spec.provisioningClassName of served ProvisioningRequests, and spec.provisioningStrategy of served CapacityBuffers.
 PROVISIONING_CLASS = "slices.tpu-provisioner.cloud.google.com"
 BUFFER_STRATEGY = "buffer.tpu-provisioner.cloud.google.com/slice"
-#: Label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get their TPU environment.
+#: Label or annotation of pods and StatefulSets, "enabled" or "disabled": whether pods get TPU environment variables.
 INJECT = "tpu-provisioner.cloud.google.com/inject"
 #: Label or annotation, "true" or "false": whether several slices of a StatefulSet are one multislice.
 MULTISLICE = "tpu-provisioner.cloud.google.com/multislice"
-#: Annotation of plain Jobs, or of pods with SERVE_PODS=annotated; "true" requests that the Job or pod is served.
+#: Annotation of plain Jobs and, with SERVE_PODS=annotated, of pods: "true" requests that the Job or pod is served.
 SERVE = "tpu-provisioner.cloud.google.com/serve"
 POOL_JOBSET_UID = "google.com/tpu-provisioner-jobset-uid"
 POOL_JOB_KEY = "google.com/tpu-provisioner-job-key"
 POOL_ATTEMPT = "google.com/tpu-provisioner-attempt"
-#: Labels of pools of other workloads than JobSets, instead of the labels above for JobSets and jobs.
+#: Labels of pools for workloads that are not JobSets. They replace the PARENT_* and POOL_JOB* labels.
 POOL_WORKLOAD_KIND = "google.com/tpu-provisioner-workload-kind"
 POOL_WORKLOAD_NAME = "google.com/tpu-provisioner-workload-name"
 POOL_WORKLOAD_NAMESPACE = "google.com/tpu-provisioner-workload-namespace"
@@ -262,24 +266,24 @@ POOL_GROUP_NAME = "google.com/tpu-provisioner-group-name"
 POOL_GROUP_KEY = "google.com/tpu-provisioner-group-key"
 #: Digest of the node settings that the workload chose (`node_fields.own_settings`); absent if it chose none.
 POOL_OWN_SETTINGS = "google.com/tpu-provisioner-own-settings"
-#: Topology of a pool for which a pod names a workload policy; no other label of such a pool contains the topology.
+#: Label: topology of a pool whose pods select a workload policy. No other field of such a pool contains the topology.
 POOL_TOPOLOGY = "google.com/tpu-provisioner-topology"
-#: Labels of nodes: the key of the slice to which their pool is assigned, and the namespace of that slice. Marked pods
-#: select both. The prefix is not one of Google's, because GKE's auto-provisioning reserves labels under google.com.
+#: Labels of nodes: key and namespace of the slice to which their pool is assigned. Admission adds both labels to the
+#: nodeSelector of the slice's pods. The prefix is not Google's: GKE's auto-provisioning reserves labels of google.com.
 SLICE = "tpu-provisioner/slice"
 SLICE_NAMESPACE = "tpu-provisioner/slice-namespace"
-#: Value of both labels while the pool is kept free: no pod that requests chips can be bound to it.
+#: Value of SLICE and SLICE_NAMESPACE while the pool is kept free: no pod that requests chips can be bound to the pool.
 SLICE_FREE = "none"
-#: Label of namespaces. With PLACEMENT_ASSIGN, admission adds the two labels above to the nodeSelector of new pods whose
-#: own labels name their slice.
+#: Label of namespaces. With PLACEMENT_ASSIGN, admission adds SLICE and SLICE_NAMESPACE to the nodeSelector of new pods
+#: whose own labels name their slice.
 PLACEMENT = "tpu-provisioner/placement"
 PLACEMENT_ASSIGN = "assign"
-#: Value for a namespace whose pods are not marked, even if the pods of all other namespaces are.
+#: Value of PLACEMENT with which pods get no such nodeSelector, even if the webhook adds it in namespaces without label.
 PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
-#: Taint key of flex-start nodes that wait for the other slices of their workload. The cluster autoscaler adds no nodes
-#: with a taint that the pod does not tolerate, except for taints with this prefix.
+#: Taint key of flex-start nodes that wait for the other slices of their workload. For a pod that does not tolerate a
+#: taint, the cluster autoscaler adds nodes with this taint only if its key has this prefix.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
 #: Labels that a copied label must not overwrite, because they identify the owner of a pool.

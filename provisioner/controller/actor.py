@@ -1,4 +1,4 @@
-"""Makes the calls and writes of plans on thread pools. A call has one answer, is logged as crashed, or is dropped."""
+"""Makes the API calls and Kubernetes writes of plans on thread pools. A call has a result, crashes, or is dropped."""
 
 import queue
 import threading
@@ -21,10 +21,10 @@ from provisioner.runtime.metrics import ActionMetrics
 
 _log = structlog.get_logger(__name__)
 
-#: Result of a change that is not sent for lack of lease time.
+#: Failure message of a change that is not sent, because the lease ends too soon.
 NO_LEASE = "Not sent: too little time is left on the provisioner's leader lease."
 
-#: Maximum duration in seconds of a write to Kubernetes. A write is not sent if the lease lasts for less time.
+#: Maximum duration in seconds of a write to Kubernetes. A write is not sent if less lease time is left.
 WRITE_SECONDS = 10.0
 _OK = 200
 _NOT_SENT = "Not sent: the process could not start a thread for it."
@@ -34,7 +34,7 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class CallingActor(Generic[A]):
-    """Base class of the products' actors. A call has at most one result, of type A."""
+    """Base of the actors of slices, node groups and partitions. A call has at most one result, of type A."""
 
     clock: Callable[[], datetime]
     #: Guaranteed seconds of leadership; infinite without leader election.
@@ -48,12 +48,12 @@ class CallingActor(Generic[A]):
     #: Number of submitted calls that have not ended.
     under_way: int = field(default=0, init=False)
     _closing: bool = field(default=False, init=False)
-    #: Calls that were submitted and have not begun.
+    #: Tickets of calls that were submitted and have not begun.
     _waiting: set[object] = field(default_factory=set, init=False)
     _live: set[str] = field(default_factory=set, init=False)
 
     def carry_out(self, plan: Any) -> None:
-        """Submit all calls of a plan without blocking. A call that cannot be submitted does not affect the others."""
+        """Submit all calls of a plan without blocking. A call that cannot be submitted does not affect other calls."""
         raise NotImplementedError
 
     def submit(
@@ -64,7 +64,7 @@ class CallingActor(Generic[A]):
         key: str = "",
         not_sent: Callable[[str], A] | None = None,
     ) -> bool:
-        """Submit a call; return False if that fails, in which case `not_sent` creates the result."""
+        """Submit a call to an executor; return False if that fails. Then `not_sent`, if given, creates the result."""
         ticket = object()
         with self._idle:
             self._waiting.add(ticket)
@@ -90,7 +90,7 @@ class CallingActor(Generic[A]):
         self.on_answer()
 
     def take_answer(self) -> A | None:
-        """Return the next result, whose call is no longer live; None if no result is available."""
+        """Remove and return the oldest result, and remove its key from `live`; None if no result is available."""
         try:
             key, answer = self._answers.get_nowait()
         except queue.Empty:
@@ -135,7 +135,7 @@ class CallingActor(Generic[A]):
             if answer is not None:
                 self.put(answer, key=key)
         except Exception:  # noqa: BLE001 - a thread's boundary
-            # Without a result, the call is no longer live, and its outcome counts as unknown after a minute.
+            # The call gets no result, and its key is no longer live, so it counts as lost after LOST_SECONDS.
             _log.exception("call.crashed")
         finally:
             if answer is None and key:
@@ -149,12 +149,12 @@ class Exchange(NamedTuple):
 
     #: Name of the call in metrics.
     method: str
-    #: Sends the call, and returns the result of its answer. Raises CallError.
+    #: Sends the call, and returns the value for `AnsweredCall.result`. Raises CallError.
     send: Callable[[], Any]
     executor: Executor
-    #: The call is not sent if the lease ends within this number of seconds; None if the call changes nothing.
+    #: Seconds of lease time, more than which must be left when the call is sent; None for a call that only reads.
     lease_seconds: float | None = None
-    #: Live check before a delete. Raises KeptError or ClusterError.
+    #: Check before a delete, by live reads. Raises KeptError if the object must be kept, ClusterError if a read fails.
     check: Callable[[], None] | None = None
     #: Whether NOT_FOUND counts as success.
     may_be_absent: bool = False
@@ -162,7 +162,7 @@ class Exchange(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, Generic[CallT, WriteT]):
-    """Carries out plans of calls and writes with keys. Each has one answer, even after a crash, unless dropped."""
+    """Carries out plans. Each call or write has a key and gets one result, even if it crashes, unless it is dropped."""
 
     write_executor: Executor
     metrics: ActionMetrics
@@ -173,7 +173,7 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
 
     @abstractmethod
     def write(self, write: WriteT) -> Any:
-        """Make a write; return the result of its answer. Raises ClusterError."""
+        """Make a write; return the value for `AnsweredWrite.result`. Raises ClusterError."""
 
     def carry_out(self, plan: Any) -> None:
         """Submit all writes and calls of a plan without blocking."""
@@ -241,12 +241,12 @@ class PlanActor(CallingActor[AnsweredCall[CallT] | AnsweredWrite[WriteT]], ABC, 
         return failure_of(error)
 
     def not_called(self, call: CallT, why: str, kind: FailureKind = FailureKind.UNAVAILABLE) -> AnsweredCall[CallT]:
-        """Return the answer to a call that was not sent."""
+        """Return the failed result of a call that was not sent; `why` is its message."""
         failure = Failure(kind=kind, message=why)
         return AnsweredCall(call=call, asked_at=self.clock(), at=self.clock(), failure=failure)
 
     def not_written(
         self, write: WriteT, why: str, failure: WriteFailure = WriteFailure.UNAVAILABLE
     ) -> AnsweredWrite[WriteT]:
-        """Return the answer to a write that failed or was not sent."""
+        """Return the result of a write that failed or was not sent; `why` is its message."""
         return AnsweredWrite(write=write, at=self.clock(), failure=failure, message=why)

@@ -21,9 +21,9 @@ _log = structlog.get_logger(__name__)
 
 #: Minimum interval between rounds in seconds, so that many events result in few rounds.
 GAP_SECONDS = 0.05
-#: Maximum interval between rounds in seconds: for the heartbeat, and for conditions that depend only on time.
+#: Maximum seconds between rounds, even without events, for the heartbeat and for conditions that depend on the time.
 LONGEST_PAUSE_SECONDS = 15.0
-#: Seconds without a round after which the loop counts as dead. Longer than all time-outs of a round together.
+#: Seconds without a round after which the loop counts as dead. Longer than the sum of all time-outs in a round.
 DEAD_AFTER_SECONDS = 300.0
 _CRASHED_PAUSE_SECONDS = 1.0
 #: Maximum characters of a logged result. Names are at the beginning of the result; the rest may be users' texts.
@@ -31,7 +31,7 @@ _SHOWN_CHARACTERS = 200
 
 
 class Wake(threading.Event):
-    """Wakes a loop, and remembers the first request. Set from any thread, and read by the loop's thread."""
+    """Event that wakes a loop, and the time of its first `set`. Set from any thread, and read by the loop's thread."""
 
     def __init__(self, monotonic: Callable[[], float] = time.monotonic) -> None:
         super().__init__()
@@ -56,13 +56,13 @@ A = TypeVar("A")
 
 @dataclass(slots=True, kw_only=True)
 class RoundLoop(ABC, Generic[A]):
-    """Runs rounds of a product until `stopping` is set. Other threads use only `wake`, `stopping` and `alive`."""
+    """Runs rounds of a controller until `stopping` is set. Other threads use only `wake`, `stopping` and `alive`."""
 
     actor: CallingActor[A]
     #: Has the methods `tell(plan, snapshot)` and `tell_answer(answer)`.
     reporter: Any
     metrics: LoopMetrics
-    #: Memory between decisions; contains the calls of a plan as open.
+    #: State that one decision passes to the next, such as the open calls: submitted calls without a recorded result.
     memory: Any
     is_leader: Callable[[], bool]
     clock: FollowedClock
@@ -78,16 +78,16 @@ class RoundLoop(ABC, Generic[A]):
 
     @abstractmethod
     def fold(self, answer: A) -> None:
-        """Record an answer in the memory."""
+        """Record the result of a call in the memory."""
 
     def clock_set(self, by: timedelta) -> None:
-        """Shift all stored times by the same amount, after the machine's clock was set."""
+        """Add `by`, by which the machine's clock was set, to all times in the memory."""
         self.memory = shifted(self.memory, by)
 
     def begin(self, watches: Mapping[str, Watch[Any]], *, optional: Collection[str] = ()) -> bool:
-        """Begin a round: measure the watches, process the answers, follow the clock; return whether this process leads.
+        """Begin a round: update metrics of watches, record results, adopt the clock. Return whether this process leads.
 
-        A cluster may lack the kinds of `optional` watches.
+        `optional` are names of watches whose kind the API server may lack.
         """
         for name, watch in watches.items():
             if name in optional and watch.missing:
@@ -98,7 +98,7 @@ class RoundLoop(ABC, Generic[A]):
                 )
         leading = self.is_leader()
         self.metrics.leader.set(leading)
-        # Answers are recorded before the clock is followed, because they have the times of the earlier clock.
+        # Results are recorded before `follow` may adopt a changed clock, because their times are from the old clock.
         while (answer := self.actor.take_answer()) is not None:
             try:
                 self.fold(answer)
@@ -111,7 +111,7 @@ class RoundLoop(ABC, Generic[A]):
         return leading
 
     def carry_out(self, plan: Any, snapshot: Any) -> None:
-        """Store the memory of a plan, make its calls, and report it. Without a synced snapshot, store only the memory.
+        """Store the memory of a plan, submit its calls, and report it. If a watch is not synced, only store the memory.
 
         If this method crashes, calls that were not submitted count as lost after 60 s.
         """
@@ -121,14 +121,14 @@ class RoundLoop(ABC, Generic[A]):
             self.report(partial(self.reporter.tell, plan, snapshot))
 
     def pause_seconds(self, wake_at: datetime | None, *, due_in_seconds: float) -> float:
-        """Return the seconds until `wake_at`, `due_in_seconds` or the heartbeat, whichever is first."""
+        """Return the seconds to the next round: the least of `due_in_seconds`, heartbeat and time to `wake_at`."""
         moments = [LONGEST_PAUSE_SECONDS, due_in_seconds]
         if wake_at is not None:
             moments.append((wake_at - self.clock()).total_seconds())
         return max(0.0, min(moments))
 
     def report(self, tell: Callable[[], None]) -> None:
-        """Report something to users. Errors are logged and otherwise ignored."""
+        """Call `tell`, which reports to users. Its errors are logged and otherwise ignored."""
         try:
             tell()
         except Exception:  # noqa: BLE001 - the reporter's boundary
@@ -147,7 +147,7 @@ class RoundLoop(ABC, Generic[A]):
                 pause = self.round()
                 result = "ok"
             except Exception:  # noqa: BLE001 - the loop's boundary
-                # After any error, the next round starts with the current state.
+                # After any error, the loop continues: the next round reads the current state again.
                 _log.exception("round.crashed")
                 pause, result = _CRASHED_PAUSE_SECONDS, "crashed"
             self._last_round_monotonic = self.monotonic()

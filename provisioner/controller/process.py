@@ -27,13 +27,13 @@ _log = structlog.get_logger(__name__)
 #: Maximum wait in seconds for calls in progress at SIGTERM. Kubernetes kills the process after 30 s.
 _DRAIN_SECONDS = 22.0
 _LAST_EVENTS_SECONDS = 2.0
-#: Maximum seconds for the last log line of a process that lost its lease, because its output may be blocked.
+#: Maximum wait in seconds for the last log line after the loss of the lease, because the output may be blocked.
 _LAST_WORDS_SECONDS = 1.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Replica:
-    """This process among its replicas, with the objects that all its parts share."""
+    """Identity and leadership of this process, with the objects that all its parts share."""
 
     identity: str
     recorder: EventRecorder
@@ -49,7 +49,7 @@ class Replica:
         return self.elector is None or self.elector.is_leader
 
     def leader(self) -> str:
-        """Return the pod that leads, as of the last read; empty if unknown."""
+        """Return the pod that leads, by the last read of the Lease; empty if unknown."""
         return self.elector.leader if self.elector is not None else self.identity
 
     def lease_seconds(self) -> float:
@@ -67,11 +67,11 @@ def make_replica(
     lease_clock: Callable[[], float],
     leases: Sequence[str] = (constants.LEASE_NAME, constants.ORIGINAL_LEASE_NAME),
 ) -> Replica:
-    """Create the shared objects, without starting any. Without a `name`, the identity is host name and process id.
+    """Create a replica without starting its parts. Without a `name`, the identity is host name and process id.
 
-    The first lease, in `namespace`, is this controller's; a further lease counts only if it exists. Without election,
-    this process leads. A process that loses its lease ends by `exit_process` in the elector's thread, even if a round,
-    a call or the API server hangs: another process may lead already, and Kubernetes restarts this one as a follower.
+    The first of `leases`, in `namespace`, is this controller's; a further lease must be held only if it exists. Without
+    election, this process leads. A process that loses its lease ends by `exit_process` in the elector's thread, even if
+    a round, a call or the API server hangs: another process may lead already. Kubernetes restarts it as a follower.
     """
     identity = name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()
@@ -117,7 +117,7 @@ class Controller(Generic[LoopT, ActorT]):
     watches: Mapping[str, Watch[Any]]
     actor: ActorT
     server: HttpServer
-    #: Ends further parts of a product, after the wait for calls in progress; None without such parts.
+    #: Ends further parts of the controller, after the wait for calls in progress; None without such parts.
     last: Callable[[], object] | None = None
 
     def start(self) -> None:
@@ -135,7 +135,7 @@ class Controller(Generic[LoopT, ActorT]):
         self.loop.wake.set()
 
     def shut_down(self) -> None:
-        """Wait for calls in progress, release the lease if no call is left, and end all parts. The loop has ended."""
+        """End all parts after the loop has ended: wait for calls in progress, and release the lease if none is left."""
         drained = self.actor.drain(timeout_seconds=_DRAIN_SECONDS)
         self.replica.recorder.flush(timeout_seconds=_LAST_EVENTS_SECONDS)
         for watch in self.watches.values():
@@ -152,7 +152,7 @@ class Controller(Generic[LoopT, ActorT]):
             self.replica.exit_process(0)
 
     def run(self, api: KubeApi, **told: object) -> int:
-        """Run until SIGTERM or SIGINT; return the exit code. `told` are the product's keys in the first log line.
+        """Run until SIGTERM or SIGINT; return the exit code. `told` is added to the first log line.
 
         Raises ServerError if an address cannot be served.
         """
@@ -189,7 +189,7 @@ def assemble(
     pages: Sequence[Page] = (),
     last: Callable[[], object] | None = None,
 ) -> Controller[LoopT, ActorT]:
-    """Combine the parts of a product with the server of its metrics and probes. Raises ServerError."""
+    """Combine a controller's parts with the server of its metrics and probes. Raises ServerError for a bad address."""
     server = make_status_server(
         "tpu-provisioner",
         metrics=addresses.metrics,
@@ -220,5 +220,5 @@ def _ending(stopping: threading.Event, wake: Wake, exit_process: Callable[[int],
 
 
 def _say_lease_lost() -> None:
-    # The line is not lost when the process exits, because each line is flushed when it is written.
+    # The line is not lost when the process exits, because the logger flushes each line.
     _log.error("controller.lease_lost", advice="the process ends; Kubernetes restarts it as a follower")

@@ -1,4 +1,4 @@
-"""Base of the reporters of products whose plans have calls and writes."""
+"""Base of the reporters of node groups and partitions, whose plans have calls and writes."""
 
 from dataclasses import dataclass, field
 from typing import Any
@@ -17,14 +17,14 @@ _PASSING = frozenset({WriteFailure.CONFLICT, WriteFailure.NOT_NOW})
 
 @dataclass(slots=True, kw_only=True)
 class PlanReporter:
-    """Reports decisions and answers as Events, log lines and metrics. Decides nothing. Used by the loop's thread."""
+    """Reports decisions and results as Events, log lines and metrics. Decides nothing. Used by the loop's thread."""
 
     recorder: EventRecorder
     metrics: ActionMetrics
     _lasting: Lasting = field(default_factory=Lasting)
 
     def _count_write(self, answer: AnsweredWrite[Any], label: str, **said: Any) -> bool:
-        """Count a write, and log its failure; return whether a failure was logged as a warning."""
+        """Count a write by `label`, and log a failure with the keys of `said`; return whether it logged a warning."""
         key, failure = answer.write.key, answer.failure
         self.metrics.writes.labels(label, failure.value if failure is not None else WRITTEN).inc()
         said |= {"write": label, "object": key, "message": answer.message}

@@ -1,4 +1,4 @@
-"""Computes the index of a pod among its owner's pods, and the host names of all pods, from the owner or labels."""
+"""Computes the index of a pod among its owner's pods, and their host names, from the owner or from labels. Pure."""
 
 import re
 from collections.abc import Mapping
@@ -31,7 +31,7 @@ class NumberingError(ValueError):
 
 
 class UnnumberedError(NumberingError):
-    """This module cannot number the pods: their controller or its webhook may do it, or each pod is a slice."""
+    """This module cannot number the pods. Their controller or its webhook may number them, or each pod is a slice."""
 
 
 class OwnerKey(NamedTuple):
@@ -61,16 +61,16 @@ class Numbering:
 
     #: Index of this pod, from 0.
     index: int
-    #: Number of pods once all exist; consecutive pods form slices.
+    #: Number of pods once all exist. Pods with consecutive indexes form a slice.
     pods: int
     #: The host name of a pod is `prefix`, `first` plus its index, and `suffix`.
     prefix: str
     suffix: str
     first: int = 0
-    #: Number of pods of each child Job, if several child Jobs form a slice: their host names have the numbers of the
-    #: child Job and of the pod. Otherwise 0.
+    #: Number of pods of each child Job if several child Jobs form a slice; otherwise 0. Host names then contain the
+    #: number of the child Job and the index of the pod in it.
     job_pods: int = 0
-    #: Host name of the pod of index 0 if it differs from this pattern; otherwise empty.
+    #: Host name of the pod of index 0 if the pattern above does not apply to it; otherwise empty.
     leader: str = ""
     #: Number of slices of other owners that precede those of this owner in the multislice.
     slices_before: int = 0
@@ -85,7 +85,7 @@ class Numbering:
     problem: str = ""
 
     def host(self, index: int) -> str:
-        """Return the host name of the pod of an index."""
+        """Return the host name of the pod with an index."""
         if index == 0 and self.leader:
             return self.leader
         if self.job_pods:
@@ -161,7 +161,10 @@ def _of_job(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
 
 
 def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
-    """Return whether one-VM slices form a multislice: the pod's label decides, or its JobSet may have several."""
+    """Return whether a pod's slice of one VM is part of a multislice, by the label MULTISLICE or else the JobSet.
+
+    The slices of a JobSet are a multislice if there are several, or if the JobSet was not read (`owner` is empty).
+    """
     said = pod.marks.get(constants.MULTISLICE, "")
     if said in ("true", "false") or constants.JOBSET_NAME not in pod.marks:
         return said == "true"
@@ -172,7 +175,7 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
-    """Return the replicated jobs of a pod's multislice: those with the same slices and dependencies as its own."""
+    """Return the replicated jobs of a pod's multislice: they have equal slices, and start after the same jobs end."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
     by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"))}
@@ -183,7 +186,7 @@ def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
 
 
 def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, ...] | None:
-    """Return the properties that all replicated jobs of a multislice share; None without a valid number of chips."""
+    """Return the properties that replicated jobs of one multislice share; None if pods request no or invalid chips."""
     job = _job_of(replicated_job)
     template = fields.mapping(job.get("template"))
     try:
@@ -202,7 +205,7 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
 def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
     """Return the number of child Jobs that form a slice, by the provisioner's rule; 1 if the slice's shape is invalid.
 
-    With exclusive placement, whose annotation JobSet copies to pods, or dynamic slicing, each child Job is a slice.
+    Each child Job is a slice with exclusive placement, whose annotation JobSet copies to pods, or with dynamic slicing.
     """
     job = _job_of(replicated_job)
     exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))
@@ -216,7 +219,7 @@ def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) 
 
 
 def _of_jobset(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod of a JobSet: each child Job, or several, form a slice, in the order of the spec."""
+    """Return the numbering of a JobSet's pod. One or several child Jobs form a slice, in the order of the spec."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     number = fields.index(pod.marks.get(constants.JOB_INDEX, ""))
     listed = len(fields.mappings(spec.get("replicatedJobs")))
@@ -248,7 +251,7 @@ def _job_of(replicated_job: Mapping[str, Any]) -> Mapping[str, Any]:
 
 
 def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, str]:
-    """Return host name and subdomain of a replica's host, as in GKE's Ray add-on and KubeRay. Long names are cut."""
+    """Return host name and subdomain of a replica's host, as in GKE's Ray add-on and KubeRay; long names are cut."""
     longest = bounds.LABEL_VALUE - len(str(bounds.PARALLELISM))
     name = f"{pod.marks.get(constants.RAY_GROUP, '')}-{replica}-"[-longest:].lower()
     # Names of worker groups may contain characters that are invalid in host names; these become hyphens.
@@ -257,7 +260,7 @@ def ray_host(pod: TpuPod, cluster: str, replica: str, host: str) -> tuple[str, s
 
 
 def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbering:
-    """Return the numbering of a pod of a RayCluster. With label MULTISLICE, a group's replicas form a multislice."""
+    """Return the numbering of a pod of a RayCluster. With label MULTISLICE, replicas of a group form a multislice."""
     group = pod.marks.get(constants.RAY_GROUP, "")
     entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
     entry = next(entries, {})

@@ -1,4 +1,4 @@
-"""Reads the properties of a pod that its TPU environment depends on, from raw JSON with any content."""
+"""Reads the properties of a pod that its TPU variables depend on, from raw JSON with any content. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -15,7 +15,7 @@ from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef
 from provisioner.workloads.kind import controller_of, marks
 
-#: Labels or annotations with the value "enabled" or "disabled": the provisioner's, and gke-tpu-env-injector's.
+#: Keys of labels or annotations with the value "enabled" or "disabled", of the provisioner and of gke-tpu-env-injector.
 INJECT_KEYS = (constants.INJECT, "gke-tpu-env-injector.aaronbatilo.dev/inject")
 WORKER_HOSTNAMES = "TPU_WORKER_HOSTNAMES"
 PROCESS_ADDRESSES = "TPU_PROCESS_ADDRESSES"
@@ -41,13 +41,13 @@ class Container:
     #: JSON pointer to the container, from the pod.
     pointer: str
     chips: int
-    #: Whether it is an init container that ends before the other containers start.
+    #: Whether this is an init container that ends before the other containers start.
     alone: bool
     #: Whether the container has a list of variables, even an empty one.
     has_list: bool
-    #: Variables by name; if several have one name, the last, which takes effect.
+    #: Variables by name. If several variables have the same name, the last one is kept, because Kubernetes uses it.
     given: Mapping[str, Given] = field(default_factory=dict)
-    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty if both are unset or one has another host.
+    #: Values of WORKER_HOSTNAMES and PROCESS_ADDRESSES, without ports; empty unless all their hosts are localhost.
     localhosts: frozenset[str] = frozenset()
 
 
@@ -58,7 +58,7 @@ class TpuPod:
     namespace: str
     #: Empty if the API server has not generated the name yet.
     name: str
-    #: "enabled" or "disabled", from a label or annotation of the pod; empty without one.
+    #: "enabled" or "disabled", from a label or annotation in INJECT_KEYS; empty if the pod has neither value.
     wish: str
     owner: ObjectRef | None
     #: Labels of the pod, and its annotations whose key is not also a label.
@@ -67,7 +67,7 @@ class TpuPod:
     subdomain: str
     #: Whether the pod uses the network of its node.
     host_network: bool
-    #: Fields with which host names of other pods cannot be resolved, as text; empty if they can be.
+    #: Text about fields that prevent the pod from asking the cluster's DNS; empty if the pod asks this DNS.
     other_dns: str
     #: Names of the parts of spec.affinity, such as "podAffinity"; None if the pod has no affinity.
     affinity: tuple[str, ...] | None
@@ -77,7 +77,7 @@ class TpuPod:
     machine_type: str
     #: False if the pod selects nodes whose links are not resilient.
     resilient: bool
-    #: Whether the pod selects a TPUNodeGroup. Its nodes may lack the label of a node pool, which affinity would need.
+    #: Whether the pod selects a TPUNodeGroup, whose nodes may lack the node pool label that a pod affinity needs.
     in_node_group: bool
     containers: tuple[Container, ...]
 
@@ -88,7 +88,7 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the sum over `workers`, or the chips of an init container that ends before, if more."""
+        """Chips of the pod: the sum over `workers`, or more if an init container that runs before requests more."""
         alone = (container.chips for container in self.containers if container.alone)
         return max((sum(container.chips for container in self.workers), *alone))
 
@@ -100,7 +100,7 @@ class TpuPod:
 
 
 def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
-    """Return the pod, None if it has no chips. Raises MalformedObject for invalid numbers of chips or of containers."""
+    """Return the pod; None without chips. Raises MalformedObject for invalid chips or too many TPU containers."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     containers = tuple(islice(_containers(spec), bounds.TPU_CONTAINERS + 1))
     if not containers:
@@ -131,7 +131,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
-    """Return "disabled" if a label or annotation of INJECT_KEYS has this value, "enabled" if one has that, else ""."""
+    """Return "disabled" if a label or annotation in INJECT_KEYS has this value, otherwise "enabled" or, if none, ""."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
@@ -167,7 +167,7 @@ def _given(env: object) -> dict[str, Given]:
     for place, raw in enumerate(fields.sequence(env)):
         name = raw.get("name") if isinstance(raw, dict) else None
         if isinstance(name, str):
-            # A variable without a value is an empty one: Kubernetes omits empty values.
+            # A variable with neither value nor source is empty, because Kubernetes omits empty values.
             elsewhere = raw.get("valueFrom") is not None
             found[name] = Given(place, None if elsewhere else fields.text(raw.get("value")))
     return found

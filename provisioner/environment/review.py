@@ -1,4 +1,4 @@
-"""Reviews pods: TPU variables as a patch, problems as warnings; the owner of pods is warned before they exist."""
+"""Reviews pods: adds TPU variables by a patch, and warns about problems. Warns also about pods before they exist."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -62,13 +62,13 @@ class OwnerError(Exception):
 def review_pod(
     request: Request, read_owner: Callable[[OwnerKey], Mapping[str, Any] | None], settings: WebhookSettings
 ) -> Answer:
-    """Return the answer to the review of a pod; other kinds, and pods without chips, are admitted unchanged."""
+    """Return the answer to a review. Objects of other kinds, and pods without chips, are admitted unchanged."""
     found = judge_pod(request, lambda key, _max_bytes: read_owner(key), settings)
     return found(READ_BYTES) if callable(found) else found
 
 
 def judge_pod(request: Request, read_owner: ReadOwner, settings: WebhookSettings) -> Answer | Deferred:
-    """Return the answer of `review_pod`, or a function for it if the owner must be read or the answer takes long."""
+    """Return the answer of `review_pod`, or a function that returns it if it reads the owner or takes long."""
     if request.kind != "Pod" or request.operation != "CREATE" or settings.injection == "off":
         return Answer()
     try:
@@ -147,7 +147,7 @@ class Injected:
 
 def wanted(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> bool:
     """Return whether a pod gets variables; `owner` is empty if it was not read."""
-    # Without accelerator and topology, the number of pods of a slice is unknown: such pods must ask for variables.
+    # Without accelerator and topology, the number of pods of a slice is unknown, so the pod must ask for variables.
     need_not_ask = settings.injection == "all" and bool(pod.accelerator and pod.topology)
     wish = _wish(pod, owner)
     return wish == "enabled" or (need_not_ask and wish != "disabled")
@@ -166,7 +166,7 @@ def is_complete(pod: TpuPod) -> bool:
 
 
 def inject(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) -> Injected:
-    """Return the patch that adds a pod's variables, and problems. `owner` is that of `owner_to_read`, or empty."""
+    """Return the patch that adds TPU variables, and problems. `owner` is the object of `owner_to_read`, or empty."""
     pod = replace(pod, wish=_wish(pod, owner))
     found = _injected(pod, owner, settings)
     return replace(found, problems=()) if found.problems and is_complete(pod) else found
@@ -177,7 +177,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
     try:
         layout = layout_of(pod)
     except tpu.ShapeError as error:
-        # Variables for an unknown shape would be wrong. If Google may sell the shape, only pods that asked are warned.
+        # Variables for an unknown shape would be wrong. If Google may sell it, only pods that asked get warnings.
         others = pod.wish != "enabled" and tpu.may_be_sold(pod.accelerator, pod.topology, pod.machine_type)
         return Injected(problems=() if others else (str(error),))
     numbering: Numbering | None = None
@@ -221,7 +221,7 @@ def _injected(pod: TpuPod, owner: Mapping[str, Any], settings: WebhookSettings) 
         variables = {**own, **beside}
         begun = _leave_what_is_begun(container, variables)
         variables |= _name_of_slice(pod)
-        # Only pods that asked for variables get this warning: others may get the missing ones from another webhook.
+        # Only pods that asked for variables get this warning: another webhook may add them to other pods.
         problems += begun if pod.wish == "enabled" else ()
         if settings.topology and layout is not None:
             variables |= topology_variables(
@@ -249,7 +249,10 @@ def _problems_of_topology(pod: TpuPod, layout: Layout | None) -> Iterator[str]:
 
 
 def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> list[str]:
-    """Remove a group's missing variables if the container sets others of it to its own values; return the problems."""
+    """Remove missing variables of a group from `variables` if the container has its own values for others of the group.
+
+    Return the problems.
+    """
     problems = []
     # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
@@ -257,7 +260,7 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
         missing = [name for name in names if is_absent(name, container, variables)]
         given = [name for name in names if name not in missing and _begins(name, container, variables)]
         if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
-            # Users may set only the host names. Then the worker index is added nevertheless.
+            # Users may set only the host names; the worker index is added to them.
             missing.remove(WORKER_ID)
         for each in missing if given else ():
             del variables[each]
@@ -270,14 +273,14 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
 
 
 def _begins(name: str, container: Container, variables: Mapping[str, str]) -> bool:
-    """Return whether a variable of a container is part of a layout that the user chose."""
+    """Return whether a container's value of a variable belongs to a layout of workers or slices that the user chose."""
     value = container.given[name].value
-    # If users take the worker index from a label or another variable, the rest of the group is still added.
+    # If users take the worker index from a label or another variable, the other variables of the group are still added.
     return value != variables[name] and not (name == WORKER_ID and (value is None or "$(" in value))
 
 
 def _operations(container: Container, variables: Mapping[str, str]) -> Iterable[Operation]:
-    """Yield operations that set absent variables. New ones are first, because a variable can refer to earlier ones."""
+    """Yield operations that set absent variables. New variables come first, because later ones may refer to them."""
     new = []
     for name, value in variables.items():
         given = container.given.get(name)
@@ -316,7 +319,7 @@ def _name_of_slice(pod: TpuPod) -> dict[str, str]:
 
 
 def _placement(pod: TpuPod) -> Iterator[Operation]:
-    """Yield operations for a multi-host Ray pod's host name and affinity, which KubeRay leaves to GKE's Ray add-on."""
+    """Yield operations that set a multi-host Ray pod's host name and affinity, as GKE's Ray add-on does."""
     replica, host = pod.marks.get(constants.RAY_REPLICA_INDEX, ""), pod.marks.get(constants.RAY_HOST_INDEX, "")
     name = pod.marks.get(constants.RAY_REPLICA_NAME, "")
     if pod.owner is None or pod.owner.type != RAY_CLUSTER_TYPE or not all((replica, host, name)):
@@ -343,7 +346,7 @@ def _placement(pod: TpuPod) -> Iterator[Operation]:
 
 
 def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
-    """Return an (anti-)affinity term by node pool for pods of all namespaces: a slice has a node pool to itself."""
+    """Return an (anti-)affinity by node pool to pods of all namespaces, because a slice has a node pool to itself."""
     term = {
         "labelSelector": {"matchExpressions": list(expressions)},
         "namespaceSelector": {},
@@ -352,14 +355,14 @@ def _required(*expressions: dict[str, Any]) -> dict[str, Any]:
     return {"requiredDuringSchedulingIgnoredDuringExecution": [term]}
 
 
-# --- warnings for the owner of pods, before these exist: the first pod with chips represents all of them ---
+# --- warnings for the owner of pods, before the pods exist: the first pod with chips represents all pods ---
 
 
 def problems_of_first_pod(raw: Mapping[str, Any], settings: WebhookSettings, namespace: str) -> tuple[str, ...]:
-    """Return the webhook's warnings about the first pod with chips of an object, which need not exist yet.
+    """Return the webhook's warnings about the first pod with chips that an object will create.
 
-    The pod is built as Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 build it, in the fields that variables depend
-    on. Objects of other kinds get no warnings.
+    The fields that variables depend on are set as Kubernetes, JobSet 0.11 and LeaderWorkerSet 0.9 set them. An object
+    of a kind other than StatefulSet, Job, JobSet and LeaderWorkerSet gets no warnings.
     """
     made = next((pod for pod in _first_pods(dict(raw)) if requests_chips(pod)), None)
     if made is None:

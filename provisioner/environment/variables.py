@@ -35,7 +35,7 @@ GENERATIONS = {
 }
 #: Generations with one core per chip; the others have two.
 _ONE_CORE = ("v4lite", "v5lite", "v5litepod", "v6e")
-#: Generations in which an axis wraps around if it has the maximum length. In the others, only whole cubes wrap around.
+#: Generations in which an axis wraps around if it has the maximum length. In others, axes of whole cubes wrap around.
 _WRAP_BY_AXIS = ("v5lite", "v5litepod", "v6e")
 _LONGEST_LITE_AXIS = 16
 _CUBE_EDGE = 4
@@ -119,7 +119,7 @@ class Layout:
     """The slice that a pod belongs to."""
 
     accelerator: str
-    #: Topology in use: that of the slice, unless the pod asks for a part.
+    #: Topology in use: the whole topology of the slice, or the part of it that the pod requests.
     topology: tpu.Topology
     #: Number of pods that fill the topology: with several hosts, one per host.
     pods: int
@@ -132,7 +132,7 @@ class Layout:
 
 
 def layout_of(pod: TpuPod) -> Layout | None:
-    """Return the slice that a pod selects, None without both selectors. Raises ShapeError if there is no such slice."""
+    """Return the slice that a pod selects; None if a selector is missing. Raises ShapeError if the slice is invalid."""
     if not (pod.accelerator and pod.topology):
         return None
     shape = tpu.resolve(pod.accelerator, pod.topology, pod.chips, pod.machine_type)
@@ -154,7 +154,7 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     # An init container that runs alone is the only process of its pod at that time, so its lists name each host once.
     names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
     ports = {each: range(first_port, first_port + each) for each in {1, processes}}
-    # GKE's webhook sets addresses on all pods of these generations, so they identify a pod without selectors.
+    # GKE's webhook sets PROCESS_ADDRESSES on these generations, so a pod without selectors that has it is one of them.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
         each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
@@ -223,7 +223,7 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
     if numbering.slices:
         count, own = numbering.slices, numbering.slices_before
     else:
-        # Pods after the last whole slice form an incomplete one.
+        # Pods after the last whole slice form an incomplete slice.
         count, own = -(-max(numbering.pods, numbering.index + 1) // pods), numbering.index // pods
     said = pod.marks.get(constants.MULTISLICE, "")
     if count <= 1 or not (said == "true" if said in ("true", "false") else numbering.together):
@@ -232,9 +232,9 @@ def slices_of(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> dict[
 
 
 def is_absent(name: str, container: Container, variables: Mapping[str, object]) -> bool:
-    """Return whether a container lacks a variable, or has GKE's default localhost although `variables` name others.
+    """Return whether a variable is missing, or is GKE's default, localhost, although `variables` have other hosts.
 
-    No worker has the index -1: LeaderWorkerSet up to 0.9 gives it to leaders in subgroups (kubernetes-sigs/lws#918).
+    The worker index -1 counts as missing: LeaderWorkerSet up to 0.9 sets it on some leaders (kubernetes-sigs/lws#918).
     """
     given = container.given.get(name)
     if given is None or (name == WORKER_ID and given.value == "-1"):

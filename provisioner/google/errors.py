@@ -1,14 +1,14 @@
 """Classifies the texts and codes of Google's error responses, by rules that all its APIs share. Pure.
 
 Two rules apply to all tables. First, a change whose response is lost, or is a 5xx, has an unknown outcome: no API
-guarantees that such a response precedes any effect. Second, an unknown failure never counts as a stockout, because the
-same bad request would then be sent to the next zone.
+guarantees that the change then has no effect. Second, an unknown failure never counts as a stockout, because the same
+bad request would then be sent to the next zone.
 
 The texts come from reports and recorded responses. Google may change them; an unknown text is classified by its code.
 Rules for only one API are in a table next to its client.
 
-Google repeats names in its errors, so a JobSet called `quota-exceeded` could determine the class. `without_echoes`
-therefore removes users' values before a text is classified; messages to users contain the whole text.
+Google repeats names in its errors, so a JobSet called `quota-exceeded` could determine the kind of failure.
+`without_echoes` therefore removes users' values before a text is classified; messages to users contain the whole text.
 """
 
 import re
@@ -44,11 +44,11 @@ def text_rule(pattern: str, kind: FailureKind) -> TextRule:
 _ACT_AS = r"not have access to service account|iam\.serviceAccountUser|serviceAccounts\.actAs"
 _NO_SUCH_ACCOUNT = r"service account \S+ (does not exist|was not found|not found)"
 
-#: Classes of texts; the first match wins.
+#: Rules for texts; the first rule that matches determines the kind of failure.
 TEXTS: Sequence[TextRule] = (
     # Limits of requests per time, which are not quotas of resources: the same request succeeds later.
     text_rule(r"quota metric .*requests|rate.?limit.?exceeded|api requests", FailureKind.UNAVAILABLE),
-    # Exhausted addresses are like a quota: addresses may be available later or elsewhere (GKE's autoscaler).
+    # Exhausted addresses are like a quota: addresses may be available later or elsewhere (source: GKE's autoscaler).
     text_rule(
         r"IP_SPACE_EXHAUSTED|does not have available private IP space|Cannot find pod range with enough available IPs",
         FailureKind.QUOTA,
@@ -77,13 +77,13 @@ TEXTS: Sequence[TextRule] = (
         r"|(could not find|incompatible|must use)\b[^.]*\breservation\b",
         FailureKind.INVALID,
     ),
-    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that is one for GKE's autoscaler.
+    # Texts of a stockout (akka issue 32992, kubeflow issue 673, xpk), and a code that GKE's autoscaler treats as one.
     text_rule(
         r"not have enough resources available|is currently unavailable in the|lack of capacity"
         r"|requested resource is exhausted|INVALID_RESERVATION",
         FailureKind.STOCKOUT,
     ),
-    # A rule of the organization forbids the request: 400, 403, or 412, whose other use is an outdated etag.
+    # A policy of the organization forbids the request: 400, 403 or 412. A 412 can also mean an outdated etag.
     text_rule(
         r"\bconstraints?/[a-z]|constraint\b.*\bviolated|violates constraint|\borg(anization)? policy\b",
         FailureKind.INVALID,
@@ -95,20 +95,23 @@ TEXTS: Sequence[TextRule] = (
         r"|PERMISSION_DENIED|permission denied|not have permission|required \"\S+\" permission",
         FailureKind.PERMISSION,
     ),
-    # Texts of invalid requests, because a pool in state ERROR has a text and often no code.
+    # Texts of invalid requests. They are needed, because a pool in state ERROR has a text and often no code.
     text_rule(
         r"invalid value for field|requested invalid target size|can't be specified with|is not supported"
         r"|is incorrect for the requested resources|invalid TPU topology|is not a valid size|not specified"
         r"|must be a match of regex|INVALID_ARGUMENT",
         FailureKind.INVALID,
     ),
-    # Not all machines were available. The rule is the last, because Google often adds the reason (SkyPilot).
+    # Not all machines were available. This rule is last, because Google often adds a more exact reason (see SkyPilot).
     text_rule("VM_MIN_COUNT_NOT_REACHED", FailureKind.STOCKOUT),
 )
 
 
 def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
-    """Return the remedy for missing permissions. `accounts` is the setting that contains the service account."""
+    """Return the remedy for missing permissions. `accounts` is the setting with the service account.
+
+    `again` names the retried call. `otherwise` is the remedy if the text is not about a service account.
+    """
     if re.search(_ACT_AS, text, re.IGNORECASE):
         return f"Grant the provisioner's identity roles/iam.serviceAccountUser on that service account; the {again}."
     if re.search(_NO_SUCH_ACCOUNT, text, re.IGNORECASE):
@@ -120,14 +123,15 @@ def remedy_of(text: str, *, accounts: str, again: str, otherwise: str) -> str:
 PASSING = re.compile(r"is currently|please wait|try again|in progress", re.IGNORECASE)
 
 _STATUSES = frozenset(map(int, HTTPStatus))
-#: HTTP codes whose text is read first. 401 and 404 are unambiguous; after a 5xx, the text may be wrong.
+#: HTTP codes for which the text is read first. 401 and 404 are unambiguous; after a 5xx, the text may be wrong.
 _TEXT_DECIDES = frozenset({400, 403, 409, 412, 429})
-#: Classes of a text that take precedence over the reason code. A 429 for too many operations, or a full reservation,
-#: may have the reason of a rate limit. For a quota, the reason counts: it distinguishes requests from resources.
+#: Kinds that take precedence over the reason code if the text shows them: a 429 for too many operations, or for a full
+#: reservation, may have the reason of a rate limit. For a quota, the reason counts, because it distinguishes quotas of
+#: requests from quotas of resources.
 SURER_THAN_REASONS = frozenset(
     {FailureKind.TOO_MANY_OPERATIONS, FailureKind.OPERATION_IN_THE_WAY, FailureKind.STOCKOUT}
 )
-#: Classes of reasons; the first match wins. Google writes the reasons in error.details in capitals.
+#: Kinds of failure by reason; the first reason that a response has wins. Reasons in error.details are in capitals.
 _REASONS: Mapping[str, FailureKind] = {
     **dict.fromkeys(
         ("resourceInUseByAnotherResource", "RESOURCE_IN_USE_BY_ANOTHER_RESOURCE"), FailureKind.OPERATION_IN_THE_WAY
@@ -140,23 +144,23 @@ _REASONS: Mapping[str, FailureKind] = {
 
 
 class CodeRow(NamedTuple):
-    """Classes of a code for each kind of call; `change` is for updates and deletes."""
+    """Kinds of failure of an HTTP code, by kind of call; `change` is for updates and deletes."""
 
     read: FailureKind
     create: FailureKind
     change: FailureKind
 
     def of(self, call: Call) -> FailureKind:
-        """Return the class for a kind of call."""
+        """Return the kind of failure for a kind of call."""
         return self.read if call is Call.READ else self.create if call is Call.CREATE else self.change
 
 
 def same(kind: FailureKind) -> CodeRow:
-    """Return the row of a code with the same class for every call."""
+    """Return the row of a code that has the same kind of failure for every call."""
     return CodeRow(read=kind, create=kind, change=kind)
 
 
-#: Classes of a call that may not have arrived, or whose response was lost.
+#: Kinds of failure of a call that may not have arrived, or whose response was lost.
 LOST = CodeRow(read=FailureKind.UNAVAILABLE, create=FailureKind.UNKNOWN_OUTCOME, change=FailureKind.UNKNOWN_OUTCOME)
 CODES: Mapping[int, CodeRow] = {
     400: same(FailureKind.INVALID),
@@ -165,7 +169,7 @@ CODES: Mapping[int, CodeRow] = {
     # For a create, the parent is missing, or a resource that the request refers to.
     404: CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     408: LOST,
-    # After a create, GKE's autoscaler takes 409 for "node group exists". Updates and deletes conflict with no name.
+    # For a create, the name exists (as in GKE's autoscaler). Updates and deletes can only conflict with an operation.
     409: CodeRow(FailureKind.UNAVAILABLE, FailureKind.ALREADY_EXISTS, FailureKind.OPERATION_IN_THE_WAY),
     # The resource was changed since it was read (etag, fingerprint). A 412 for a policy is found by its text.
     412: same(FailureKind.OPERATION_IN_THE_WAY),
@@ -178,7 +182,7 @@ CODES: Mapping[int, CodeRow] = {
 
 
 def row_of(code: int) -> CodeRow:
-    """Return the classes of an HTTP code whose text is unknown."""
+    """Return the kinds of failure of an HTTP code whose text is unknown."""
     # A 3xx comes from an address that redirects instead of serving the API.
     known = same(FailureKind.INVALID if code >= 400 else FailureKind.UNAVAILABLE)
     return CODES.get(code, known if 300 <= code < 500 else LOST)
@@ -202,12 +206,12 @@ class Answer:
 
 
 def kind_of_text(text: str, rules: Sequence[TextRule]) -> FailureKind | None:
-    """Return the class of a text; None if no rule matches."""
+    """Return the kind of failure that a text shows; None if no rule matches."""
     return next((kind for pattern, kind in rules if pattern.search(text)), None)
 
 
 def kind_of_answer(answer: Answer, call: Call, rules: Sequence[TextRule]) -> FailureKind:
-    """Return the class of an error response for a call. Users' values must have been removed from its message."""
+    """Return the kind of failure of an error response. Users' values must have been removed from its message."""
     if not answer.from_google and answer.code < 500:
         # The response is from a proxy or another server, so a 404 does not mean that the resource does not exist.
         return FailureKind.PERMISSION if answer.code in (401, 403, 407) else FailureKind.UNAVAILABLE

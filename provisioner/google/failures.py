@@ -15,7 +15,7 @@ from provisioner.model.capacity import CallError, Failure, FailureKind
 
 _E = TypeVar("_E", bound=CallError)
 
-#: Exceptions that Google's libraries raise for failed calls. Errors of requests, or of a CA bundle, are OSErrors.
+#: Exceptions that Google's libraries raise for failed calls. Those of `requests`, and of CA bundles, are OSErrors.
 SDK_ERRORS: tuple[type[Exception], ...] = (auth_exceptions.GoogleAuthError, urllib3.exceptions.HTTPError, OSError)
 
 _LOGIN_HELP = (
@@ -35,7 +35,7 @@ _BAD_ADDRESS = (
     requests.exceptions.InvalidURL,
     requests.exceptions.InvalidHeader,
 )
-#: Errors of urllib3 and ssl after which no request was sent. The first one includes a host name without an address.
+#: Errors of urllib3 and ssl after which no request was sent. NewConnectionError includes host names without an address.
 _NOT_CONNECTED = (
     urllib3.exceptions.NewConnectionError,
     urllib3.exceptions.ConnectTimeoutError,
@@ -54,12 +54,12 @@ class Api(Generic[_E]):
     name: str
     address_option: str
     kind_of_answer: Callable[[Answer], FailureKind]
-    #: Returns the remedy for missing permissions, by the text of the API.
+    #: Returns the remedy for missing permissions, for a message of the API.
     help_of: Callable[[str], str]
 
 
 def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
-    """Return the client's error for an exception of Google's libraries in the call that the subject names."""
+    """Return the client's error for an exception of Google's libraries. `subject` names the call in its message."""
     retry_after: float | None = None
     code = 0
     words = str(error) or type(error).__name__
@@ -93,7 +93,7 @@ def error_of(error: Exception, api: Api[_E], call: Call, subject: str) -> _E:
 def _answer_of(error: Exception) -> Answer | None:
     """Return the error response in an exception of requests or google.api_core; None if it has no HTTP status.
 
-    google.api_core is recognized by its attributes, because importing it would load gRPC in products without it.
+    google.api_core is recognized by its attributes, because importing it would load gRPC in processes without it.
     """
     response, code = getattr(error, "response", None), getattr(error, "code", None)
     if isinstance(response, requests.Response):
@@ -111,7 +111,7 @@ def _read_answer(response: requests.Response) -> Answer:
         body = response.json()
     except ValueError:
         body = None
-    # In some calls, Google responds to errors with a list of one error.
+    # For some calls, Google returns a list of one error.
     if isinstance(body, list) and body:
         body = body[0]
     error = body.get("error") if isinstance(body, dict) else None

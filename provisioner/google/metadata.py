@@ -14,7 +14,7 @@ _FLAVOR = "Metadata-Flavor"
 
 
 def read_surroundings(environ: Mapping[str, str], *, timeout_seconds: float = 1.0) -> Mapping[str, str]:
-    """Return the known ones of: project, zone of the machine, location (region or zone) and name of the cluster.
+    """Return project, zone of the machine, and location (region or zone) and name of the cluster; only known values.
 
     The server is at the address in GCE_METADATA_HOST if that is set.
     """

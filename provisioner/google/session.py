@@ -1,7 +1,7 @@
 """HTTP session of the clients of Google's APIs: connection pool, time-outs, and error responses.
 
-The time-outs are those of `requests`: for an attempt to connect, and for each read. A call may exceed them, but the
-process ends before another one can lead (`kube/lease.py`).
+The time-outs are those of `requests`: for an attempt to connect, and for each read. A whole call may take longer, but
+this process ends before another process can lead (`kube/lease.py`).
 """
 
 import warnings

@@ -1,1 +1,1 @@
-"""Infrastructure of all controllers: clock, logs, HTTP server, parallel calls. Independent of the products."""
+"""Infrastructure of all controllers: clock, logs, HTTP server, parallel calls. Contains nothing about TPUs or IPUs."""

@@ -34,7 +34,7 @@ def private_pem(key: ec.EllipticCurvePrivateKey) -> bytes:
 
 
 class Authority:
-    """Certificate authority in memory. Its certificates are valid for `valid` after `now`."""
+    """Certificate authority in memory. All its certificates are valid until `valid` has passed since `now`."""
 
     def __init__(self, name: str, *, now: dt.datetime, valid: dt.timedelta) -> None:
         self._from, self._until = now - _BACKDATED, now + valid

@@ -1,4 +1,4 @@
-"""One time of day for the whole controller, which remains steady when the machine's clock is set."""
+"""Time of day for all parts of a controller. If the machine's clock is set, it changes only between rounds."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ def wall_clock() -> datetime:
 
 
 class FollowedClock:
-    """Time of day as of the last `follow`, plus the time passed since then: all times in between use the same clock."""
+    """Time of day at the last `follow`, plus the monotonic time since then, so that it does not jump in between."""
 
     def __init__(
         self, wall: Callable[[], datetime] = wall_clock, monotonic: Callable[[], float] = time.monotonic
@@ -42,7 +42,7 @@ class FollowedClock:
 
 
 def shifted(remembered: _T, by: timedelta) -> _T:
-    """Add `by` to all times in nested dataclasses, mappings and tuples, except `datetime.min`, which means never."""
+    """Return a copy with `by` added to all times in nested dataclasses, mappings and tuples, except `datetime.min`."""
     moved: Any = remembered
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by

@@ -1,7 +1,7 @@
 """Serves ASGI apps over HTTP: uvicorn in a thread, with bounds on the time, number and size of requests.
 
 Apps must not block the event loop. With TLS, a certificate that is loaded into the context again is used from the next
-connection on. asyncio takes 0.3 MiB for each TLS handshake, for at most 60 s, so their number is bounded.
+connection on. asyncio takes 0.3 MiB for each TLS handshake, for at most 60 s, so the number of handshakes is bounded.
 """
 
 import asyncio
@@ -34,17 +34,18 @@ from provisioner.runtime.repeats import Repeats, place_of
 _log = structlog.get_logger(__name__)
 #: Value of an address that is not served, as in controller-runtime.
 DISABLED = "0"
-#: Time in seconds for responses in progress when the server stops, and then for its thread, which an app may block.
+#: Maximum wait in seconds for responses in progress when the server stops, and then for its thread: apps may block it.
 _GRACE_SECONDS, _STOP_SECONDS = 1, 5.0
-#: Maximum number of connections that are accepted before the event loop does anything else. With a larger number,
-#: probes wait in a flood of connections; with a smaller number, the kernel drops their connections.
+#: Maximum number of connections that are accepted before the event loop does anything else. In a flood of connections,
+#: a larger number delays probes; with a smaller number, the kernel drops connections of probes.
 _BACKLOG = 256
 #: Number of responses in a burst, and the pause in seconds before a response while the rate is exceeded.
 _BURST, _PAUSE_SECONDS = 200, 0.25
 #: Maximum bytes of the bodies of all unanswered requests. Bodies of at most 64 KiB are not counted, because the number
 #: of connections limits them.
 _HELD_BYTES, _SMALL_BYTES = 48 * 1024 * 1024, 65536
-#: A head with these spaces is rejected: h11 takes quadratic time for spaces before an invalid character (32,000: 3 s).
+#: A head with this many spaces in a row is rejected. If an invalid character follows, h11 takes quadratic time for the
+#: spaces: 3 s for 32,000.
 _SPACES = b" " * 32
 _BLANK_LINE = re.compile(rb"\n\r?\n")
 
@@ -95,7 +96,7 @@ class Limits:
 
 
 class _Requests(h11.Connection):
-    """Limits complete heads. h11 itself limits only a head whose end has not been received."""
+    """Parser that limits complete heads of requests. h11 limits only a head whose end has not been received."""
 
     def __init__(self, max_head_bytes: int) -> None:
         super().__init__(h11.SERVER, max_head_bytes)
@@ -135,7 +136,7 @@ class _Connection(H11Protocol):
         oldest.transport.abort()
 
     def _allow(self, seconds: float, *, rests: bool) -> None:
-        """Set a new deadline. While the connection `rests`, the first byte of a request sets another one."""
+        """Set the deadline, in seconds from now. If the connection `rests`, a request's first byte sets it again."""
         self._deadline.cancel()
         self._deadline, self._rests = self.loop.call_later(seconds, self.transport.abort), rests
 
@@ -243,7 +244,7 @@ def _guarded(app: ASGIApp, limits: Limits) -> ASGIApp:
 
 
 class HttpServer:
-    """Serves an app on each address as `name`, over TLS if `tls` is given. Can be started and stopped once."""
+    """Serves an app on each address, over TLS if `tls` is given. `name` is the Server header. Starts and stops once."""
 
     def __init__(
         self,
@@ -325,6 +326,6 @@ def _listen(address: Address) -> socket.socket:
         if isinstance(error, OSError) and error.errno == errno.EADDRINUSE:
             raise ServerError(f"address {where!r} is in use by another process; choose another port") from error
         raise ServerError(f"address {where!r} cannot be served: {error}") from error
-    # Connections inherit the option, which prevents that the second part of a response waits for the client's ACK.
+    # Connections inherit TCP_NODELAY. Without it, the second part of a response would wait for the client's ACK.
     listening.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return listening

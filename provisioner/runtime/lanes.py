@@ -1,4 +1,4 @@
-"""Limits concurrent and waiting requests. Clients or namespaces (flows) alternate."""
+"""Limits the requests that run and that wait. Requests of different flows (clients or namespaces) alternate."""
 
 import asyncio
 import time
@@ -21,9 +21,12 @@ class Lane:
     """
 
     def __init__(self, *, places: int, room: int, max_rest_seconds: float = 0.0) -> None:
-        """Limit the total weight of requests to `room`. A place rests for as long as it was used, up to the maximum."""
+        """Allow `places` running requests, and the weight `room` of running and waiting requests together.
+
+        After a request, its place stays unused for as long as it was used, but at most for `max_rest_seconds`.
+        """
         self._free, self._room, self._max_rest_seconds = places, room, max_rest_seconds
-        #: Flow and weight of each request that has a place or waits for one, and the weight of each flow.
+        #: Flow and weight of each request that runs or waits, and the total weight of each flow.
         self._requests: dict[asyncio.Future[bool], tuple[str, int]] = {}
         self._weights: Counter[str] = Counter()
         #: Waiting requests by flow; the first flow is next. A future's result is whether its request gets a place.
@@ -70,7 +73,7 @@ class Lane:
             raise Busy from error
         finally:
             if not has_place and turn.done() and not turn.cancelled() and turn.result():
-                # The wait timed out in the same step in which the request got its place, so release the place.
+                # The wait ended in the same step in which the request got its place, so release the place.
                 self._release()
         if not has_place:
             raise Busy

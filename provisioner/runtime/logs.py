@@ -7,7 +7,7 @@ from typing import Any, TextIO
 import structlog
 from structlog.typing import EventDict, Processor
 
-#: Libraries whose INFO is shown only at level debug, and whose DEBUG is never shown, because it contains credentials.
+#: Libraries whose INFO lines are shown only at level debug. DEBUG lines are never shown: they contain credentials.
 _CHATTY = ("google", "urllib3", "kubernetes", "requests", "asyncio")
 
 
@@ -34,7 +34,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     shared: list[Processor] = [
         structlog.stdlib.add_logger_name,
         structlog.stdlib.add_log_level,
-        # A library's "%s" with its arguments becomes a structlog event.
+        # Inserts the arguments of a library's message, such as "%s".
         structlog.stdlib.PositionalArgumentsFormatter(),
         structlog.processors.TimeStamper(fmt="iso", utc=True),
         structlog.processors.StackInfoRenderer(),
@@ -64,7 +64,7 @@ def configure(level: str = "info", *, stream: TextIO | None = None, force_json: 
     for name in _CHATTY:
         library = logging.getLogger(name)
         library.setLevel(logging.INFO if level == "debug" else max(number, logging.WARNING))
-        # Google's libraries have turned off the propagation if they were imported before.
+        # Google's libraries turn off the propagation of their loggers when they are imported.
         library.propagate = True
     logging.captureWarnings(True)
     structlog.configure(

@@ -23,14 +23,14 @@ class Shown(NamedTuple):
 
 
 class LastRound(Collector):
-    """Metrics by name, each with the values that `show` was last given. `show` is called from one thread."""
+    """Collector of metrics, each with the values of the last `show`. `show` is called from one thread."""
 
     def __init__(self, prefix: str) -> None:
         self._prefix = prefix
         self._shown: dict[str, tuple[Shown, dict[tuple[str, ...], float]]] = {}
 
     def show(self, metrics: Iterable[Shown]) -> None:
-        """Replace the values of metrics. Absent labels get 0, because a missing series looks like a failed scrape."""
+        """Replace the values of metrics. Labels without a value get 0: a missing series looks like a failed scrape."""
         for metric in metrics:
             labelled = metric.values if isinstance(metric.values, Mapping) else {(): metric.values}
             values = {(key,) if isinstance(key, str) else tuple(key): value for key, value in labelled.items()}
@@ -112,13 +112,13 @@ class LoopMetrics:
         self._last_round.set(ended_at_seconds)
 
     def set_watch(self, resource: str, *, synced: bool, last_contact: float | None, now: float) -> None:
-        """Set the state of one list-watch by a monotonic clock. None means no contact with the API server yet."""
+        """Set the state of a list-watch. `last_contact` and `now` are monotonic times in seconds; None means never."""
         age = now - last_contact if last_contact is not None else float("inf")
         self._watch_synced.labels(resource).set(synced)
         self._watch_age.labels(resource).set(age)
 
     def forget_watch(self, resource: str) -> None:
-        """Remove the metrics of a list-watch whose kind is missing."""
+        """Remove the metrics of a list-watch whose kind the API server does not have."""
         self._watch_synced.remove(resource)
         self._watch_age.remove(resource)
 

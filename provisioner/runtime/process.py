@@ -7,12 +7,12 @@ import threading
 from collections.abc import Callable
 from types import FrameType
 
-#: Thresholds of Python's garbage collector for objects in cycles.
+#: Thresholds of Python's garbage collector: new objects, and collections of the younger generation.
 _ALLOCATIONS, _YOUNG, _MIDDLE = 20_000, 10, 20
 
 
 def collect_garbage_rarely() -> None:
-    """Collect cycles rarely, and never among objects that exist already, because a collection interrupts a decision."""
+    """Collect cycles rarely, and never among objects that exist now, because collections interrupt decisions."""
     gc.collect()
     gc.freeze()
     gc.set_threshold(_ALLOCATIONS, _YOUNG, _MIDDLE)

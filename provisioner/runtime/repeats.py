@@ -8,14 +8,14 @@ from dataclasses import dataclass, field
 from math import inf
 
 _EVERY_SECONDS = 60.0
-#: Maximum number of kinds of failures that are counted, and so of failures that are logged within _EVERY_SECONDS.
+#: Maximum number of kinds of failures that are counted. It also limits the failures logged within _EVERY_SECONDS.
 _MAX_KINDS = 64
 #: Maximum number of lasting failures that are remembered.
 _MAX_LASTING = 4096
 
 
 class Repeats:
-    """Counts failures by kind, which clients may choose; used from any thread."""
+    """Counts failures by kind. Clients can cause new kinds, so their number is limited. Used from any thread."""
 
     def __init__(self, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._monotonic = monotonic
@@ -24,9 +24,9 @@ class Repeats:
         self._logged: dict[Hashable, tuple[float, int]] = {}
 
     def left_out(self, kind: Hashable) -> int | None:
-        """Count a failure; return the number of its kind that were suppressed before, None if it is suppressed.
+        """Count a failure. Return how many of its kind were suppressed before it, or None if it is suppressed itself.
 
-        A failure is suppressed if one of its kind, or _MAX_KINDS of all kinds, were logged within 60 s.
+        A failure is suppressed if a failure of its kind, or _MAX_KINDS of other kinds, were logged within 60 s.
         """
         now = self._monotonic()
         with self._lock:

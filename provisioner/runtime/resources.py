@@ -30,7 +30,7 @@ _MEDIA_TYPES = {"html": "text/html", "css": "text/css", "js": "text/javascript"}
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Page:
-    """Path and response, which does not depend on the query. Responses are created in a thread, one at a time."""
+    """Path and response of a page; the query is ignored. Responses are created in a thread, one at a time."""
 
     path: str
     make: Callable[[], Response]

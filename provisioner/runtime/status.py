@@ -1,7 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
 There is neither TLS nor authentication, because the pages contain no secret. Responses to probes are immediate. Scrapes
-and pages of a product are served one at a time, for at most half of the time, and clients alternate.
+and further pages are served one at a time, for at most half of the time, and clients alternate.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ from provisioner.runtime.resources import Page, client_of, make_app
 
 #: Limits of an address; probes, scrapers and browsers send far fewer requests.
 _LIMITS = Limits(answers_per_second=100.0)
-#: Minimum bytes of a compressed page, and the level. Higher levels take at least twice as long for 10 % less size.
+#: Minimum bytes of pages that are compressed, and gzip's level. Higher levels take at least twice as long to save 10 %.
 _GZIP_BYTES, _GZIP_LEVEL = 16384, 3
-#: Maximum number of requests for pages that are served or wait. Requests of aborted connections may still wait.
+#: Maximum number of requests for pages that run or wait. Requests may still wait after their connection was aborted.
 _PAGES = _LIMITS.connections
 #: Maximum pause in seconds after a page; otherwise the pause is as long as the page took.
 _MAX_REST_SECONDS = 0.5
-#: Suffixes of hosts that are served: Services, and GKE's DNS endpoint, because the API server's proxy forwards the Host
-#: header of its caller.
+#: Suffixes of accepted Host headers: names of Services, and GKE's DNS endpoint, because the API server's proxy forwards
+#: the Host header of its caller.
 _SUFFIXES = (".svc", ".svc.cluster.local", ".gke.goog")
 _PORT = re.compile(r":[0-9]*$")
 _REJECTED = (
@@ -53,8 +53,8 @@ def make_status_server(
 ) -> HttpServer:
     """Return the server of two addresses, `metrics` and `probes`. Raises ServerError if one is invalid.
 
-    `alive` is the heartbeat; if it fails, /healthz responds with `stopped`. `problems` are the reasons why the process
-    is not ready. The server's thread calls both, so they must not block. `pages` are served next to the probes.
+    `alive` is the heartbeat; if it returns False, /healthz responds with `stopped`. `problems` are the reasons why the
+    process is not ready. The server's thread calls both, so they must not block. Probes and `pages` share an address.
     """
     served: dict[Address, list[Route]] = {}
     if (address := parse_address(metrics)) is not None:
@@ -91,7 +91,7 @@ def _routes(pages: Sequence[Page]) -> list[Route]:
 
 
 def _as_asked(response: Response, asked: Headers) -> Response:
-    """Return a page, without its body if the client has it, or compressed if the client accepts that."""
+    """Return a page: without its body if the client has the body, compressed if it is large and the client agrees."""
     if _tags(response.headers.get("etag", "")) & _tags(asked.get("if-none-match", "")):
         del response.headers["content-length"]
         return Response(status_code=304, headers=response.headers)

@@ -17,7 +17,7 @@ _T = TypeVar("_T")
 LOCATION = re.compile(r"[a-z]+-[a-z]+[0-9]+(-[a-z0-9]+)?")
 CLUSTER = re.compile(r"[a-z]([-a-z0-9]{0,38}[a-z0-9])?")
 ACCOUNT = re.compile(r"[^@\s]+@[^@\s]+\.[^@\s]+|default")
-#: E-mail address of a Google service account, as nodes need it; "default" is that of Compute Engine.
+#: E-mail address of a Google service account, as nodes need it; "default" is Compute Engine's default account.
 SERVICE_ACCOUNT = re.compile(r"[a-z0-9][-a-z0-9]{0,62}@([a-z0-9][-a-z0-9]{0,62}\.){1,8}gserviceaccount\.com|default")
 _RESOURCE = r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?"
 #: Name of most resources of Compute Engine, and a network tag.
@@ -178,7 +178,7 @@ def is_more_than(text: str, most: int) -> bool:
 
 
 def choice(*values: str) -> Callable[[str], str]:
-    """Return a reader of one of these words, in upper or lower case."""
+    """Return a reader that accepts one of these words in any case, and returns it in lower case."""
 
     def read(text: str) -> str:
         if text.lower() not in values:
@@ -203,7 +203,7 @@ _ENDPOINT = re.compile(
 
 
 def endpoint(text: str) -> str:
-    """Read the address of a server that replaces Google's. An error hides the text if it may contain a password."""
+    """Read the address of a server that replaces one of Google. An error hides a text that may contain a password."""
     if not text:
         return ""
     match = _ENDPOINT.fullmatch(text)
@@ -317,15 +317,15 @@ _KINDS = tuple(kind.value for kind in CapacityKind)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Prices:
-    """Prices of a chip per hour, in millionths of the currency, whose name is shown next to amounts.
+    """Prices of a chip per hour, in millionths of one currency.
 
     In "tpu-v6e-slice/spot=1.35, tpu-v6e-slice=2.7, */reservation=1.9, *=3, currency=USD" the most specific entry
-    counts: accelerator and capacity type, only the accelerator, any accelerator with the capacity type, anything.
+    counts, in this order: accelerator and capacity type, only the accelerator, only the capacity type, neither.
     """
 
-    #: Accelerator label, capacity type, price; `*` means any accelerator, an empty type any type.
+    #: Accelerator label, capacity type and price. `*` means any accelerator, an empty capacity type means any type.
     entries: tuple[tuple[str, str, int], ...] = ()
-    #: Name of the currency, such as USD; empty if not set.
+    #: Name of the currency, such as USD, which is shown next to amounts; empty if not set.
     currency: str = ""
 
     def __bool__(self) -> bool:
@@ -346,7 +346,7 @@ def cost_in_words(per_hour: float, currency: str) -> str:
 def check_accelerator(name: str) -> None:
     """Raise ValueError, with similar names, if the accelerator does not exist."""
     if GENERATION_LABEL.fullmatch(name):
-        # The label may be that of a newer generation, which only the cluster's MachineConfigs list.
+        # The label may be of a newer generation that only the MachineConfigs of the cluster list.
         return
     try:
         tpu.find_accelerator(name)

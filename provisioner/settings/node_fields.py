@@ -1,7 +1,7 @@
 """Table of the node settings: variable, annotation, form, and place in a create request of each setting.
 
 `NodeFields` is the table; `Settings` inherits its fields. Suppliers put the values of a node pool, from the settings
-and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`), and `request_fields` writes them.
+and the pods' annotations, into `NodePoolRequest.node` (`slices.suppliers.nodes`); `request_fields` returns their JSON.
 `boot_disk_gb` and `huge_pages_bytes` read `NodePool.node` for the fit of pods.
 """
 
@@ -39,7 +39,7 @@ class Row:
     reads: Callable[[str], Any] | None = None
     #: Key of a nodeSelector that requests the value like the annotation; empty if none.
     selector: str = ""
-    #: Whether entries of the annotation are added to the setting, whose entries take precedence.
+    #: Whether entries of the annotation are added to the entries of the setting, which take precedence.
     adds: bool = False
     #: Returns why the machines of a slice cannot have the value; empty if they can.
     problem: Callable[[Any, tpu.Shape], str] = lambda *_: ""
@@ -61,13 +61,13 @@ def _linux(entries: Entries) -> Mapping[str, Any]:
 
 
 def _idle_maintenance(idle_seconds: float) -> Mapping[str, Any]:
-    """Permit maintenance of idle nodes, of any number at once, in the 28 days before its date; empty for 0."""
+    """Return the policy that permits maintenance of idle nodes in the 28 days before its date; empty for 0 seconds."""
     strategy = {
         "nodeIdleTimeWindow": f"{int(idle_seconds)}s",
         "maintenanceAvailabilityWindow": f"{28 * 24 * 3600}s",
         "minNodesPerPool": "0",
     }
-    # Google's reference: every strategy requires PERIODIC.
+    # Google's reference requires PERIODIC for every opportunistic strategy.
     policy = {"maintenanceInterval": "PERIODIC", "opportunisticMaintenanceStrategy": strategy}
     return {"config.hostMaintenancePolicy": policy} if idle_seconds else {}
 

@@ -135,7 +135,7 @@ def resource_labels(text: str) -> Entries:
 
 
 def bill_of(entries: Entries, labels: Mapping[str, str]) -> dict[str, str]:
-    """Return the resource labels of a pool. Its node labels, `labels`, identify its workload."""
+    """Return the labels of a pool on Google's bill. `labels` are its node labels, which name the workload."""
     values = {f"{{label:{key}}}": value for key, value in labels.items()}
     for form, key, other in (
         ("{namespace}", constants.POOL_JOBSET_NAMESPACE, constants.POOL_WORKLOAD_NAMESPACE),

@@ -116,7 +116,7 @@ class NodeGroupSettings:
         """Namespaces whose objects are served, empty if all are.
 
         The controller's own namespace is always served: by default, the provisioner creates its TPUNodeGroups there.
-        The same SERVED_NAMESPACES may apply to both, and then names the namespaces of workloads.
+        The provisioner may read the same SERVED_NAMESPACES, which then lists namespaces of workloads.
         """
         return (*self.namespaces, self.own_namespace) if self.namespaces else ()
 

@@ -1,4 +1,4 @@
-"""Declaration and reading of options, and options that all processes in the cluster share."""
+"""Declares and reads options. `Group` also declares the options that several processes have, such as LOG_LEVEL."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -15,7 +15,7 @@ MAX_CONCURRENCY = 64
 
 
 class Group(Enum):
-    """Subject of options: section of docs/settings.md, in this order. The methods declare fields with their options."""
+    """Subject of options, and section of the settings pages, in this order. Methods declare fields with an option."""
 
     REQUIRED = "Required", "On GKE, all of them are inferred if they are not set."
     WORKLOADS = "Workloads", "Which workloads get node pools."
@@ -49,7 +49,7 @@ class Group(Enum):
         return field(metadata={"option": made})
 
     def option(self, variable: str, read: Callable[[str], Any], default: Any, description: str, **metadata: Any) -> Any:
-        """Declare a field whose default is a text in the environment's form, or a value that no text represents."""
+        """Declare a field. `default` is a text in the environment's form, or a value that no text represents."""
         text = default if isinstance(default, str) else ""
         value = read(text) if text else default
         made = Option(variable=variable, group=self, read=read, default=text, description=description)
@@ -114,7 +114,7 @@ def read(
 ) -> _T:
     """Read a dataclass of settings, with `inferred` values for unset variables. Raises SettingsError with all problems.
 
-    `contradictions` returns problems of combinations; its argument are the values without a problem, by field.
+    `contradictions` gets the valid values by field, and returns the problems of their combinations.
     """
     values: dict[str, Any] = {}
     problems: list[str] = []

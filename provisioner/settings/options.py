@@ -240,7 +240,7 @@ class Settings(NodeFields):
     def node_namespace(self) -> str:
         """Value of TRUSTED_GROUP_NAMESPACE on the provisioner's nodes, empty on GKE.
 
-        A tenant's kubelet can set every other label, also that of the node pool.
+        A tenant's kubelet can set all other labels of its node, including the label with the node pool.
         """
         return self.node_groups_in if self.on_gce else ""
 
@@ -250,7 +250,7 @@ class Settings(NodeFields):
         return ClusterName(project=self.project_id, location=self.cluster_location, cluster=self.cluster)
 
     def on_channel(self, release_channel: str) -> Settings:
-        """Return the settings with auto-upgrade, if it is auto, on for a release channel and off for an empty text."""
+        """Return the settings. Auto-upgrade, if auto, is on with a release channel, and off if the channel is empty."""
         if self.auto_upgrade is not None:
             return self
         # A channel requires auto-upgrade. A maintenance exclusion prevents upgrades until the end of support.

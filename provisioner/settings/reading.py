@@ -9,7 +9,7 @@ from provisioner.settings.node_fields import ROWS
 from provisioner.settings.option import MAX_CONCURRENCY, read
 from provisioner.settings.options import OPTIONS, Settings
 
-#: OAuth scopes, each of which allows a node to pull private images.
+#: Ends of OAuth scopes, each of which allows a node to pull private images.
 _PULLING_SCOPES = ("/cloud-platform", "/devstorage.read_only", "/devstorage.read_write", "/devstorage.full_control")
 #: Cluster name for clusters without GKE, which is kubeadm's default.
 _CLUSTER_ON_GCE = "kubernetes"
@@ -18,7 +18,7 @@ _CLUSTER_ON_GCE = "kubernetes"
 _ON_GKE_ALONE = {name for name, row in ROWS.items() if not row.on_gce}
 
 _NAMES = dict.fromkeys(option.variable for option in OPTIONS)
-#: Minimum similarity of an unknown variable to an option: names that differ by one or two letters.
+#: Minimum similarity, from 0 to 1, of an unknown variable and the suggested option. At most two letters differ.
 _NEAR = 0.92
 #: Prefix of unknown variables that are reported even if no option is similar.
 _NODE_PREFIX = "GCP_NODE_"
@@ -77,7 +77,7 @@ def _contradictions(values: Mapping[str, Any]) -> Iterator[str]:
 
 
 def warnings_about(settings: Settings) -> Iterator[str]:
-    """Yield warnings about settings that allow authors of pods more than the administrator may expect."""
+    """Yield warnings about settings whose effect the administrator may not expect, such as limits that are not set."""
     open_doors = [
         variable
         for variable, allowed in (
@@ -125,7 +125,7 @@ def _is(name: str, key: str) -> bool:
 
 
 def given(environment: Mapping[str, str], effective: Settings) -> dict[str, str]:
-    """Return the options that are set, with inferred and discovered values, as texts, without other variables."""
+    """Return the variables of options that are set, with inferred and discovered values, as texts."""
     found = {name: environment[name] for name in _NAMES if environment.get(name, "").strip()}
     found |= {
         "GCP_PROJECT_ID": effective.project_id,

@@ -2,7 +2,7 @@
 
 Sources: GKE's page "Plan node sizes", reserved.go of GoogleCloudPlatform/cluster-autoscaler, gce_reserved.go of
 kubernetes/autoscaler. The formula is the one for nodes before 1.37. Later nodes may reserve less memory, so a
-prediction may be too small, and never too large. Not subtracted: the requests of DaemonSets, which each cluster has.
+prediction may be too small, but never too large. Requests of DaemonSets are not subtracted.
 """
 
 from collections.abc import Iterable
@@ -26,7 +26,7 @@ class Amounts(NamedTuple):
 
 #: Parts of a machine's vCPUs, and the share of each part that GKE reserves; the last part is the rest.
 _CPU_SHARES = ((1.0, 0.06), (1.0, 0.01), (2.0, 0.005), (float("inf"), 0.0025))
-#: Parts of the memory in MiB (thousands, as in the sources), and the share of each part that GKE reserves.
+#: Parts of the memory in MiB (multiples of 1,000, as in the sources), and the share of each part that GKE reserves.
 _MEMORY_SHARES = ((4000.0, 0.25), (4000.0, 0.2), (8000.0, 0.1), (112_000.0, 0.06), (float("inf"), 0.02))
 #: Number of pods on a node above which GKE reserves more CPU, and the millicores that it reserves then.
 _MANY_PODS, _MANY_PODS_MILLICORES = 110, 400

@@ -3,10 +3,10 @@
 Chips per VM, single-host topologies, vCPU, memory and disks are those of GKE's own autoscaler
 (GoogleCloudPlatform/cluster-autoscaler), which has no list of topologies. Topologies are from cluster-toolkit, xpk and
 the Cloud TPU documentation: a fixed list for 2-D generations, a rule with a maximum number of 4x4x4 cubes for 3-D ones.
-If sources disagree, a comment names the one that is used.
+If sources disagree, a comment names the source that is used.
 
-The lists of 3-D topologies contain the slices that xpk creates by default, for tpu7x also those of a reference list for
-this provisioner, and for v4 the whole pod, 16x16x16.
+The lists of 3-D topologies contain the slices that xpk creates by default, for tpu7x also the slices of a reference
+list for this provisioner, and for v4 the whole pod, 16x16x16.
 
 Each process has one table. A controller calls `extend`, which adds the offers of its cluster, only between rounds, so
 the table is constant within a round.
@@ -73,7 +73,7 @@ CUBE_CHIPS = _CUBE_EDGE**3
 LONGEST_AXIS = 256
 
 _TWO_DIMENSIONAL = ("1x1", "2x2", "2x4", "4x4", "4x8", "8x8", "8x16", "16x16")
-#: Topologies from a single report, which calls them podslices. GKE's autoscaler has only the machine type.
+#: Topologies of multi-host v3, from a single report, which has the label tpu-v3-podslice. GKE's autoscaler has none.
 _V3_SLICE = ("4x4", "4x8", "8x8", "8x16", "16x16", "16x32", "32x32", "32x64")
 
 
@@ -142,7 +142,7 @@ class Accelerator:
     machine_types: tuple[MachineType, ...]
     #: Valid topologies; for 3-D generations only those below one cube.
     listed_topologies: tuple[str, ...]
-    #: 3-D topologies that Google's tools list. GKE decides about others that follow the rule.
+    #: 3-D topologies that Google's tools list. GKE may reject other topologies that follow the rule for whole cubes.
     documented_topologies: tuple[str, ...] = ()
     #: Maximum number of 4x4x4 cubes in a slice; 0 for generations without cubes.
     max_cubes: int = 0
@@ -183,7 +183,7 @@ _ALL = (
         machine_types=(MachineType("ct3-hightpu-4t", 4, "2x2", 96, 340, _PD, flex_start=False),),
         listed_topologies=("2x2",)),
     Accelerator(
-        # GKE's autoscaler has this value. A comment in its code, and one report, have tpu-v3-podslice.
+        # GKE's autoscaler has this label. A comment in its code, and one report, have tpu-v3-podslice.
         label="tpu-v3-slice", generation="v3",
         machine_types=(MachineType("ct3p-hightpu-4t", 4, "", 48, 340, _PD, flex_start=False),),
         listed_topologies=_V3_SLICE),
@@ -198,7 +198,7 @@ _ALL = (
         # xpk also lists unsorted topologies; the documentation and cluster-toolkit require sorted ones.
         any_order=True),
     Accelerator(
-        # Google's lists of topologies do not separate this family from podslices. No report has its multi-host slices.
+        # Google's lists of topologies do not separate v5-lite devices from podslices. No report has multi-host devices.
         label="tpu-v5-lite-device", generation="v5e",
         machine_types=(
             MachineType("ct5l-hightpu-1t", 1, "1x1", 24, 48, _PD_FAST, flex_start=False),
@@ -230,7 +230,7 @@ _ALL = (
         label="tpu7x", generation="tpu7x",
         machine_types=(
             # GKE's autoscaler has 992 GiB, but a node of tpu7x-standard-4t reported 963568636Ki allocatable. GKE's
-            # formula gives that amount for 960 GiB, so the other types have the same memory per CPU.
+            # formula gives that amount for 960 GiB. Other types here are assumed to have the same memory per vCPU.
             MachineType("tpu7x-standard-1t", 1, "1x1x1", 56, 240, _HYPERDISK),
             MachineType("tpu7x-standard-4t", 4, "2x2x1", 224, 960, _HYPERDISK),
             MachineType("tpu7x-ultranet-4t", 4, "2x2x1", 224, 960, _HYPERDISK, only_on_request=True)),
@@ -269,9 +269,9 @@ def machine_of(name: str) -> tuple[str, int]:
 
 
 def extend(offers: Iterable[Accelerator]) -> list[str]:
-    """Replace the cluster's offers in the table; return contradictions, as sentences.
+    """Replace the offers of the cluster in the table; return contradictions, as sentences.
 
-    The built-in table has priority over offers, and earlier offers over later ones. Callers use `tpu.extend`.
+    The built-in table has priority over offers, and earlier offers over later ones. Only `tpu.extend` calls it.
     """
     extended, contradictions = {offer.label: offer for offer in _ALL}, []
     machines = {machine.name: (offer, machine) for offer in _ALL for machine in offer.machine_types}

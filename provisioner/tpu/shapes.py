@@ -39,7 +39,7 @@ class Shape:
 
     @property
     def documented(self) -> bool:
-        """Whether Google's tools list the topology; otherwise it only follows the rule."""
+        """Whether Google's tools list the topology; otherwise it only follows the rule for whole cubes."""
         return self.accelerator.documents(self.topology)
 
     @property
@@ -59,13 +59,13 @@ class Shape:
         )
 
     def nodes(self, pods: int) -> int:
-        """Return the number of hosts of a multi-host slice, otherwise of nodes that `pods` pods fill, at least 1."""
+        """Return the number of hosts of a multi-host slice, or else the number of VMs for `pods` pods, at least 1."""
         if self.multi_host:
             return self.topology.chips // self.machine_type.chips
         return max(1, -(-pods * self.chips_per_pod // self.machine_type.chips))
 
     def pods_problem(self, pods: int, *, several: bool) -> str:
-        """Return why `pods` pods do not fill one slice, or with `several` whole slices; empty if they do, or for 0."""
+        """Return why `pods` pods do not fill one slice, or, if `several`, whole slices; empty if they do, or are 0."""
         hosts, label = self.nodes(1), self.accelerator.label
         if pods % hosts == 0 if several else pods in (0, hosts):
             return ""
@@ -93,7 +93,7 @@ def find_accelerator(label: str) -> Accelerator:
 
 
 def shapes_of(offer: Accelerator, grid: Topology) -> Iterator[Shape]:
-    """Yield the shapes with a valid topology: possible machine types, and chips per pod on each."""
+    """Yield the shapes of a valid topology, for all possible machine types and numbers of chips per pod."""
     for machine in offer.machine_types:
         for chips_per_pod in range(1, machine.chips + 1):
             alone = machine.single_host_topology == str(grid) and machine.chips % chips_per_pod == 0
@@ -116,7 +116,7 @@ def resolve(accelerator: str, topology: str, chips_per_pod: int, machine_type: s
 
 
 def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> int:
-    """Return the chips of a host of the slice, of the largest possible machine type; 1 if the slice is invalid."""
+    """Return the chips of a host of the slice, with the largest possible machine type; 1 if the slice is invalid."""
     offer = ACCELERATORS.get(accelerator)
     for chips in sorted({type_.chips for type_ in offer.machine_types}, reverse=True) if offer else ():
         with contextlib.suppress(ShapeError):
@@ -125,7 +125,7 @@ def chips_of_host(accelerator: str, topology: str, machine_type: str = "") -> in
 
 
 def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
-    """Return whether Google may sell an invalid shape: accelerator or machine type is unknown, or sources disagree."""
+    """Return whether Google may sell an invalid shape: a label is unknown, or sources disagree on the axes' order."""
     offer = ACCELERATORS.get(accelerator)
     if offer is None or (machine_type and catalogue.machine_type(machine_type) is None):
         return True
@@ -140,7 +140,7 @@ def may_be_sold(accelerator: str, topology: str, machine_type: str) -> bool:
 def not_whole_slices(
     accelerator: str, topology: Topology, *, pods: int, chips_per_pod: int, wanted: int, several: bool
 ) -> str:
-    """Return the message that `wanted` pods are not the `pods` of a slice, or, if `several`, of whole slices."""
+    """Return the message that `wanted` is not `pods`, the number of pods of a slice, or, if `several`, a multiple."""
     return (
         f"a {accelerator} slice of topology {topology} has {pods} pods of {chips_per_pod} chips, but there are "
         f"{wanted}; make it {'a multiple of ' if several else ''}{pods}"
@@ -149,7 +149,7 @@ def not_whole_slices(
 
 @lru_cache(maxsize=4096)
 def _outcome(accelerator: str, topology: str, chips_per_pod: int, machine_type: str) -> Shape | str:
-    """Return the shape or the text of the error; both are cached, because wrong requests also repeat in every round."""
+    """Return the shape or the text of the error. Errors are cached as well: wrong requests repeat in every round."""
     try:
         return _resolved(accelerator, topology, chips_per_pod, machine_type)
     except ShapeError as error:

@@ -1,1 +1,1 @@
-"""The webhook server: the hooks of all products behind one address."""
+"""The webhook server: all webhooks behind one address."""

@@ -1,4 +1,4 @@
-"""Builds, runs and stops the webhook server and its metrics, with the webhooks of all products."""
+"""Builds, runs and stops the server of all webhooks, and its metrics."""
 
 import platform
 import ssl
@@ -58,10 +58,10 @@ _log = structlog.get_logger(__name__)
 NAME = "tpu-provisioner-webhook"
 #: Seconds for which reviews are still answered after SIGTERM, until API servers know that this replica ends.
 _DRAIN_SECONDS = 8.0
-#: A review contains an object of up to 3 MiB, twice if it is changed. API servers keep idle connections for 90 s. Each
-#: connection keeps its last request, and a path takes four times its size in memory.
+#: Limits of the webhooks' address. A review contains an object of up to 3 MiB, in updates two. API servers keep idle
+#: connections for 90 s. Each connection keeps its last head in memory, where a path takes four times its size.
 _LIMITS = Limits(connections=512, request_seconds=15.0, idle_seconds=120, header_bytes=4096, body_bytes=8 * 1024 * 1024)
-#: Maximum number of remembered Events, of up to 9 KB each. Users can choose any number of owners' names.
+#: Maximum number of remembered Events, of up to 9 KB each. Users could cause Events about any number of owners.
 _EVENTS = 2048
 #: Maximum wait in seconds for the first list of MachineConfigs, which RBAC may forbid, and interval of the checks.
 _CATALOGUE_SECONDS, _CATALOGUE_PAUSE_SECONDS = 10.0, 0.05
@@ -125,16 +125,16 @@ class WebhookServer:
         self.status.start()
         self.recorder.start()
         self.machine_configs.start()
-        # Until there is a certificate, no review can be answered, and /readyz reports it.
+        # Until there is a certificate, no review can be answered, and /readyz reports that.
         self.certificates.start()
-        # Wait for the MachineConfigs: pods of generations that only they list would get no variables, or be rejected.
+        # Wait for the MachineConfigs: they list new generations, whose pods would get no variables or be rejected.
         deadline = time.monotonic() + _CATALOGUE_SECONDS
         while knowledge_of(self.machine_configs) is Knowledge.UNKNOWN and time.monotonic() < deadline:
             time.sleep(_CATALOGUE_PAUSE_SECONDS)
         self.server.start()
 
     def stop(self, *, drain: Callable[[float], object]) -> None:
-        """Report that this replica ends, answer the reviews that still arrive, then stop."""
+        """Report that this replica ends, answer reviews while `drain` waits for the given seconds, then stop."""
         self.certificates.stop()
         self.server.drain()
         drain(_DRAIN_SECONDS)
@@ -152,7 +152,7 @@ def build(
     *,
     variables: Mapping[str, str] | None = None,
 ) -> WebhookServer:
-    """Return the server, not started. Without `files`, it creates certificates. `variables` are the settings."""
+    """Return the server, not started. Without `files`, it creates certificates. `variables` configure the slices."""
     metrics = Metrics(version=provisioner.__version__)
     context = server_context()
     address = parse_address(addresses.webhooks)
@@ -212,7 +212,7 @@ async def _greet(_request: HttpRequest) -> Response:
 
 
 def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | None:
-    """Return the current object, None if it does not exist. Raises OwnerError, or TooLarge below READ_ALONE_BYTES."""
+    """Return the object; None if it does not exist. Raises OwnerError, or TooLarge if a larger read may succeed."""
     try:
         return api.get(key.path, timeouts=_READ_TIMEOUTS, max_bytes=max_bytes)
     except errors.NotFound:
@@ -224,7 +224,7 @@ def _read_owner(api: Api, key: OwnerKey, max_bytes: int) -> Mapping[str, Any] | 
 
 
 def _admitted_unread(key: OwnerKey, why: OwnerError, maker: ObjectRef | None) -> Answer:
-    """Return an answer that admits an object unchanged, with a notice for `maker`, whose controller gets the answer."""
+    """Return an answer that admits an object unchanged, with a notice about `maker`, whose controller created it."""
     told = f"{key.title} could not be read ({why})"
     message = f"A Job starts without its selectors: {told}"
     notice = Notice(about=maker, message=message) if maker is not None else None
@@ -243,7 +243,7 @@ def _tell(recorder: EventRecorder, repeats: Repeats, notice: Notice) -> None:
 
 
 def make_hooks(settings: WebhookSettings, api: Api, variables: Mapping[str, str]) -> list[Hook]:
-    """Return the webhooks of all products. Raises SettingsError if the provisioner's settings are invalid."""
+    """Return all webhooks. Raises SettingsError if `variables`, the settings of slices, are invalid."""
     read_owner = partial(_read_owner, api)
 
     def after_reading(

@@ -18,7 +18,7 @@ from provisioner.workloads.kind import Kind, begin, template_of
 _ENDS = {constants.FAILED: "Failed", constants.CAPACITY_REVOKED: "Failed", constants.BOOKING_EXPIRED: "Completed"}
 #: Maximum number of podSets in the API.
 _POD_SETS = 32
-#: Key of the node pools in a request's status.
+#: Key of the node pools in status.provisioningClassDetails of a ProvisioningRequest.
 NODE_POOLS = "node-pools"
 
 

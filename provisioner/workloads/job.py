@@ -1,6 +1,6 @@
 """Reads plain Jobs, which are served only with an annotation. The only group of a Job has the Job's name.
 
-Other Jobs are not kept, because a cluster may have tens of thousands.
+Jobs without the annotation are not kept in memory, because a cluster may have tens of thousands.
 """
 
 from collections.abc import Mapping
@@ -59,7 +59,7 @@ def parse_job(raw: object) -> Workload | None:
 def claim_of(metadata: dict[str, Any]) -> Claim | None:
     """Read the Job of a pod from its controller reference, and its completion index.
 
-    A pod that only has a Job's label has no group: it may remain from a Job that was deleted without its pods.
+    A pod with a Job's label and without a controller has no group: its Job may have been deleted without its pods.
     """
     owner = controller_of(metadata, JOB)
     if owner is None or not (owner.name and owner.uid):
@@ -90,7 +90,7 @@ PLAIN_JOB = Kind(
     templates="template",
     claim_of=claim_of,
     optional=True,
-    # Jobs are read only on request, because a cluster may have very many.
+    # Jobs are read only if SERVE_JOBS is true, because a cluster may have very many.
     on_request="SERVE_JOBS",
     served=lambda settings: settings.serve_jobs,
 )

@@ -1,7 +1,7 @@
 """Reads JobSets and their pods. Each child Job is a group.
 
-With exclusive placement, the leader is the pod with completion index 0, because JobSet holds back the others until that
-pod is scheduled. Without it, and on single hosts, the pod with the lowest unfinished index leads.
+With exclusive placement, the leader is the pod with completion index 0, because JobSet holds back the other pods until
+it is scheduled. Without exclusive placement, and on single hosts, the pod with the lowest unfinished index leads.
 """
 
 from collections import Counter
@@ -37,13 +37,13 @@ class ReplicatedJob:
     #: Number of child Jobs of the replicated jobs before this one, and of all replicated jobs.
     before: int
     all_replicas: int
-    #: Group of the replicated job, and the same two numbers within the group.
+    #: Group of the replicated job, and the two numbers above, for replicated jobs of this group only.
     group: str
     before_in_group: int
     group_replicas: int
 
     def child(self, number: int) -> str:
-        """Return the name of a child Job."""
+        """Return the name of the child Job with a number."""
         return f"{self.jobset}-{self.name}-{number}"
 
     def marks(self, number: int) -> dict[str, str]:
@@ -109,7 +109,7 @@ def ended_before(spec: Mapping[str, Any]) -> dict[str, frozenset[str]]:
 
 
 def jobs_of_slice(replicas: int, parallelism: int, hosts: int, *, exclusive: bool) -> int:
-    """Return the number of child Jobs whose pods together fill one slice; 1 if that is not possible for all Jobs.
+    """Return the number of child Jobs whose pods together fill one slice; 1 if `replicas` Jobs fill no whole slices.
 
     With `exclusive` placement, each child Job is a slice.
     """

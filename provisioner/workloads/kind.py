@@ -1,6 +1,6 @@
 """Description of a kind of workloads, and readers of the fields that all kinds have.
 
-The controller of an object is read only from its owner references, as controllers do, not from its labels.
+The controller of an object is read only from its owner references, as Kubernetes does, not from its labels.
 """
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
@@ -42,7 +42,7 @@ class Kind:
     """API of a kind, and the readers of its objects and pods."""
 
     kind: WorkloadKind
-    #: Reads an object; None if it is not served. Raises MalformedObject.
+    #: Reads an object; returns None if it is not served. Raises MalformedObject.
     parse: Callable[[object], Workload | None]
     #: Label of all pods of the kind, with the name of the workload as value; empty for a kind without pods.
     pod_label: str = ""
@@ -113,9 +113,9 @@ class Kind:
 
 
 def begin(kind: WorkloadKind, raw: object, *, controller: str = "") -> tuple[Workload, BoundedReader]:
-    """Read the fields that all kinds have, except groups and problems; return also the reader of other fields.
+    """Read the fields that all kinds have, except groups and problems. Return also the reader for the other fields.
 
-    `controller` is the usual spec.managedBy of this cluster. Raises MalformedObject if the identity is incomplete.
+    `controller` is the spec.managedBy of objects that this cluster manages. Raises MalformedObject without name or UID.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     namespace, name, uid = fields.identity(kind.value, metadata)
@@ -146,7 +146,7 @@ def _terminal_state(conditions: dict[str, dict[str, Any]]) -> str:
 
 
 def entries_of(part: str, raw: object, reader: BoundedReader) -> Sequence[dict[str, Any]]:
-    """Return the first entries of a list with a group each. A longer list is a problem, but still shows the chips."""
+    """Return at most REPLICATED_JOBS entries of a list, each with a group. A longer list is recorded as a problem."""
     entries = fields.mappings(raw)
     if len(entries) > bounds.REPLICATED_JOBS:
         reader.refuse(f"{part} {bounds.too_many('entries', len(entries), bounds.REPLICATED_JOBS)}")
@@ -182,7 +182,7 @@ def too_much(kind: WorkloadKind, groups: Iterable[PodGroup], *, part: str = "") 
 
 
 def reduced(workload: Workload, problem: str, labels: Collection[str]) -> Workload:
-    """Return the identity and state of a workload, and one group, which decides whether the workload is served."""
+    """Return a workload with only its identity, state and problem, and one group, which shows whether it has chips."""
     with_chips = next((group.template for group in workload.groups if group.template.chips), None)
     kept = [podspec.reduced(with_chips, problem, labels)] if with_chips is not None else []
     return replace(

@@ -1,14 +1,15 @@
 """Reads LeaderWorkerSets and their pods.
 
 A group is a leader pod `<set>-<group>` and its workers `<set>-<group>-<worker>`. The StatefulSet `<set>` controls the
-leaders, and a StatefulSet with the name of the leader, which the leader controls, the workers:
+leaders. Each leader controls a StatefulSet with the leader's name, which controls the workers:
 
     LeaderWorkerSet a -> StatefulSet a -> Pod a-0 -> StatefulSet a-0 -> Pod a-0-1
 
 Restarts change UIDs, but not names. tests/data/leaderworkerset has recordings of the controller.
 
 A group is a slice; with a subGroupPolicy, each subgroup is a slice (getSubGroupIndex in LWS's pod_webhook.go). The size
-is a multiple of subGroupSize, or a multiple plus one: then the leader is one more pod of subgroup 0, or in no subgroup.
+of a group is a multiple of subGroupSize, or a multiple plus one. The additional pod is the leader, in subgroup 0 or in
+no subgroup.
 """
 
 from collections.abc import Mapping
@@ -44,7 +45,7 @@ def subgroup_of(worker: int, size: int, subgroup_size: int, *, with_leader: bool
 def slices_of_group(template: Mapping[str, Any], *, leader_has_chips: bool) -> dict[str, range]:
     """Return the worker indexes of the pods of each slice of a group, by name; the name is empty without subgroups.
 
-    `template` is the raw spec.leaderWorkerTemplate. Ends one slice above the limit, so that callers see the excess.
+    `template` is the raw spec.leaderWorkerTemplate. Returns at most REPLICATED_JOBS + 1 slices, which shows an excess.
     """
     size, subgroup_size, excluded = _sizes(template)
     if not subgroup_size:
@@ -87,7 +88,7 @@ def parse_leaderworkerset(raw: object) -> Workload:
             name=name,
             replicas=replicas,
             surge=_surge(spec, replicas),
-            # Pods of a subgroup keep their indexes of the group, and no pod waits for another: the lowest leads.
+            # Pods of a subgroup have their indexes in the group, and none waits for another, so the lowest index leads.
             lowest_leads=chipless or name != "",
             parallelism=len(indexes),
             template=worker if indexes.start else leader,
@@ -128,7 +129,7 @@ def claim_of(metadata: dict[str, Any]) -> Claim | None:
     annotations = fields.mapping(metadata.get("annotations"))
     size = fields.index(fields.name(annotations.get(constants.LWS_SIZE))) or 0
     with_leader = size == 0 or constants.LWS_LEADER_REQUESTS_TPUS in annotations
-    # A leader without chips does not count; for the leader pod itself, `parse_pod` subtracts it.
+    # A leader without chips is subtracted from the size; in the claim of the leader itself, `parse_pod` subtracts it.
     group_size = size - (worker > 0 and not with_leader) if size <= bounds.PARALLELISM else 0
     part = ""
     if subgroup_size := fields.index(fields.name(annotations.get(constants.LWS_SUBGROUP_SIZE))):

@@ -18,10 +18,10 @@ _CLAIMS = tuple(dict.fromkeys((LEADER_WORKER_SET, *KINDS.values())))
 
 
 def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod | None:
-    """Read a pod; None unless it belongs to a workload and requests chips.
+    """Read a pod with chips, or a leader without chips on TPU nodes; None for other pods.
 
-    Pods of no other kind are of kind POD if SERVE_PODS selects them. Without `jobs`, this includes pods of plain Jobs.
-    Other pods are read while they are bound, without a workload: they occupy nodes.
+    A pod of no other kind is of kind POD if SERVE_PODS selects it. Without `jobs`, pods of plain Jobs are such pods. A
+    pod that SERVE_PODS does not select is read without a workload if it is bound to a node; otherwise None is returned.
     """
     metadata = fields.at(raw, "metadata")
     claim = claim_of(metadata)
@@ -82,7 +82,7 @@ def parse_pod(raw: object, *, serve_pods: str = "all", jobs: bool = True) -> Pod
 
 
 def _is_chipless_leader(claim: Claim, metadata: dict[str, Any], spec: dict[str, Any]) -> bool:
-    """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: its workers may be created only when it is bound."""
+    """Whether a pod leads a LeaderWorkerSet's group on TPU nodes: it may have to be bound before its workers exist."""
     leads = claim.kind is WorkloadKind.LEADER_WORKER_SET and claim.index == constants.LEADER_INDEX
     return leads and not is_excluded(metadata) and constants.TPU_ACCELERATOR in podspec.node_selector_of(spec)
 

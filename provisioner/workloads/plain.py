@@ -1,7 +1,7 @@
 """Derives workloads of kind POD from pods: their controller of any kind, or the pod itself if it has none. Pure.
 
-No other object is read, so a workload ends when it has no unfinished pods. On single hosts each pod is a slice. On
-several hosts all pods of the controller are one slice, and need an index: that of an Indexed Job or a StatefulSet.
+No other object is read, so a workload ends when it has no unfinished pods. On single hosts, each pod is a slice. On
+several hosts, all pods of the controller are one slice. They need an index, as of an Indexed Job or a StatefulSet.
 """
 
 from collections import defaultdict
@@ -89,9 +89,9 @@ def _is_job(owner: ObjectRef | None) -> bool:
 def apart(pods: Iterable[Pod], namespaces: Mapping[str, str]) -> Iterator[Pod]:
     """Yield the pods; a pod of kind POD gets another workload UID if a workload of another namespace has its UID.
 
-    The author of such a pod wrote the UID of an object in the other namespace. `namespaces` has the namespaces of the
-    other workloads by UID. For any other UID, the oldest pod with the UID and without a Job determines the namespace
-    or, if all pods have Jobs, the oldest pod.
+    The author of such a pod wrote the UID of an object in the other namespace. `namespaces` has the namespaces of
+    workloads of other kinds by UID. Any other UID belongs to the namespace of its oldest pod without a Job or, if all
+    pods have Jobs, of its oldest pod.
     """
     pods = tuple(pods)
     first: dict[str, Pod] = {}
@@ -130,7 +130,7 @@ def workloads_of(pods: Iterable[Pod]) -> Iterator[Workload]:
 
 
 def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
-    """Yield one entry for all slices of single pods, and one for each group of several pods, which has its name."""
+    """Yield one group for all slices of single pods, and one named group for each slice of several pods."""
     alone = [pod for pod in pods if pod.group_name == pod.name]
     together: dict[str, list[Pod]] = defaultdict(list)
     for pod in pods:
@@ -150,7 +150,7 @@ def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
 
 
 def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> str:
-    """Return why the pods of a group of kind POD are not the hosts of one slice; empty if they are, or already run."""
+    """Return why pods of a group of kind POD are not the hosts of one slice; empty if they are, or if one is bound."""
     pods = tuple(pods)
     hosts = shape.nodes(1)
     if not shape.multi_host or any(pod.node_name for pod in pods):

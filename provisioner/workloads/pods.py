@@ -1,4 +1,4 @@
-"""Reads pods of workloads of all kinds, from caches and live before a delete.
+"""Bounds cached pods, and reads workloads and their pods from the API server before a delete (live).
 
 A live read raises MalformedObject if an object is unreadable.
 """
@@ -65,9 +65,9 @@ class BoundPod:
     kind: WorkloadKind | None
     workload_name: str
     workload_uid: str
-    #: Key of the group that controls the pod; empty if none.
+    #: Key of the group of the pod, by its controller; empty if it has no group.
     group_key: GroupKey
-    #: Whether the pod has chips, or ResourceClaims of any devices, except claims of DaemonSets, such as for monitoring.
+    #: Whether the pod has chips, or a ResourceClaim for any device. Claims of DaemonSets (monitors) do not count.
     has_devices: bool
     finished: bool
     #: deletionTimestamp, which is the end of the grace period; None if the pod is not being deleted.
@@ -130,7 +130,7 @@ def list_pods_of_workload(api: Api, kind: WorkloadKind, namespace: str, name: st
         pod = parse_pod(raw, jobs=not plain)
         if pod is None or (plain and pod.kind is not kind):
             return None
-        # If another namespace has the Job's UID, the pods have the derived UID (`plain.apart`), so both are compared.
+        # If another namespace has the Job's UID, pods have a derived UID (`plain.apart`), so both UIDs are compared.
         named = uid in (pod.workload_uid, uid_in(namespace, pod.workload_uid)) if uid else pod.workload_name == name
         if plain and not named:
             return None
