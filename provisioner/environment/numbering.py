@@ -170,19 +170,19 @@ def slices_together(pod: TpuPod, owner: Mapping[str, Any]) -> bool:
         return said == "true"
     together = _slices_of(pod, fields.mapping(owner.get("spec")))
     # Child Jobs with several pods are left out: each of their pods is a slice, and these slices have no numbers.
-    one_pod = (each for each in together if pods_of_job(_job_of(each)) == 1)
-    return not owner or sum(fields.count(each.get("replicas")) for each in one_pod) > 1
+    one_pod = (job for job in together if pods_of_job(_job_of(job)) == 1)
+    return not owner or sum(fields.count(job.get("replicas")) for job in one_pod) > 1
 
 
 def _slices_of(pod: TpuPod, spec: Mapping[str, Any]) -> list[dict[str, Any]]:
     """Return the replicated jobs of a pod's multislice: they have equal slices, and start after the same jobs end."""
     own = pod.marks.get(constants.REPLICATED_JOB_NAME, "")
     listed = fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]
-    by_name = {fields.name(each.get("name")): each for each in listed if fields.count(each.get("replicas"))}
-    slices = {name: _slice_of(each, pod) for name, each in by_name.items()}
+    by_name = {fields.name(job.get("name")): job for job in listed if fields.count(job.get("replicas"))}
+    slices = {name: _slice_of(job, pod) for name, job in by_name.items()}
     equal = {name for name, slice_ in slices.items() if slice_ and slice_ == slices.get(own)}
     after = {name: ended & equal for name, ended in ended_before(spec).items()}
-    return [each for name, each in by_name.items() if name in equal and after[name] == after[own]]
+    return [job for name, job in by_name.items() if name in equal and after[name] == after[own]]
 
 
 def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, ...] | None:
@@ -196,7 +196,7 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
     selector = node_selector_of(template.get("spec"))
     group = fields.name(replicated_job.get("groupName")) or DEFAULT_GROUP
     apart = marked(fields.mapping(template.get("metadata")), constants.MULTISLICE) == "false"
-    shape = (fields.text(selector.get(each)) for each in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
+    shape = (fields.text(selector.get(key)) for key in (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY))
     return (
         (group, apart, *shape, chips, pods_of_job(job), _jobs_per_slice(replicated_job, chips, pod)) if chips else None
     )
@@ -265,7 +265,7 @@ def _of_raycluster(pod: TpuPod, key: OwnerKey, spec: Mapping[str, Any]) -> Numbe
     entries = (each for each in fields.mappings(spec.get("workerGroupSpecs")) if each.get("groupName") == group)
     entry = next(entries, {})
     host, replica = (
-        fields.index(pod.marks.get(each, "")) for each in (constants.RAY_HOST_INDEX, constants.RAY_REPLICA_INDEX)
+        fields.index(pod.marks.get(label, "")) for label in (constants.RAY_HOST_INDEX, constants.RAY_REPLICA_INDEX)
     )
     pods = fields.count(entry.get("numOfHosts"))
     if host is None and entry and pods == 1:

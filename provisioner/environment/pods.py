@@ -132,7 +132,7 @@ def read_pod(raw: Mapping[str, Any], namespace: str = "") -> TpuPod | None:
 
 def wish_of(metadata: Mapping[str, Any]) -> str:
     """Return "disabled" if a label or annotation in INJECT_KEYS has this value, otherwise "enabled" or, if none, ""."""
-    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     said = [where.get(key) for key in INJECT_KEYS for where in (labels, annotations)]
     return next((wish for wish in ("disabled", "enabled") if wish in said), "")
 
@@ -174,10 +174,10 @@ def _given(env: object) -> dict[str, Given]:
 
 
 def _localhosts(given: Mapping[str, Given]) -> frozenset[str]:
-    values = [given[each].value for each in (WORKER_HOSTNAMES, PROCESS_ADDRESSES) if each in given]
-    texts = [each for each in values if each is not None]
+    values = [given[name].value for name in (WORKER_HOSTNAMES, PROCESS_ADDRESSES) if name in given]
+    texts = [value for value in values if value is not None]
     local = all(map(_LOCALHOSTS.fullmatch, texts))
-    return frozenset(",".join([LOCAL] * (each.count(",") + 1)) for each in texts if local)
+    return frozenset(",".join([LOCAL] * (text.count(",") + 1)) for text in texts if local)
 
 
 def _label(raw: object) -> str:

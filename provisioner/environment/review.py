@@ -157,10 +157,12 @@ def is_complete(pod: TpuPod) -> bool:
     """Return whether a pod already has all variables about workers and slices, so that unknown values do not matter."""
     layout = _layout(pod)
     local = {WORKER_HOSTNAMES: LOCAL} if layout is None or layout.one_host else {}
-    for each in pod.containers:
-        alone = not slices_together(pod, {}) or (NUM_SLICES in each.given and each.given[NUM_SLICES].value == "")
+    for container in pod.containers:
+        alone = not slices_together(pod, {}) or (
+            NUM_SLICES in container.given and container.given[NUM_SLICES].value == ""
+        )
         names = (WORKER_ID, WORKER_HOSTNAMES, *(() if alone else OF_SLICES))
-        if any(is_absent(name, each, local) for name in names):
+        if any(is_absent(name, container, local) for name in names):
             return False
     return True
 
@@ -256,16 +258,16 @@ def _leave_what_is_begun(container: Container, variables: dict[str, str]) -> lis
     problems = []
     # A group is consistent only if all its variables have one origin.
     for group in (OF_WORKERS, OF_SLICES):
-        names = [each for each in group if each in variables]
+        names = [name for name in group if name in variables]
         missing = [name for name in names if is_absent(name, container, variables)]
         given = [name for name in names if name not in missing and _begins(name, container, variables)]
         if given == [WORKER_HOSTNAMES] and container.given[WORKER_HOSTNAMES].value and WORKER_ID in missing:
             # Users may set only the host names; the worker index is added to them.
             missing.remove(WORKER_ID)
-        for each in missing if given else ():
-            del variables[each]
+        for key in missing if given else ():
+            del variables[key]
         # Users set an empty value to disable a group, so missing variables are no problem then.
-        if missing and given and all(container.given[each].value != "" for each in given):
+        if missing and given and all(container.given[name].value != "" for name in given):
             problems.append(
                 f"a container has {' and '.join(given)} and lacks {' and '.join(missing)}; set all of them or none"
             )
@@ -313,7 +315,7 @@ def _stateful(pod: TpuPod) -> bool:
 
 def _name_of_slice(pod: TpuPod) -> dict[str, str]:
     """Return the variable that names the slice of a RayCluster's pod, as in GKE's Ray add-on; empty for other pods."""
-    group, replica = (pod.marks.get(each, "") for each in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
+    group, replica = (pod.marks.get(key, "") for key in (constants.RAY_GROUP, constants.RAY_REPLICA_INDEX))
     is_ray = pod.owner is not None and pod.owner.type == RAY_CLUSTER_TYPE
     return {"TPU_NAME": f"{group}-{replica}"} if is_ray and group and replica else {}
 

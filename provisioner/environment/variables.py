@@ -152,13 +152,13 @@ def workers_of(pod: TpuPod, layout: Layout | None, numbering: Numbering | None) 
     index = numbering.index % len(hosts) if numbering is not None else 0
     first_port = numbering.port if numbering is not None else PROCESS_PORT
     # An init container that runs alone is the only process of its pod at that time, so its lists name each host once.
-    names = {each: ",".join(host for host in hosts for _ in range(each)) for each in {1, processes}}
-    ports = {each: range(first_port, first_port + each) for each in {1, processes}}
+    names = {count: ",".join(host for host in hosts for _ in range(count)) for count in {1, processes}}
+    ports = {count: range(first_port, first_port + count) for count in {1, processes}}
     # GKE's webhook sets PROCESS_ADDRESSES on these generations, so a pod without selectors that has it is one of them.
     all_have = pod.accelerator in _WITH_ADDRESSES or any(PROCESS_ADDRESSES in each.given for each in pod.containers)
     addresses = {
-        each: ",".join(f"{host}:{port}" for host in hosts for port in ports[each])
-        for each in ({1, processes} if processes > 1 or all_have else ())
+        count: ",".join(f"{host}:{port}" for host in hosts for port in ports[count])
+        for count in ({1, processes} if processes > 1 or all_have else ())
     }
     found = []
     place = 0
@@ -179,7 +179,7 @@ def hosts_of(layout: Layout | None, numbering: Numbering | None) -> list[str]:
         return [LOCAL]
     pods = slice_pods(layout, numbering)
     first = numbering.index - numbering.index % pods
-    return [numbering.host(each) for each in range(first, first + pods)]
+    return [numbering.host(index) for index in range(first, first + pods)]
 
 
 def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None:
@@ -195,7 +195,7 @@ def check_size(pod: TpuPod, layout: Layout | None, numbering: Numbering) -> None
 def check_lengths(workers: Iterable[Mapping[str, str]]) -> None:
     """Raise NumberingError if the variables are too long to start a process or to store the pod."""
     total = 0
-    for name, value in (each for variables in workers for each in variables.items()):
+    for name, value in (pair for variables in workers for pair in variables.items()):
         length = len(name) + len(value)
         if length > bounds.VARIABLE:
             raise NumberingError(

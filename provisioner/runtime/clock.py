@@ -47,7 +47,7 @@ def shifted(remembered: _T, by: timedelta) -> _T:
     if isinstance(remembered, datetime):
         moved = remembered if remembered == _NEVER else remembered + by
     elif isinstance(remembered, tuple) and not hasattr(remembered, "_fields"):
-        moved = tuple(shifted(each, by) for each in remembered)
+        moved = tuple(shifted(item, by) for item in remembered)
     elif isinstance(remembered, Mapping):
         moved = {key: shifted(value, by) for key, value in remembered.items()}
     elif is_dataclass(remembered) and not isinstance(remembered, type):

@@ -131,7 +131,10 @@ class _Connection(H11Protocol):
     def _make_room(self) -> None:
         connections = cast("set[_Connection]", self.connections)
         by_client = Counter(connection.client and connection.client[0] for connection in connections)
-        oldest = max(connections, key=lambda each: (by_client[each.client and each.client[0]], -each.opened_at))
+        oldest = max(
+            connections,
+            key=lambda connection: (by_client[connection.client and connection.client[0]], -connection.opened_at),
+        )
         connections.discard(oldest)
         oldest.transport.abort()
 
@@ -256,7 +259,9 @@ class HttpServer:
     ) -> None:
         self._limits, self._tls = limits, tls
         self._handshakes: dict[Address, Handshakes] = {address: {} for address in apps}
-        self._servers = [_make_server(app, name, limits, tls, self._handshakes[each]) for each, app in apps.items()]
+        self._servers = [
+            _make_server(app, name, limits, tls, self._handshakes[address]) for address, app in apps.items()
+        ]
         self._sockets: list[socket.socket] = []
         self._thread = threading.Thread(target=self._run, name="http", daemon=True)
         #: Ports that are served. With port 0, the system chooses one.
@@ -267,7 +272,7 @@ class HttpServer:
         with contextlib.ExitStack() as opened:
             self._sockets = [opened.enter_context(self._listen(address)) for address in self._handshakes]
             opened.pop_all()
-        self.ports = tuple(each.getsockname()[1] for each in self._sockets)
+        self.ports = tuple(listening.getsockname()[1] for listening in self._sockets)
         if self.ports:
             self._thread.start()
             _log.debug("http_server.started", ports=self.ports)
@@ -292,8 +297,8 @@ class HttpServer:
         self._close()
 
     def _close(self) -> None:
-        for each in self._sockets:
-            each.close()
+        for listening in self._sockets:
+            listening.close()
         self.ports = ()
 
     def _run(self) -> None:

@@ -104,7 +104,7 @@ def _as_asked(response: Response, asked: Headers) -> Response:
 
 
 def _tags(header: str) -> frozenset[str]:
-    return frozenset(each.strip().removeprefix("W/") for each in header.split(",")) - {""}
+    return frozenset(tag.strip().removeprefix("W/") for tag in header.split(",")) - {""}
 
 
 def _for_known_hosts(app: ASGIApp) -> ASGIApp:

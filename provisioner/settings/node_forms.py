@@ -110,10 +110,10 @@ def taints(text: str, also: Collection[str] = ()) -> tuple[Taint, ...]:
     """Read taints of nodes, "key=value:NoSchedule". Their keys are restricted like those of `labels`."""
     split = [(key, rest.partition(":")) for key, rest in _pairs(text).items()]
     found = [Taint(key=key, value=value, effect=effect) for key, (value, _, effect) in split]
-    for each in found:
-        _check_label(each.key, each.value, also)
-        if each.effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
-            raise ValueError(f'has {bounds.quoted(str(each))}, which is not of the form "key=value:NoSchedule"')
+    for taint in found:
+        _check_label(taint.key, taint.value, also)
+        if taint.effect not in ("NoSchedule", "PreferNoSchedule", "NoExecute"):
+            raise ValueError(f'has {bounds.quoted(str(taint))}, which is not of the form "key=value:NoSchedule"')
     return tuple(found)
 
 

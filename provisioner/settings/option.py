@@ -91,7 +91,9 @@ class Option:
 def options_of(settings: type) -> tuple[Option, ...]:
     """Return the options that a dataclass declares. Fields without an option are constants."""
     return tuple(
-        replace(each.metadata["option"], field=each.name) for each in fields(settings) if "option" in each.metadata
+        replace(field_.metadata["option"], field=field_.name)
+        for field_ in fields(settings)
+        if "option" in field_.metadata
     )
 
 
@@ -118,17 +120,19 @@ def read(
     """
     values: dict[str, Any] = {}
     problems: list[str] = []
-    for each in options_of(kind):
-        text = environment.get(each.variable, "").strip() or (inferred or {}).get(each.variable, "") or each.default
+    for option in options_of(kind):
+        text = (
+            environment.get(option.variable, "").strip() or (inferred or {}).get(option.variable, "") or option.default
+        )
         if text is None:
-            problems.append(f"{each.variable} is not set. {each.description}")
+            problems.append(f"{option.variable} is not set. {option.description}")
         elif text:
             try:
-                values[each.field] = each.read(text)
+                values[option.field] = option.read(text)
             except forms.SecretValueError as error:
-                problems.append(f"{each.variable} {error}. {each.description}")
+                problems.append(f"{option.variable} {error}. {option.description}")
             except ValueError as error:
-                problems.append(f"{each.variable}={text!r} {error}. {each.description}")
+                problems.append(f"{option.variable}={text!r} {error}. {option.description}")
     problems += contradictions(values)
     if problems:
         raise SettingsError(problems)

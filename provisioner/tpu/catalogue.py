@@ -284,7 +284,7 @@ def extend(offers: Iterable[Accelerator]) -> list[str]:
             elif (listed := _in_words(offer, machine)) != _in_words(*used):
                 contradictions.append(f"{machine.name} is listed as {listed}, and used as {_in_words(*used)}")
         valid = {str(topology) for topology in known.topologies()}
-        fresh = tuple(each for each in offer.listed_topologies if each not in valid)
+        fresh = tuple(text for text in offer.listed_topologies if text not in valid)
         extended[offer.label] = replace(
             known,
             machine_types=(*known.machine_types, *added),

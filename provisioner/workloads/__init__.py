@@ -14,14 +14,14 @@ from provisioner.workloads.raycluster import RAY_CLUSTER
 
 #: Descriptions by kind. Plain Jobs come last, because pods of other kinds may also belong to a Job.
 KINDS = {
-    each.kind: each
-    for each in (JOBSET, LEADER_WORKER_SET, RAY_CLUSTER, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)
+    description.kind: description
+    for description in (JOBSET, LEADER_WORKER_SET, RAY_CLUSTER, PROVISIONING_REQUEST, CAPACITY_BUFFER, PLAIN_JOB)
 }
 
 
 def kinds_served(settings: Settings) -> dict[WorkloadKind, Kind]:
     """Return the kinds that the settings select."""
-    return {kind: each for kind, each in KINDS.items() if each.served(settings)}
+    return {kind: description for kind, description in KINDS.items() if description.served(settings)}
 
 
 __all__ = [

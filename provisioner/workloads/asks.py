@@ -33,11 +33,11 @@ def parse_provisioning_request(raw: object) -> Workload | None:
     pools = fields.text(fields.mapping(status.get("provisioningClassDetails")).get(NODE_POOLS))
     ask = Ask(
         resource_version=_version(raw),
-        pod_sets=tuple((_referent(each), fields.count(each.get("count"), default=0)) for each in sets),
+        pod_sets=tuple((_referent(pod_set), fields.count(pod_set.get("count"), default=0)) for pod_set in sets),
         conditions=conditions,
         named=tuple(filter(None, pools.split(","))),
     )
-    ended = next((state for each, state in _ENDS.items() if ask.is_true(each)), "")
+    ended = next((state for condition, state in _ENDS.items() if ask.is_true(condition)), "")
     return replace(found, terminal_state=ended, problem=reader.problem, ask=ask)
 
 
@@ -86,13 +86,13 @@ def _version(raw: object) -> str:
 
 def _conditions(status: dict[str, Any]) -> dict[str, Condition]:
     return {
-        fields.name(each.get("type")): Condition(
-            true=each.get("status") == "True",
-            reason=fields.name(each.get("reason")),
-            message=bounds.cut(fields.text(each.get("message")), bounds.SCHEDULER_MESSAGE),
-            since=fields.parse_timestamp(each.get("lastTransitionTime")),
+        fields.name(condition.get("type")): Condition(
+            true=condition.get("status") == "True",
+            reason=fields.name(condition.get("reason")),
+            message=bounds.cut(fields.text(condition.get("message")), bounds.SCHEDULER_MESSAGE),
+            since=fields.parse_timestamp(condition.get("lastTransitionTime")),
         )
-        for each in itertools.islice(fields.mappings(status.get("conditions")), bounds.CONDITIONS)
+        for condition in itertools.islice(fields.mappings(status.get("conditions")), bounds.CONDITIONS)
     }
 
 

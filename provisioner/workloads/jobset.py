@@ -68,8 +68,8 @@ def replicated_jobs_of(raw: dict[str, Any]) -> list[ReplicatedJob]:
     """Return the replicated jobs of a JobSet in their order."""
     metadata, spec = fields.mapping(raw.get("metadata")), fields.mapping(raw.get("spec"))
     entries = fields.mappings(spec.get("replicatedJobs"))
-    groups = [fields.name(each.get("groupName")) or DEFAULT_GROUP for each in entries]
-    counts = [fields.count(each.get("replicas")) for each in entries]
+    groups = [fields.name(job.get("groupName")) or DEFAULT_GROUP for job in entries]
+    counts = [fields.count(job.get("replicas")) for job in entries]
     found = []
     before: Counter[str] = Counter()
     in_all: Counter[str] = Counter()
@@ -136,7 +136,7 @@ def parse_jobset(raw: object) -> Workload:
         of_pod = podspec.reader_of_pod(within=reader)
         group_name = of_pod.text("the name of a replicated job", entry.get("name"), most=bounds.OBJECT_NAME)
         replicas = fields.count(entry.get("replicas"))
-        needs = {fields.name(each.get("name")) for each in fields.mappings(entry.get("dependsOn"))}
+        needs = {fields.name(need.get("name")) for need in fields.mappings(entry.get("dependsOn"))}
         first = (group.name for group in groups if (in_order or group.name in needs) and not group.template.chips)
         template = template_of(what, job_spec.get("template"), of_pod)
         exclusive = constants.EXCLUSIVE_TOPOLOGY in {*annotations, *of_job}

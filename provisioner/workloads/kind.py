@@ -101,7 +101,7 @@ class Kind:
             plural=self.plural,
             max_bytes=bounds.NAMESPACE_WORKLOADS,
             max_objects=None if self.kind.has_pods else bounds.NAMESPACE_ASKS,
-            reduce=lambda each, problem: reduced(each, problem, labels),
+            reduce=lambda workload, problem: reduced(workload, problem, labels),
             # Finished objects need no resources, and many users never delete them.
             is_finished=lambda workload: workload.finished,
         )
@@ -200,13 +200,13 @@ STATEFUL_SET = ("apps/v1", "StatefulSet")
 
 def marked(metadata: Mapping[str, Any], key: str) -> str:
     """Return the value of a label, or of the annotation with the same key, because JobSet sets both."""
-    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    labels, annotations = (fields.mapping(metadata.get(part)) for part in ("labels", "annotations"))
     return fields.name(labels.get(key)) or fields.name(annotations.get(key))
 
 
 def marks(metadata: Mapping[str, Any]) -> dict[str, str]:
     """Return the results of `marked` for all keys."""
-    parts = (fields.mapping(metadata.get(each)) for each in ("annotations", "labels"))
+    parts = (fields.mapping(metadata.get(part)) for part in ("annotations", "labels"))
     return {key: value for part in parts for key, raw in part.items() if (value := fields.name(raw))}
 
 
