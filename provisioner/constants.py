@@ -283,7 +283,7 @@ PLACEMENT_OFF = "off"
 #: Annotation of nodes that the provisioner cordoned before a delete; only these nodes are uncordoned.
 CORDONED = "tpu-provisioner.cloud.google.com/cordoned"
 #: Taint key of flex-start nodes that wait for the other slices of their workload. For a pod that does not tolerate a
-#: taint, the cluster autoscaler adds nodes with this taint only if its key has this prefix.
+#: taint, the cluster autoscaler adds nodes with the taint only if its key begins with startup-taint.
 HELD_LATE = "startup-taint.cluster-autoscaler.kubernetes.io/tpu-provisioner-held"
 HELD_KEYS = (HELD_LATE,)
 #: Labels that a copied label must not overwrite, because they identify the owner of a pool.

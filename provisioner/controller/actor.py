@@ -152,7 +152,7 @@ class Exchange(NamedTuple):
     #: Sends the call, and returns the value for `AnsweredCall.result`. Raises CallError.
     send: Callable[[], Any]
     executor: Executor
-    #: Seconds of lease time, more than which must be left when the call is sent; None for a call that only reads.
+    #: Seconds of lease time that must be left when the call is sent; None for a call that only reads.
     lease_seconds: float | None = None
     #: Check before a delete, by live reads. Raises KeptError if the object must be kept, ClusterError if a read fails.
     check: Callable[[], None] | None = None

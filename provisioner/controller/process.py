@@ -70,8 +70,8 @@ def make_replica(
     """Create a replica without starting its parts. Without a `name`, the identity is host name and process id.
 
     The first of `leases`, in `namespace`, is this controller's; a further lease must be held only if it exists. Without
-    election, this process leads. A process that loses its lease ends by `exit_process` in the elector's thread, even if
-    a round, a call or the API server hangs: another process may lead already. Kubernetes restarts it as a follower.
+    election, this process leads. If it loses its lease, the elector's thread ends it by `exit_process`, even if a
+    round, a call or the API server hangs: another process may lead already. Kubernetes restarts this one as a follower.
     """
     identity = name or f"{socket.gethostname()}-{os.getpid()}"
     wake, stopping = Wake(), threading.Event()

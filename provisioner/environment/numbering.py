@@ -205,7 +205,7 @@ def _slice_of(replicated_job: Mapping[str, Any], pod: TpuPod) -> tuple[object, .
 def _jobs_per_slice(replicated_job: Mapping[str, Any], chips: int, pod: TpuPod) -> int:
     """Return the number of child Jobs that form a slice, by the provisioner's rule; 1 if the slice's shape is invalid.
 
-    Each child Job is a slice with exclusive placement, whose annotation JobSet copies to pods, or with dynamic slicing.
+    With exclusive placement, whose annotation JobSet copies to pods, or dynamic slicing, each child Job is a slice.
     """
     job = _job_of(replicated_job)
     exclusive = not pod.marks.keys().isdisjoint((constants.EXCLUSIVE_TOPOLOGY, constants.SLICE_TOPOLOGY))

@@ -88,7 +88,7 @@ class TpuPod:
 
     @property
     def chips(self) -> int:
-        """Chips of the pod: the sum over `workers`, or more if an init container that runs before requests more."""
+        """Chips of the pod: the maximum of the sum over `workers` and the chips of init containers that end before."""
         alone = (container.chips for container in self.containers if container.alone)
         return max((sum(container.chips for container in self.workers), *alone))
 

@@ -1,7 +1,7 @@
 """HTTP pages for scrapers and probes: /metrics on one address, /healthz and /readyz on another, or all on one.
 
 There is neither TLS nor authentication, because the pages contain no secret. Responses to probes are immediate. Scrapes
-and further pages are served one at a time, for at most half of the time, and clients alternate.
+and further pages are served one at a time, each followed by a pause of at most 0.5 s, and clients alternate.
 """
 
 import asyncio

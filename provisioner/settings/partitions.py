@@ -103,7 +103,7 @@ class PartitionSettings:
     past_grace_seconds: float = 30.0
     #: Time in seconds that a pod may need, in addition to its deadline and grace period, to start and to be removed.
     backfill_allowance_seconds: float = 120.0
-    #: Seconds after which an unused partition that is still not active is recreated, and failing creates are given up.
+    #: Seconds after which an unused, inactive partition is recreated, and after which failing creates are given up.
     stuck_seconds: float = 900.0
     #: Seconds for which a pod that is rejected despite enough free IPUs delays others, if no deadlines are known.
     crowded_seconds: float = 3600.0

@@ -150,7 +150,7 @@ def _groups_of(pods: list[Pod]) -> Iterator[PodGroup]:
 
 
 def misfit_of(pods: Iterable[Pod], owner: ObjectRef | None, shape: tpu.Shape) -> str:
-    """Return why pods of a group of kind POD are not the hosts of one slice; empty if they are, or if one is bound."""
+    """Return why pods of kind POD are not the hosts of one multi-host slice; empty if they are, or if one is bound."""
     pods = tuple(pods)
     hosts = shape.nodes(1)
     if not shape.multi_host or any(pod.node_name for pod in pods):
