@@ -322,7 +322,7 @@ PAUSE_CONFIGMAP_NAME = "tpu-provisioner-pause"
 DEFAULT_NAMESPACE = "tpu-provisioner-system"
 
 # --- Event reasons ----------------------------------------------------------------------------------------------------
-#: GKE accepted the request.
+#: GKE accepted the create request.
 CREATION_STARTED = "NodePoolCreationStarted"
 #: All nodes of the pool are ready and report their chips.
 CREATION_SUCCEEDED = "NodePoolCreationSucceeded"
@@ -336,20 +336,19 @@ DELETION_SUCCEEDED = "NodePoolDeletionSucceeded"
 DELETION_FAILED = "NodePoolDeletionFailed"
 #: A user or GKE deleted the pool.
 POOL_NOT_FOUND = "NodePoolNotFound"
-#: No pool can be created for the pod, or some of its choices are skipped. The message names the field, its value, the
-#: mistake, and valid values.
+#: No pool can be created for the pod, or some of its choices of capacity are skipped. The message names the field, its
+#: value, the mistake, and valid values.
 INVALID_REQUEST = "InvalidTPURequest"
-#: Something prevents the create for now. The message names it: GKE's message for each choice of capacity, with the time
-#: of the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
+#: The pool cannot be created for now. The message names the obstacle: GKE's message for each choice and the time of
+#: the next attempt, a limit on GKE's operations, another pool that tries first, failed creates, or the queue.
 CREATION_WAITING = "NodePoolCreationWaiting"
-#: One of these has lasted for ten minutes, the last one for a minute:
+#: A condition below has lasted for ten minutes, the last condition for a minute:
 #: - Pods of the slice are unschedulable although their pool is ready.
 #: - Not all nodes of the pool are ready, or the pool remains in one status.
 #: - The slice has more pods than its pool has nodes.
 #: - The followers are unschedulable without a pool, and the leader is not.
-#: - The scheduler refuses pods on their own empty ready pool, and neither the pods have PersistentVolumeClaims nor the
-#: nodes a taint that the pods do not tolerate. The pool is deleted; the workload gets another one after 40 minutes,
-#: then twice as late, at most a day.
+#: - The scheduler binds no pod to its own ready and empty pool, although the pods have no PersistentVolumeClaims and
+#: tolerate all taints. The pool is deleted; the workload gets another after 40 minutes, doubled each time up to a day.
 STUCK = "SliceStuck"
 #: Pods of a slice of several hosts are on several node pools, or on one with pods of another slice, so that no slice is
 #: complete. The message names up to three of the pools.
@@ -357,19 +356,19 @@ SLICE_SPLIT = "SliceSplit"
 #: The group has fewer pods than its slice has hosts, or its pods request fewer chips than their hosts have.
 UNDERUSED = "SliceUnderused"
 #: The JobSet has the label `tpu-provisioner.cloud.google.com/slice-autoprovisioning`: it requests Slice resources,
-#: which are not created here.
+#: which the provisioner does not create.
 SLICES_NOT_SERVED = "SliceAutoprovisioningNotServed"
-#: A limit of the administrator does not allow the pool. The message names the setting, its use, and the place in the
-#: queue.
+#: A limit of the administrator does not allow the pool. The message names the setting, its current use, and the place
+#: in the queue.
 LIMIT_REACHED = "NodePoolLimitReached"
-#: The topology follows Google's rule, but no list of Google's names it. The pool is created.
+#: The topology follows Google's rule, but is in no list of Google. The pool is created.
 UNLISTED_TOPOLOGY = "TopologyNotListed"
 #: The pool is ready, and its all-or-nothing workload waits for other slices.
 HELD_FOR_OTHERS = "SliceHeldForOthers"
 #: The new nodes may not have a label that the pod selects. The pool is created.
 UNKNOWN_SELECTOR = "SelectorNotKnown"
 #: For at least a minute, GKE did not list the node pools, or the kubeconfig and `GCP_CLUSTER` were not proven to be the
-#: same cluster. Nothing is decided.
+#: same cluster. No decisions are made.
 NOT_READY = "ProvisionerNotReady"
 #: The webhook server cannot determine all TPU variables of a pod, or the selectors of a child Job.
 INCOMPLETE_ENVIRONMENT = "IncompleteTPUEnvironment"
@@ -383,5 +382,5 @@ HOST_MAINTENANCE = "HostMaintenance"
 RESERVATION_ENDS = "ReservationEnds"
 #: Worker pods lack KubeRay's label `ray.io/worker-group-replica-index`.
 NOT_NUMBERED = "PodsNotNumbered"
-#: The workload should start all together, but admission did not mark its pods. Each slice starts separately.
+#: The workload's slices should start together, but admission did not mark their pods. Each slice starts separately.
 NOT_MARKED = "PlacementNotAssigned"
