@@ -31,8 +31,8 @@ _JSON = "application/json"
 #: milliseconds, and takes up to thirty times its size in memory.
 _SMALL_BYTES = 64 * 1024
 _SMALL_PARTS = 1000
-#: Threads of the lanes for small and large bodies. Python computes in one thread at a time, so more are not faster.
-_SMALL_AT_ONCE, _LARGE_AT_ONCE = 4, 1
+#: Threads of the lanes for small and large bodies. More are not faster, and one namespace could occupy all of them.
+_SMALL_AT_ONCE, _LARGE_AT_ONCE = 1, 1
 #: Threads for answers that wait for another server. Each thread holds an object, so memory limits their number.
 _LATER_AT_ONCE = 8
 _WAITING, _LARGE_WAITING_BYTES = 256, 24 * 1024 * 1024

@@ -19,11 +19,12 @@ from typing import Any, NamedTuple
 from provisioner import constants, tpu
 from provisioner.admission.review import Answer, Operation, Request, pointer
 from provisioner.kube import fields, podspec
+from provisioner.model import bounds
 from provisioner.model.workloads import ObjectRef, WorkloadKind, group_key
 from provisioner.settings import Settings
 from provisioner.slices.demand.allowlists import NO_SELECTORS, NO_TOPOLOGY, asks_for_slices
 from provisioner.slices.offline.controllers import template_of
-from provisioner.slices.offline.documents import Document, Finding, Path, Severity, value_at
+from provisioner.slices.offline.documents import Document, Finding, Path, Severity, mappings_in, value_at
 from provisioner.slices.offline.expand import Template, jobs_together, templates_of
 from provisioner.slices.offline.forecast import NOT_SERVED, forecast, forecast_of
 from provisioner.slices.offline.mistakes import unread_keys
@@ -53,7 +54,8 @@ _COUNTS = ("replicas", "parallelism", "completions")
 #: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 #: Maximum number of slices of an object that are checked: the first ones, and the last one, whose name is the longest.
-_MAX_SLICES = 256
+#: Fewer if slices have several choices of capacity, because a review of one namespace delays those of all others.
+_MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds that are read themselves, not through their pods.
 _KINDS = {each.value: each for each in WorkloadKind if each is not WorkloadKind.POD}
@@ -176,12 +178,23 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     the labels of the namespace are unknown. Errors come first. `slices` of a finding is always 1.
 
     The function reads nothing, and never raises, whatever the JSON is. Its time depends on the size of the object, not
-    on its demand: at most 256 slices are checked, so only the Event reports an exceeded limit of more slices.
+    on its demand: it checks at most 256 slices and 1,024 choices, and only the Event reports limits of more slices.
     """
-    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=_MAX_SLICES)
-    read_document(reading, Document(raw), 1)
-    every = (finding._replace(slices=1) for finding in forecast_of(reading, rules).remarks)
+    document = Document(raw)
+    most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
+    reading = Reading(replace(settings, opt_in_label=None), namespace, most_of_object=most)
+    read_document(reading, document, 1)
+    every = (finding._replace(slices=1) for finding in forecast_of(reading, rules, options=False).remarks)
     return tuple(sorted(every, key=lambda finding: _ORDER[finding.severity]))
+
+
+def _choices_of_slice(document: Document, settings: Settings) -> int:
+    """Return the maximum number of pairs of choice and zone of a slice, by the settings and all annotations."""
+    choices, zones = max(1, len(settings.capacity)), max(1, len(settings.zones))
+    for _, found in mappings_in(document.value):
+        choices = max(choices, fields.text(found.get(constants.CAPACITY)).count(",") + 1)
+        zones = max(zones, fields.text(found.get(constants.ZONES)).count(",") + 1)
+    return min(choices * zones, bounds.CHOICES_IN_ZONES)
 
 
 class Mode(Enum):
@@ -379,7 +392,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
     changed = {**spec["template"], "spec": {**spec["template"]["spec"], "nodeSelector": after}}
     document = Document(_alone({**request.object, "spec": {**spec, "template": changed}}, jobset, jobs))
     settings = lasting(by.settings_of(document), document.raw)
-    if not forecast([document], settings, by.rules, default_namespace=request.namespace).pools:
+    if not forecast([document], settings, by.rules, default_namespace=request.namespace, options=False).pools:
         return Answer()
     added = (Operation(op="add", path=pointer(*_AT, key), value=after[key]) for key in after if key not in before)
     removed = (Operation(op="remove", path=pointer(*_AT, key)) for key in before if key not in after)

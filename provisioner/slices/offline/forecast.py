@@ -95,17 +95,22 @@ class Forecast(NamedTuple):
 
 
 def forecast(
-    documents: Iterable[Document], settings: Settings, rules: PoolRules, *, default_namespace: str = "default"
+    documents: Iterable[Document],
+    settings: Settings,
+    rules: PoolRules,
+    *,
+    default_namespace: str = "default",
+    options: bool = True,
 ) -> Forecast:
-    """Decide about all objects together."""
+    """Decide about all objects together; see `forecast_of`."""
     reading = Reading(settings=settings, default_namespace=default_namespace)
     for number, document in enumerate(documents, start=1):
         read_document(reading, document, number)
-    return forecast_of(reading, rules)
+    return forecast_of(reading, rules, options=options)
 
 
-def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
-    """Decide about all objects that were read.
+def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> Forecast:
+    """Decide about all objects that were read. Pools have `options` only on request: finding these takes long.
 
     Rejected and unserved objects (`Subject.accepted`) are planned separately, so that they do not use up limits.
     """
@@ -114,7 +119,7 @@ def forecast_of(reading: Reading, rules: PoolRules) -> Forecast:
     accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
     apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
     plan = _decide(accepted, reading, rules)
-    pools = tuple(_pools(reading, plan, rules))
+    pools = tuple(_pools(reading, plan, rules, with_options=options))
     _Remarks(reading, accepted, plan, rules).add()
     for subjects in apart:
         _Remarks(reading, subjects, _decide(subjects, reading, rules), rules).add()
@@ -166,7 +171,7 @@ def shown_name(name: str) -> str:
     return f"{name[:-_HASH_DIGITS]}*"
 
 
-def _pools(reading: Reading, plan: Plan, rules: PoolRules) -> Iterator[PlannedPool]:
+def _pools(reading: Reading, plan: Plan, rules: PoolRules, *, with_options: bool) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
     # The slices of a template have the same options, which are found only once.
     known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
@@ -176,7 +181,7 @@ def _pools(reading: Reading, plan: Plan, rules: PoolRules) -> Iterator[PlannedPo
         template = subject.template_of.get(slice_.group_name)
         key = (slice_.workload.uid, template.name if template is not None else "", create.request.zone)
         if key not in known:
-            known[key] = tuple(_options(candidates, slice_, create.request))
+            known[key] = tuple(_options(candidates, slice_, create.request)) if with_options else ()
         yield PlannedPool(
             document=subject.document,
             slice_=slice_,

@@ -57,7 +57,7 @@ class Reading:
 
     settings: Settings
     default_namespace: str
-    #: Maximum number of slices of an object that are derived, at least two for each template; None if unlimited.
+    #: Maximum number of slices of an object that are derived; None if unlimited.
     most_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
@@ -318,7 +318,7 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
     if group.jobs > 1:
         template = template._replace(replicas=group.replicas, pods=group.parallelism)
     most = reading.most_of_object
-    numbers = _numbers(template.replicas, most and most // len(subject.templates))
+    numbers = _numbers(template.replicas, most and most // len(subject.templates))[: most and most - reading.slices]
     named = title(kind.value, raw["metadata"])
     if len(numbers) > MAX_SLICES - reading.slices:
         reading.remark(subject.document, template.replicas_path, named, _LEFT_OUT)
