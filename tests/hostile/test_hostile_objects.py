@@ -313,6 +313,22 @@ def test_different_pods_are_compared_with_free_pools_within_the_budget() -> None
     assert sum(pool.named.name == "evil" and pool.phase.value == "ready" for pool in plan.pools) == len(pods)
 
 
+def test_many_slices_without_a_possible_choice_take_little_memory() -> None:
+    """A decision keeps the problem of each choice of each slice; 1,700 slices exceeded the controller's limit."""
+    workload, jobs = evil_jobset(), range(30)
+    zones = ",".join(f"us-central2-{letter}" for letter in "abcdefghijklmnop")
+    capacity = "on-demand, spot, reservation/a, reservation/b"
+    workload["metadata"]["annotations"] = {constants.CAPACITY: capacity, constants.ZONES: zones}
+    workload["spec"]["replicatedJobs"][0]["replicas"] = len(jobs)
+    raw_pods = [evil_pod(job=job) for job in jobs]
+    for raw in raw_pods:
+        raw["spec"]["containers"][0]["resources"]["requests"] = {"memory": "9000Gi"}
+    jobsets, pods = [parse_jobset(workload)], [pod for raw in raw_pods for pod in read(parse_pod, raw)]
+    plan, peak, _ = measured(lambda: plan_for(jobsets, pods, free=False))
+    assert "9000Gi" in told(plan)
+    assert peak < 1_000 * 64 * len(jobs)
+
+
 # --- Random ---
 
 

@@ -431,7 +431,8 @@ def _once(known: dict[_K, _T | UnmeetableError], key: _K, find: Callable[[], _T]
         try:
             found = find()
         except UnmeetableError as error:
-            found = error
+            # The copy has no traceback, whose frames would take kilobytes for each slice and choice.
+            found = type(error)(str(error))
         known[key] = found
     if isinstance(found, UnmeetableError):
         raise type(found)(str(found))
