@@ -1,4 +1,4 @@
-"""Forecasts decisions about objects that have not been applied yet. Pure.
+"""Forecasts the node pools that the provisioner would create for objects that are not in the cluster yet. Pure.
 
-Not handled: unknown fields and fields of a wrong type, which the API server rejects; the latter count as absent here.
+Not handled: the API server also rejects unknown fields and fields of a wrong type. Here, most of them are ignored.
 """

@@ -1,6 +1,7 @@
-"""Derives the pods of Kubernetes' own controllers, and bare pods, as unschedulable pods of kind POD. Pure.
+"""Derives the pods that Kubernetes' own controllers would create, as unschedulable pods of kind POD. Pure.
 
-The pods belong to the object of the manifest, even if a cluster has another object between them, such as a ReplicaSet.
+A pod in the manifest is derived as well. The owner of each other pod is the object in the manifest, even if a cluster
+has another object, such as a ReplicaSet, between the two.
 """
 
 from collections.abc import Iterator
@@ -16,7 +17,7 @@ from provisioner.workloads.parse_pod import parse_pod
 from provisioner.workloads.plain import as_plain
 
 Json = dict[str, Any]
-#: Path of the spec with the pod template, by group and kind.
+#: Path of the spec with the pod template, by API group and kind; kinds of the core group have "v1" as group.
 _SPECS: dict[tuple[str, str], Path] = {
     **{("apps", kind): ("spec",) for kind in ("Deployment", "ReplicaSet", "StatefulSet")},
     ("v1", "ReplicationController"): ("spec",),
@@ -24,14 +25,15 @@ _SPECS: dict[tuple[str, str], Path] = {
     ("batch", "CronJob"): ("spec", "jobTemplate", "spec"),
 }
 _POD = ("v1", "Pod")
-#: Time since which the pods are unschedulable: long ago, because the planner lets recent pods wait for more pods.
+#: Time since which the pods are unschedulable: a day before the decision, because the planner waits for more pods
+#: before it creates a pool for single pods that have become unschedulable only seconds ago.
 _LONG_AGO = "1999-12-31T00:00:00Z"
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _TOLERATION = {"key": constants.TPU_RESOURCE, "operator": "Exists", "effect": "NoSchedule"}
 
 
 def template_of(raw: Json) -> Template | None:
-    """Return where an object has its pod template; None if it is neither a pod nor a controller of Kubernetes."""
+    """Return the pod template of a pod, or of an object of Kubernetes' own controllers; None for other kinds."""
     kind = fields.text(raw.get("apiVersion")).partition("/")[0], fields.text(raw.get("kind"))
     if kind == _POD:
         return Template(path=(), pods_path=("spec",), replicas_path=("spec",))
@@ -53,10 +55,10 @@ def template_of(raw: Json) -> Template | None:
 
 
 def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str) -> Iterator[Pod]:
-    """Yield at most `most` pods that request chips and that SERVE_PODS selects. Raises MalformedObject.
+    """Yield at most `most` pods of an object that request chips and that `serve_pods` selects. Raises MalformedObject.
 
-    If the pods of a StatefulSet form one slice, only the first pod is yielded: the others are created when the first is
-    ready. With podManagementPolicy Parallel, all are created at once.
+    If the pods of a StatefulSet form one slice, only the first pod is yielded, because the StatefulSet controller
+    creates each further pod when the previous pod is ready. With podManagementPolicy Parallel, all pods are yielded.
     """
     first = parse_pod(_pod(raw, template), serve_pods=serve_pods, jobs=False) if template.replicas else None
     if first is None:
@@ -73,7 +75,7 @@ def pods_of(raw: Json, template: Template, *, most: int | None, serve_pods: str)
 
 
 def _pod(raw: Json, template: Template) -> Json:
-    """Return the first pod as the API server would return it while no node fits."""
+    """Return the first pod of a template as the API server would return it if no node fitted the pod."""
     made, own = fields.mapping(value_at(raw, template.path)), raw["metadata"]
     metadata, spec = fields.mapping(made.get("metadata")), fields.mapping(made.get("spec"))
     if template.path:

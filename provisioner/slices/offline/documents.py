@@ -1,4 +1,4 @@
-"""Objects as decoded JSON, the lines of their fields if they were read from a file, and the findings on them."""
+"""Types for objects as decoded JSON, with the lines of their fields in files, and for the findings on the objects."""
 
 from collections.abc import Callable, Iterator
 from enum import Enum
@@ -9,33 +9,33 @@ from provisioner.model import bounds
 
 #: Keys and indexes from the object down to a field.
 Path = tuple[str | int, ...]
-#: Maximum number of characters of a key in `dotted`.
+#: Maximum number of characters that `dotted` returns for one key.
 _MAX_KEY = 80
 
 
 class Severity(Enum):
     """Consequence of a finding for the object."""
 
-    #: The API server or the provisioner rejects the object or a part of it: there is no node pool.
+    #: The API server or the provisioner rejects the object, or a part of it, which therefore gets no node pool.
     ERROR = "error"
-    #: The provisioner ignores the object without a message: there is no node pool, which may be intended.
+    #: The provisioner ignores the object without a message, so the object gets no node pool, which may be intended.
     NOT_SERVED = "not_served"
-    #: There is a node pool, but something about it is probably not intended.
+    #: The object gets a node pool, but probably contains a mistake.
     WARNING = "warning"
     NOTE = "note"
 
     @property
     def refused(self) -> bool:
-        """Whether there is no node pool."""
+        """Whether this severity means that the object, or a part of it, gets no node pool."""
         return self in (Severity.ERROR, Severity.NOT_SERVED)
 
 
 class Document(NamedTuple):
     """Object as decoded JSON, with its source if it was read from a file."""
 
-    #: Decoded JSON. Aliases of YAML are the same value at several paths.
+    #: Decoded JSON. The aliases of a YAML anchor are one Python object at several paths.
     value: Any
-    #: Name of the file; "-" for standard input, empty if it was not read from a file.
+    #: Name of the file; "-" for standard input, empty if the object was not read from a file.
     source: str = ""
     #: Returns the line of a field, or of its nearest existing parent; 0 if the object was not read from a file.
     line_of: Callable[[Path], int] = lambda _: 0
@@ -59,12 +59,13 @@ class Finding(NamedTuple):
     path: Path
     message: str
     severity: Severity
-    #: Kind, namespace and name of the object; empty if the API server itself would reject the object.
+    #: Kind, namespace and name of the object; empty if the message itself names the object.
     subject: str = ""
     #: Reason of the Event with this message; empty if there is no such Event.
     reason: str = ""
-    #: Name of the slice's group; empty if the message is about all slices.
+    #: Name of the group of pods whose slice the message is about; empty if the message is about all slices.
     group_name: str = ""
+    #: Number of slices with this message.
     slices: int = 1
     #: Whether no provider can serve the object: Google does not sell such a slice, or the object contradicts itself.
     impossible: bool = False
@@ -76,7 +77,7 @@ class Finding(NamedTuple):
 
     @property
     def field(self) -> str:
-        """The field as Kubernetes writes it, such as "spec.replicatedJobs[0].replicas"; empty for the object."""
+        """The path as Kubernetes writes it, such as "spec.replicatedJobs[0].replicas"; empty for the whole object."""
         return dotted(self.path)
 
     def __str__(self) -> str:
@@ -86,7 +87,7 @@ class Finding(NamedTuple):
 
 
 def objects_of(document: Document) -> Iterator[Document]:
-    """Yield the items of a list, or the document itself if it is not a list."""
+    """Yield the items if the document is a Kubernetes list, otherwise the document itself."""
     kind, items = document.raw.get("kind"), document.raw.get("items")
     if not (isinstance(kind, str) and kind.endswith("List") and isinstance(items, list)):
         yield document
@@ -100,9 +101,9 @@ def _line_within(line_of: Callable[[Path], int], place: int, path: Path) -> int:
 
 
 def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield all objects in a value with their paths, in the order of the text; aliased values only once."""
+    """Yield all JSON objects in a value with their paths, in the order of the text; a value with YAML aliases once."""
     seen: set[int] = set()
-    # One iterator per level instead of one per value: there may be hundreds of thousands of values.
+    # The stack has one iterator for each level of nesting, not one entry for each of hundreds of thousands of values.
     todo: list[Iterator[tuple[Path, Any]]] = [iter([((), value)])]
     while todo:
         for path, found in todo[-1]:
@@ -119,7 +120,7 @@ def mappings_in(value: object) -> Iterator[tuple[Path, dict[str, Any]]]:
 
 def _inside(path: Path, found: dict[str, Any] | list[Any]) -> Iterator[tuple[Path, Any]]:
     items = found.items() if isinstance(found, dict) else enumerate(found)
-    # Most values are scalars, which contain no objects.
+    # Skip scalars, which are most of the values, because they contain no objects.
     return (((*path, step), child) for step, child in items if isinstance(child, (dict, list)))
 
 
@@ -136,7 +137,7 @@ def value_at(value: object, path: Path) -> Any:
 
 
 def dotted(path: Path) -> str:
-    """Return a path as Kubernetes writes it: "spec.containers[0].image"; empty for the object itself."""
+    """Return a path as Kubernetes writes it, such as "spec.containers[0].image"; empty for the whole object."""
     text = ""
     for step in path:
         if isinstance(step, int):

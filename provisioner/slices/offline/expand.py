@@ -1,6 +1,6 @@
 """Derives the pods that the controllers of a workload would create, as unschedulable pods.
 
-Only the first pod of each group is derived, which is the leader if pods have an index: decisions only need leaders.
+Only the first pod of each group is derived, because decisions only need leader pods; without an index, no pod leads.
 Names, labels, selectors and tolerations follow JobSet 0.11, LeaderWorkerSet 0.9 and the controllers of Kubernetes.
 """
 
@@ -23,35 +23,37 @@ from provisioner.workloads.raycluster import MAKERS, replicas_of
 
 Json = dict[str, Any]
 
-#: Annotations that JobSet writes on pods, if the JobSet or the template of a child Job has the first of them.
+#: Annotations that JobSet copies to pods from a JobSet or a child Job's template that has EXCLUSIVE_TOPOLOGY.
 _PLACEMENT = (constants.EXCLUSIVE_TOPOLOGY, constants.NODE_SELECTOR_STRATEGY)
 INDEXED = "Indexed"
-#: The scheduler's message in a cluster without nodes.
+#: The scheduler's message about a pod in a cluster without nodes.
 NO_NODES = "0/0 nodes are available: no nodes available to schedule pods."
 #: Toleration that Kubernetes' admission adds to pods that request chips as a resource.
 _CHIP_TOLERATION = Toleration(key=constants.TPU_RESOURCE, operator="Exists", effect="NoSchedule")
-#: Format of made-up UIDs, which are as long as real UIDs, because the length of labels depends on it.
+#: Format of placeholders for UIDs. They are as long as real UIDs, because the length of labels depends on the UID.
 _MADE_UP = "00000000-0000-4000-8000-{:012x}"
 
 
 class Template(NamedTuple):
     """Pod template of a workload, with the paths and values of its counts."""
 
+    #: Path of the pod template in the object.
     path: Path
     #: Path of the number of pods in a group.
     pods_path: Path
     #: Path of the number of groups.
     replicas_path: Path
-    #: Index in `Workload.groups`.
+    #: Index of the template's entry in `Workload.groups`.
     place: int = 0
-    #: Name of the replicated job; empty if all groups are alike.
+    #: Name of the replicated job, worker group or subgroup; empty if all groups of the workload are alike.
     name: str = ""
+    #: Number of groups.
     replicas: int = 1
     #: Number of pods in a group.
     pods: int = 1
-    #: Whether pods have an index: without one, no pod is a leader.
+    #: Whether pods have an index; pods without an index have no leader.
     indexed: bool = True
-    #: LeaderWorkerSet's index of the first of these pods in its group; 0 for the leader.
+    #: For a LeaderWorkerSet, the worker index of the first pod of this template in each group; 0 is the leader pod.
     first: int = 0
 
 
@@ -66,7 +68,7 @@ def is_made_up(uid: str) -> bool:
 
 
 def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
-    """List the templates of a workload."""
+    """Return the pod templates of a workload, one for each entry of `Workload.groups`."""
     spec = fields.mapping(raw.get("spec"))
     if kind is WorkloadKind.JOB:
         return [template_of_job(spec, ("spec",), replicas_path=("spec", "parallelism"))]
@@ -75,7 +77,7 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
         parts = fields.mapping(spec.get("leaderWorkerTemplate"))
         has_leader, size = bool(parts.get("leaderTemplate")), fields.count(parts.get("size"))
         of_leader = fields.at(parts, "leaderTemplate", "spec")
-        # The workers of a leader without chips are the hosts.
+        # If the leader pod requests no chips, only the worker pods run on the hosts of the slice.
         chipless = has_leader and size > 1 and not _has_chips(of_leader)
         return [
             Template(
@@ -93,11 +95,11 @@ def templates_of(kind: WorkloadKind, raw: Json) -> list[Template]:
     if kind is WorkloadKind.RAY_CLUSTER:
         return list(_templates_of_raycluster(raw))
     found = []
-    # A JobSet with more replicated jobs is not served.
+    # A JobSet with more than REPLICATED_JOBS replicated jobs is not served, so its other entries are not read.
     for place, entry in enumerate(fields.mappings(spec.get("replicatedJobs"))[: bounds.REPLICATED_JOBS]):
         job: Path = ("spec", "replicatedJobs", place)
         job_spec = fields.at(entry, "template", "spec")
-        # Unlike the API server, JobSet defaults completionMode to Indexed.
+        # JobSet sets an absent completionMode to Indexed; the API server would set it to NonIndexed.
         job_spec = {**job_spec, "completionMode": job_spec.get("completionMode") or INDEXED}
         template = template_of_job(job_spec, (*job, "template", "spec"), replicas_path=(*job, "replicas"))
         replicas = fields.count(entry.get("replicas"))
@@ -109,12 +111,12 @@ def _has_chips(spec: Json) -> bool:
     try:
         return podspec.requested_chips("pod template", spec) > 0
     except fields.MalformedObject:
-        # The error is reported when the template is read.
+        # The amount is invalid, which is reported when the workload is parsed.
         return True
 
 
 def cluster_of(raw: Json) -> Json:
-    """Return the RayCluster that a RayJob or a RayService creates; return other objects unchanged."""
+    """Return the RayCluster that a RayJob or a RayService creates; return an object of another kind unchanged."""
     part = MAKERS.get(fields.text(raw.get("kind")))
     spec = fields.mapping(raw.get("spec"))
     return {**raw, "kind": WorkloadKind.RAY_CLUSTER.value, "spec": fields.mapping(spec.get(part))} if part else raw
@@ -138,7 +140,7 @@ def _templates_of_raycluster(raw: Json) -> Iterator[Template]:
 
 
 def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
-    """Return the template of a Job whose spec is at the path `at`. The pods that run concurrently are one group."""
+    """Return the template of a Job whose spec is at the path `at`. The pods that run at the same time are one group."""
     return Template(
         pods=pods_of_job(spec),
         indexed=spec.get("completionMode") == INDEXED,
@@ -151,7 +153,10 @@ def template_of_job(spec: Json, at: Path, *, replicas_path: Path) -> Template:
 def leaders_of(
     workload: Workload, raw: Json, template: Template, now: datetime, numbers: Iterable[int] | None = None
 ) -> Iterator[Pod]:
-    """Yield the first pod of each group of a template that requests chips, or only of the groups in `numbers`."""
+    """Yield the first pod of each group of a template, or only of the groups with the indexes `numbers`.
+
+    Yield no pods if the template requests no chips.
+    """
     spec = fields.mapping(value_at(raw, (*template.path, "spec")))
     if template.pods == 0 or not podspec.requested_chips("pod template", spec):
         return
@@ -161,7 +166,7 @@ def leaders_of(
     index = {constants.COMPLETION_INDEX: "0"} if template.indexed else {}
 
     def leader(group: str, pod: str, labels: dict[str, str], *, uid: str = "", size: int = 0) -> Pod:
-        """Return the first pod of a group; `size` is the size of the group if its pods name the size, otherwise 0."""
+        """Return the first pod of a group; `size` is the number of pods in the group, 0 if pods do not contain it."""
         return Pod(
             kind=workload.kind,
             namespace=workload.namespace,
@@ -183,7 +188,7 @@ def leaders_of(
     if workload.kind is WorkloadKind.JOB:
         yield leader(name, f"{name}-0-xxxxx", index | _labels_of_job(name, workload.uid), uid=workload.uid)
     elif workload.kind is WorkloadKind.LEADER_WORKER_SET:
-        # LeaderWorkerSet writes its annotations on the pods.
+        # LeaderWorkerSet copies its annotations for exclusive placement to the pods.
         keys = (constants.LWS_EXCLUSIVE_TOPOLOGY, constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY)
         exclusive = {key: workload.annotations[key] for key in keys if key in workload.annotations}
         asked = replace(asked, annotations={**asked.annotations, **exclusive})
@@ -233,7 +238,7 @@ def jobs_together(raw: Json, template: Template, hosts: int) -> int:
 
 
 def _annotations_of(raw: Json, template: Template) -> tuple[Json, Json]:
-    """Return the annotations of a JobSet, and of the template of a child Job."""
+    """Return the annotations of a JobSet, and those that a replicated job of it sets on its child Jobs."""
     of_jobset, of_job = (
         value_at(raw, (*path, "metadata", "annotations")) for path in ((), (*template.path[:3], "template"))
     )

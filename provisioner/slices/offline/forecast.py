@@ -1,6 +1,6 @@
 """Decides about objects as if they were in a cluster without node pools, nodes and back-offs.
 
-All objects are planned as if they were created at the same time, with no other workloads in the cluster.
+The decision assumes that all objects were created at the same time and that the cluster has no other workloads.
 """
 
 import re
@@ -36,18 +36,18 @@ from provisioner.slices.planning.spec.specification import Candidates, pool_name
 from provisioner.slices.supplier import ImpossibleError, PoolRules, UnmeetableError
 
 _PROJECT, _CLUSTER, _LOCATION, _ZONE = "GCP_PROJECT_ID", "GCP_CLUSTER", "GCP_CLUSTER_LOCATION", "GCP_ZONE"
-#: Pattern of a zone: a region and one more part.
+#: Pattern of a zone name, which is a region and one more part, such as us-east5-a.
 _NAMED_ZONE = re.compile(r"\b[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}\b")
 _ZONE_FIELDS = (*constants.ZONE_LABELS, constants.ZONES, constants.CAPACITY)
 _REGION_FIELDS = (constants.REGION, constants.BETA_REGION)
 _ZONE_SETTINGS = (_ZONE, "ZONES", "CAPACITY")
 #: Maximum number of characters of a field in which a zone is searched.
 _MAX_FIELD = 4096
-#: Assumed release channel of the cluster, which new clusters have by default.
+#: Release channel that is assumed for the cluster: the default for new clusters.
 CHANNEL = "REGULAR"
-#: Number of digits at the end of a pool's name that depend on the UID.
+#: Number of hexadecimal digits at the end of a pool's name, which depend on the UID of the workload.
 _HASH_DIGITS = 10
-#: Start of the message about ignored pods that request chips.
+#: Start of the message about pods that request chips but are not served.
 NOT_SERVED = "is not served: "
 
 
@@ -55,7 +55,7 @@ class Option(NamedTuple):
     """Choice of capacity for a slice."""
 
     choice: CapacityChoice
-    #: Why no pool of this choice can be specified; empty if a pool can be.
+    #: Reason why no pool can be specified with this choice; empty if one can.
     problem: str = ""
 
 
@@ -64,28 +64,28 @@ class PlannedPool(NamedTuple):
 
     document: Document
     slice_: Slice
-    #: Template of the slice's group; None if the workload has no pods of its own.
+    #: Template of the slice's pods; None for a ProvisioningRequest or CapacityBuffer, which has no pods.
     template: Template | None
     request: NodePoolRequest
     #: Choices in the order in which they are tried.
     options: tuple[Option, ...]
-    #: Whether the name is final, because the manifest has the UID of the object.
+    #: Whether the pool's name is final, because the manifest contains the UID of the object.
     named: bool
     chips: int
 
     @property
     def shown_name(self) -> str:
-        """The name, with `*` instead of digits that are not known yet."""
+        """Name of the pool, with `*` instead of the digits that depend on an unknown UID."""
         return self.request.name if self.named else shown_name(self.request.name)
 
 
 class Forecast(NamedTuple):
-    """Result of the decision."""
+    """Node pools that would be created for objects, and findings on the objects."""
 
     pools: tuple[PlannedPool, ...] = ()
     #: Findings in the order of files and lines.
     remarks: tuple[Finding, ...] = ()
-    #: Kind, number of its objects that request no chips, and the first of them.
+    #: For each kind with objects that request no chips: the kind, the number of these objects, and the first object.
     ignored: tuple[tuple[str, int, Document], ...] = ()
 
     @property
@@ -102,7 +102,7 @@ def forecast(
     default_namespace: str = "default",
     options: bool = True,
 ) -> Forecast:
-    """Decide about all objects together; see `forecast_of`."""
+    """Read objects and decide about them. Objects without a namespace get the default namespace."""
     reading = Reading(settings=settings, default_namespace=default_namespace)
     for number, document in enumerate(documents, start=1):
         read_document(reading, document, number)
@@ -112,7 +112,7 @@ def forecast(
 def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> Forecast:
     """Decide about all objects that were read. Pools have `options` only on request: finding these takes long.
 
-    Rejected and unserved objects (`Subject.accepted`) are planned separately, so that they do not use up limits.
+    Each object that is not `accepted` is planned on its own, so that it does not use up the limits of other objects.
     """
     read_train_jobs(reading)
     _add_slices_of_asks(reading)
@@ -128,7 +128,7 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
 
 
 def _add_slices_of_asks(reading: Reading) -> None:
-    """Add the slices of ProvisioningRequests and CapacityBuffers, after the templates of all files have been read."""
+    """Add the slices of ProvisioningRequests and CapacityBuffers. Needs the PodTemplates of all files."""
     found, leaders = with_slices({uid: each.workload for uid, each in reading.subjects.items()}, reading.pod_templates)
     for leader in leaders:
         reading.subjects[WorkloadUid(leader.workload_uid)].pods.append(leader)
@@ -148,18 +148,18 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
     )
-    # The number of threads must not limit the creates of this decision.
+    # The number of threads limits the creates of one decision, but the forecast must contain the pools of all slices.
     settings = replace(reading.settings, concurrency=len(snapshot.pods))
     return decide(snapshot, Memory(), settings, rules, MOMENT)
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Return a pod with the toleration that GKE adds for its ComputeClass, and the marks of the placement policy."""
+    """Return a pod with the toleration that GKE adds for its ComputeClass, and the node selectors of all-or-nothing."""
     asked, key = pod.requirements, slice_key(pod.requirements.labels)
     if name := asked.node_selector.get(constants.COMPUTE_CLASS):
         own = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         asked = replace(asked, tolerations=(*asked.tolerations, own))
-    # The slices of a marked all-or-nothing workload start together.
+    # Only slices whose pods have these node selectors start together; the placement policy adds them in a cluster.
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
     if key and (settings.all_or_nothing if together is None else together):
         asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})
@@ -167,13 +167,13 @@ def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
 
 
 def shown_name(name: str) -> str:
-    """Return the name of a pool with `*` instead of its last digits, which are not known yet."""
+    """Return the name of a pool with `*` instead of its last digits, which depend on an unknown UID."""
     return f"{name[:-_HASH_DIGITS]}*"
 
 
 def _pools(reading: Reading, plan: Plan, rules: PoolRules, *, with_options: bool) -> Iterator[PlannedPool]:
     candidates, states = Candidates(reading.settings, rules), plan.states
-    # The slices of a template have the same options, which are found only once.
+    # All slices of a template have the same options in a zone, which are determined only once.
     known: dict[tuple[WorkloadUid, str, str], tuple[Option, ...]] = {}
     for create in plan.creates:
         slice_ = plan.decided.slices[create.slice_id]
@@ -204,8 +204,8 @@ def _options(candidates: Candidates, slice_: Slice, request: NodePoolRequest) ->
 
 
 def _template_in(subject: Subject, message: str) -> Template | None:
-    """Return the template that a message about a workload names; None if the message names none of several."""
-    # The templates of subgroups have the number of groups in the same field, so any of them will do.
+    """Return the only template of a workload, or the template that a message names; None if it names no template."""
+    # Templates that share one replicas field are subgroups of a LeaderWorkerSet; the first represents all of them.
     if len({template.replicas_path for template in subject.templates}) == 1:
         return subject.templates[0]
     return next((template for template in subject.templates if f"replicated job {template.name}" in message), None)
@@ -213,19 +213,19 @@ def _template_in(subject: Subject, message: str) -> Template | None:
 
 @dataclass(slots=True)
 class _Remarks:
-    """Adds remarks about the slices of a decision, with the texts of the notices."""
+    """Adds remarks about the slices of a decision to `reading`, with the texts of the decision's notices."""
 
     reading: Reading
     subjects: Mapping[WorkloadUid, Subject]
     plan: Plan
     rules: PoolRules
-    #: Templates of whose slices all problems have been added.
+    #: Templates, by workload, for whose slices `_remark_all` has added all problems.
     _searched: set[tuple[WorkloadUid, Template | None]] = field(default_factory=set)
-    #: Paths of messages: thousands of slices of a template may have the same message, and a path takes long to find.
+    #: Paths by workload, template and message. A path takes long to find, and thousands of slices may share a message.
     _paths: dict[tuple[WorkloadUid, Template | None, str], Path] = field(default_factory=dict)
 
     def add(self) -> None:
-        """Add all remarks."""
+        """Add all remarks. Called once."""
         slices = self.plan.decided.slices
         created = {create.slice_id for create in self.plan.creates}
         by_leader = {each.leader.uid: each for each in slices.values() if each.leader is not None}
@@ -259,13 +259,13 @@ class _Remarks:
                 words = f"spec.managedBy is {manager}: another controller runs it, so it gets no node pools here"
                 self._remark(workload, words, Severity.NOTE)
             elif workload.problem and uid not in rejected:
-                # If the workload is not served for another reason, no Event reports the problem: both are added here.
+                # No Event reports the problem of a workload that is not served, so both reasons are added here.
                 asked = next((group.template for group in workload.groups if group.template.chips > 0), None)
                 if asked is not None and self._remark_not_served(workload, asked):
                     self._remark(workload, not_created(workload))
 
     def _remark_not_served(self, about: Slice | Workload, requirements: Requirements) -> bool:
-        """Add a remark why pods are not served; return whether that may be a mistake."""
+        """Add the reason why pods are not served, if there is one; return whether it may be a mistake of the user."""
         workload = about.workload if isinstance(about, Slice) else about
         found = self.plan.decided.policy.why_not(workload, requirements)
         if found is not None:
@@ -273,7 +273,7 @@ class _Remarks:
         return found is not None and not found.meant
 
     def _remark_not_placed(self, slice_: Slice) -> None:
-        """Warn if the pods of a slice may be on several pools, unless its namespace in the files has the label."""
+        """Warn if the pods of a slice may be on several pools, unless the files label the namespace for placement."""
         workload = slice_.workload
         labels = self.reading.namespace_labels.get(workload.namespace, {})
         if labels.get(constants.PLACEMENT) == constants.PLACEMENT_ASSIGN:
@@ -283,11 +283,11 @@ class _Remarks:
         path = template.path if template is not None else ()
         raw = fields.mapping(value_at(subject.document.raw, path)) if template is not None else {}
         if message := missing_placement(slice_, raw):
-            # The field that the message names does not exist, so the path is that of the template.
+            # The message names an annotation that does not exist, so the remark has the path of the template.
             self._remark(slice_, message, Severity.WARNING, path=path)
 
     def _remark_all(self, slice_: Slice, first: Notice) -> None:
-        """Add all problems of a template's slices; the decision has only the first problem, for each slice."""
+        """Add all problems of a template's slices; the notice `first` has only the first problem of one slice."""
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
@@ -310,7 +310,7 @@ class _Remarks:
         group, workload = (about.group_name, about.workload) if isinstance(about, Slice) else ("", about)
         subject = self.subjects[workload.uid]
         if isinstance(about, Slice) and is_made_up(workload_ref(workload).uid):
-            # The pool may be that of another slice, which shares it.
+            # The message may name a pool that another slice of the workload shares, so any last digits match.
             stem = re.escape(pool_name(workload.name, about.id, 0)[:-_HASH_DIGITS])
             message = re.sub(rf"\b({stem})[0-9a-f]{{{_HASH_DIGITS}}}\b", r"\1*", message)
         template = subject.template_of.get(group) if group else _template_in(subject, message)
@@ -332,9 +332,9 @@ class _Remarks:
 
 
 def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[str, bool]:
-    """Return the problems of a slice as in the Event, each with whether the problem would prevent any provider.
+    """Return the problems of a slice, each with the value True if no provider could serve the slice with it.
 
-    All problems of annotations and of the namespace are found, and the first of the other problems.
+    All problems of annotations and of the namespace are returned, and the first other problem.
     """
     found = dict.fromkeys(slice_.wishes.problems.values(), True)
     namespace = allowlists.namespace_problem(slice_.workload.namespace, settings)
@@ -357,7 +357,7 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
 
 
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:
-    """Merge remarks that differ only in the name of the slice; sort by file and line."""
+    """Merge remarks that differ only in the name of the group, counting their slices; sort by file and line."""
     found: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
     for each in remarks:
         words = each.message.replace(each.group_name, "") if each.group_name else each.message
@@ -369,7 +369,7 @@ def _merged(remarks: Iterable[Finding]) -> list[Finding]:
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:
-    """Return a function from an object to its settings; the object's region is used if no setting names one."""
+    """Return a function from an object to its settings, with the object's region if no variable names a region."""
     own = read_settings(variables, inferred=assumed(variables)).on_channel(CHANNEL)
     if not {_LOCATION, _ZONE} & assumed(variables).keys():
         return lambda _: own
@@ -377,7 +377,7 @@ def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Set
 
 
 def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) -> dict[str, str]:
-    """Return placeholders for the variables that are not set; if no setting names the region, from the objects."""
+    """Return values for the required variables that are not set; the region comes from other variables or objects."""
     given = {name: variables.get(name, "").strip() for name in (_PROJECT, _CLUSTER, _LOCATION, *_ZONE_SETTINGS)}
     named = [zone for name in _ZONE_SETTINGS for zone in _NAMED_ZONE.findall(given[name])]
     named += _zones_of(documents)
@@ -394,7 +394,7 @@ def assumed(variables: Mapping[str, str], documents: Iterable[Document] = ()) ->
 
 
 def _zones_of(documents: Iterable[Document]) -> Iterator[str]:
-    """Yield the zones in selectors, node affinity and annotations of objects; for a region, the region's zone "a"."""
+    """Yield the zones in selectors, node affinity and annotations of objects; a region is yielded as its zone "a"."""
     for document in documents:
         for _, found in mappings_in(document.value):
             for key in (*_ZONE_FIELDS, *_REGION_FIELDS):

@@ -13,7 +13,7 @@ TRAIN_JOB = (_TRAINER, "TrainJob")
 PATHWAYS_JOB = ("pathways-job.pathways.domain", "PathwaysJob")
 CLUSTER_RUNTIME = "ClusterTrainingRuntime"
 RUNTIMES = frozenset({(_TRAINER, CLUSTER_RUNTIME), (_TRAINER, "TrainingRuntime")})
-#: Label, and its value, of the replicated job whose size and resources a TrainJob sets.
+#: Label, and its value, of the replicated job whose number of pods and whose resources a TrainJob sets.
 _STEP, _TRAINS = f"{_TRAINER}/trainjob-ancestor-step", "trainer"
 #: Name of the container whose resources a TrainJob sets.
 _CONTAINER = "node"
@@ -27,7 +27,7 @@ def runtime_of(raw: Json) -> tuple[str, str, str]:
 
 
 def jobset_of_train_job(raw: Json, runtime: Mapping[str, Any]) -> Json:
-    """Return the JobSet that Trainer creates for a TrainJob."""
+    """Return the JobSet that Trainer creates for a TrainJob with this runtime."""
     spec, of_runtime = fields.mapping(raw.get("spec")), fields.mapping(runtime.get("spec"))
     trainer, template = fields.mapping(spec.get("trainer")), fields.mapping(of_runtime.get("template"))
     nodes = trainer.get("numNodes") or fields.mapping(of_runtime.get("mlPolicy")).get("numNodes") or 1
@@ -60,7 +60,7 @@ def _job_of(job: Json, spec: Json, nodes: object) -> Json:
 
 
 def jobset_of_pathways_job(raw: Json) -> Json:
-    """Return the JobSet that a PathwaysJob creates, only with its workers. Raises ShapeError for an unknown machine."""
+    """Return the JobSet of a PathwaysJob, only with its workers. Raises ShapeError for an unknown machine or shape."""
     workers = fields.mappings(fields.mapping(raw.get("spec")).get("workers"))
     return _jobset(raw, {"replicatedJobs": [_workers(each) for each in workers]}, {})
 

@@ -10,12 +10,12 @@ from provisioner.model.workloads import WorkloadKind
 from provisioner.settings.forms import nearest
 from provisioner.slices.offline.documents import Document, Path, mappings_in
 
-#: Minimum similarity of a resource to google.com/tpu, from 0 to 1, if the pod selects TPU nodes.
+#: Minimum similarity, from 0 to 1, of the name of a resource to google.com/tpu from which it counts as misspelled.
 _LIKE = 0.8
-#: Minimum similarity of an unknown key to a known key, from 0 to 1, for a suggestion.
+#: Minimum similarity, from 0 to 1, of an unknown key to a known key from which the message suggests the known key.
 _LIKE_KEY = 0.85
 _PREFIX = "tpu-provisioner.cloud.google.com/"
-#: Prefix of the keys for pods with IPUs, which have their own rules.
+#: Prefix of the keys for pods with IPUs, which are not checked here.
 _OF_PARTITIONS = f"{_PREFIX}partition"
 _LABELS = (constants.DISABLE, constants.SLICE_AUTOPROVISIONING, constants.INJECT, constants.MULTISLICE)
 _ANNOTATIONS = (*_LABELS, *constants.READ_ANNOTATIONS, constants.SERVE)
@@ -38,7 +38,7 @@ def unknown_version(kind: WorkloadKind, document: Document) -> Iterator[tuple[Pa
 
 
 def misspelled_resources(document: Document) -> Iterator[tuple[Path, str]]:
-    """Yield the resources of containers that are nearly google.com/tpu, in pods that select TPU nodes."""
+    """Yield the resources with nearly the name google.com/tpu, each name once, in pods that select TPU nodes."""
     seen = {constants.TPU_RESOURCE}
     for path, spec in _pods_on_tpus(document):
         for inner, amounts in mappings_in(spec.get("containers")):

@@ -10,13 +10,14 @@ from provisioner.model import bounds
 from provisioner.slices.offline.documents import Path, mappings_in, value_at
 from provisioner.slices.offline.expand import Template
 
-#: Fields whose own name occurs in messages.
+#: Fields that messages name by the name of the field.
 _FIELDS = frozenset(
     (
         *("affinity", "completionMode", "ephemeral-storage", "hugepages-1Gi", "hugepages-2Mi", "managedBy", "memory"),
         *("namespace", "nodeSelector", "parallelism", "size"),
     )
 )
+#: Texts by which messages name other fields, selectors and annotations, by key.
 _WORDS: dict[str, tuple[str, ...]] = {
     constants.TPU_RESOURCE: (constants.TPU_RESOURCE, "chip"),
     "cpu": (" cpu", " CPU"),
@@ -38,16 +39,16 @@ _WORDS: dict[str, tuple[str, ...]] = {
     "subGroupPolicy": ("subGroupSize", "subgroups"),
     "leaderTemplate": ("leader template",),
 }
-#: Maps of users, whose keys count only if the message has them as whole words.
+#: Maps whose keys users choose. Such a key is found only if it is a whole word of the message.
 _MAPS = ("nodeSelector", "labels", "annotations")
 _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 
 
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
-    """Return the path of the field whose value a message quotes, or else of the field that the message names first.
+    """Return the path of the field whose value a message quotes; without a quoted value, of the field named first.
 
-    If it names none, return the path of the template, or of the whole object without a template. Messages name
-    selectors, annotations and labels by their keys, and other fields by the words in `_WORDS`.
+    If the message names no field, return the path of the template, or of the whole object if `template` is None.
+    Messages name selectors, annotations and labels by their keys, and some fields by the texts in `_WORDS`.
     """
     found = [
         (not (isinstance(value, str) and f"'{value}'" in message), message.index(words), -len(words), place, path)
@@ -61,7 +62,7 @@ def _candidates(
     whole_words: set[str], raw: Mapping[str, Any], template: Template | None
 ) -> Iterator[tuple[str, Path, object]]:
     for path, found in _around(raw, template):
-        # Entries beyond this bound are not read.
+        # The provisioner reads at most MAP_ENTRIES labels or selectors, so further entries are not searched.
         for key, value in islice(found.items(), bounds.MAP_ENTRIES):
             words = _WORDS.get(key, (key,) if key in _FIELDS else ())
             named = (key,) if path and path[-1] in _MAPS and key in whole_words else ()
@@ -69,9 +70,9 @@ def _candidates(
 
 
 def _around(raw: Mapping[str, Any], template: Template | None) -> Iterator[tuple[Path, dict[str, Any]]]:
-    """Yield the objects above a template and those in it, but no other templates, which may be hundreds."""
+    """Yield the JSON objects that contain a template, and those in it, but none of hundreds of other templates."""
     above: Path = template.path if template is not None else ()
-    # The path of a pod's template is empty, because a pod is its own template.
+    # The template of a pod is the pod itself, so the last statement of this function yields all its objects.
     if above or template is None:
         yield (), dict(raw)
         yield from ((("metadata", *path), found) for path, found in mappings_in(raw.get("metadata")))

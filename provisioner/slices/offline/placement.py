@@ -13,18 +13,18 @@ from provisioner.model.placement import exclusive_annotation
 from provisioner.model.workloads import WorkloadKind
 from provisioner.slices.demand import Slice
 
-#: Start of the message.
+#: Start of the message about a slice that nothing keeps on one node pool.
 NOT_PLACED = "nothing keeps the "
-#: Selectors whose values differ between node pools, or between child Jobs.
+#: Keys of node selectors that keep pods together: their values differ between node pools, or between child Jobs.
 _OF_ONE_POOL = (constants.NODE_POOL, constants.HOSTNAME, constants.NAMESPACED_JOB, "job-key")
 #: Annotations of pod templates by which Kueue's topology-aware scheduling chooses the nodes.
 _OF_KUEUE = ("kueue.x-k8s.io/podset-required-topology", "kueue.x-k8s.io/podset-slice-required-topology")
 
 
 def missing_placement(slice_: Slice, template: Mapping[str, Any]) -> str:
-    """Return how to bind a slice of several hosts to one node pool; empty if its manifest already does.
+    """Return the problem and the remedy if the manifest does not keep a slice of several hosts on one node pool.
 
-    `template` is the pod template as JSON.
+    Return an empty text if it does, and for slices that need no placement. `template` is the pod template as JSON.
     """
     workload = slice_.workload
     if (
@@ -53,7 +53,7 @@ def _is_placed(slice_: Slice, template: Mapping[str, Any]) -> bool:
         return True
     if any(key in asked.node_selector for key in _OF_ONE_POOL):
         return True
-    # The selector is copied to the nodes of each slice of the workload: it keeps a single slice together.
+    # All nodes of the workload get the selected label, so the selector keeps pods together only if one slice exists.
     if slice_.siblings == 1 and asked.node_selector.get(constants.LEGACY_POOL_ID) == workload.name:
         return True
     affinity = fields.at(template, "spec", "affinity", "podAffinity")

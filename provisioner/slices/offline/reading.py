@@ -1,6 +1,6 @@
 """Reads objects as the API server would return them after their creation, and finds the problems of each object.
 
-Not handled: if several amounts of an object are invalid quantities, only the first is reported.
+Not handled: if an object has several invalid quantities, only the first is reported.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -25,11 +25,11 @@ from provisioner.workloads.asks import parse_pod_template
 from provisioner.workloads.kind import controller_of
 from provisioner.workloads.plain import workloads_of
 
-#: Creation time of all objects; its value has no effect.
+#: Creation time of all objects, and time of the decision.
 MOMENT = datetime(2000, 1, 1, tzinfo=UTC)
-#: Maximum number of slices of all files together: more than a cluster has.
+#: Maximum number of slices of all files together, which is more than a cluster has.
 MAX_SLICES = 5_000
-#: Maximum number of remarks on the keys, or on the invalid fields, of one object.
+#: Maximum number of remarks on the labels and annotations of one object, and of remarks on its invalid fields.
 MAX_KEYS = 100
 _OF_VOLUMES = ("PersistentVolumeClaim", "PersistentVolume", "StorageClass")
 _THROUGH_JOBSET = "is served through the JobSet that it creates"
@@ -39,7 +39,7 @@ _KINDS = {(described.root.split("/")[2], kind.value): kind for kind, described i
 
 @dataclass(slots=True)
 class Subject:
-    """Workload of a manifest."""
+    """Workload in a manifest, with its templates and the pods that its controller would create."""
 
     document: Document
     workload: Workload
@@ -47,7 +47,7 @@ class Subject:
     #: Whether the API server would accept the object, and the settings serve its kind.
     accepted: bool
     pods: list[Pod] = field(default_factory=list)
-    #: Templates by the name of the group.
+    #: Template by name of the group of pods.
     template_of: dict[str, Template] = field(default_factory=dict)
 
 
@@ -57,28 +57,28 @@ class Reading:
 
     settings: Settings
     default_namespace: str
-    #: Maximum number of slices of an object that are derived; None if unlimited.
+    #: Maximum number of slices that are derived for one object, in all its templates; None if unlimited.
     most_of_object: int | None = None
     subjects: dict[WorkloadUid, Subject] = field(default_factory=dict)
     remarks: list[Finding] = field(default_factory=list)
     namespace_labels: dict[str, Mapping[str, str]] = field(default_factory=dict)
     pod_templates: dict[tuple[str, str], Requirements] = field(default_factory=dict)
-    #: Objects about volumes, as in `Storage`.
+    #: PersistentVolumeClaims by namespace and name, then zones of PersistentVolumes and StorageClasses by name.
     claims: dict[tuple[str, str], Claim] = field(default_factory=dict)
     zones: dict[str, frozenset[str]] = field(default_factory=dict)
     classes: dict[str, StorageClass] = field(default_factory=dict)
-    #: Runtimes of TrainJobs by kind, namespace and name, and the TrainJobs.
+    #: Runtimes of TrainJobs by kind, namespace (empty for a ClusterTrainingRuntime) and name.
     runtimes: dict[tuple[str, str, str], dict[str, Any]] = field(default_factory=dict)
     train_jobs: list[tuple[Document, dict[str, Any]]] = field(default_factory=list)
-    #: First document by kind, namespace and name.
+    #: First document with each kind, namespace and name.
     seen: dict[tuple[str, str, str], Document] = field(default_factory=dict)
-    #: Number of objects that request no chips, and the first of them, by kind.
+    #: Number of objects that request no chips, and the first such object, by kind.
     ignored: dict[str, tuple[int, Document]] = field(default_factory=dict)
     slices: int = 0
 
     @property
     def storage(self) -> Storage:
-        """Objects about volumes in the files. The cluster may have others."""
+        """Volumes, claims and classes in the files, which are incomplete because the cluster may have more of them."""
         return Storage(claims=self.claims, zones=self.zones, classes=self.classes, complete=False)
 
     def ignore(self, document: Document, kind: str) -> None:
@@ -96,12 +96,12 @@ class Reading:
         *,
         impossible: bool = False,
     ) -> None:
-        """Add a message that no Event has; for `subject` see `Finding`."""
+        """Add a finding that is not the message of an Event. `subject` is described in `Finding`."""
         self.remarks.append(Finding(document, path, message, severity, subject, impossible=impossible))
 
 
 def read_document(reading: Reading, document: Document, number: int) -> None:
-    """Read one object; `number` determines the UID of an object that has no UID."""
+    """Read one object. If it has no UID, its placeholder contains `number`, which is unique for each object."""
     raw = document.raw
     kind, version = fields.text(raw.get("kind")), fields.text(raw.get("apiVersion"))
     if not kind or not version:
@@ -161,7 +161,7 @@ def read_document(reading: Reading, document: Document, number: int) -> None:
 
 
 def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind: tuple[str, str]) -> bool:
-    """Read an object from which only JobSets are derived; return whether the object is of such a kind."""
+    """Read a TrainJob, a runtime of TrainJobs or a PathwaysJob; return False without effect for another kind."""
     metadata = raw["metadata"]
     if kind in makers.RUNTIMES:
         namespace = "" if kind[1] == makers.CLUSTER_RUNTIME else metadata["namespace"]
@@ -169,7 +169,7 @@ def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind:
         message = "is a template; each TrainJob that names it gets the node pools"
         reading.remark(document, (), title(kind[1], metadata), message, Severity.NOTE)
     elif kind == makers.TRAIN_JOB:
-        # The runtime may come later in the files, so TrainJobs are read after all files.
+        # The runtime may be in a later document, so TrainJobs are read after all files.
         reading.train_jobs.append((document, raw))
     elif kind == makers.PATHWAYS_JOB:
         try:
@@ -185,7 +185,7 @@ def _read_maker(reading: Reading, document: Document, raw: dict[str, Any], kind:
 
 
 def read_train_jobs(reading: Reading) -> None:
-    """Read the JobSets that the TrainJobs of all files create."""
+    """Read the JobSets that Trainer would create for the TrainJobs of all files."""
     for document, raw in reading.train_jobs:
         named, runtime = title("TrainJob", raw["metadata"]), makers.runtime_of(raw)
         if runtime not in reading.runtimes:
@@ -198,7 +198,7 @@ def read_train_jobs(reading: Reading) -> None:
 
 
 def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings: Settings) -> bool:
-    """Whether an object is a Job with the annotation to be served, and is not read through pods of kind POD instead."""
+    """Whether an object is a Job with the annotation SERVE that is read as a Job, not through its pods of kind POD."""
     asks = fields.mapping(metadata.get("annotations")).get(constants.SERVE) == "true"
     return kind is WorkloadKind.JOB and asks and (settings.serve_jobs or settings.serve_pods == "none")
 
@@ -206,14 +206,14 @@ def is_served_job(kind: WorkloadKind | None, metadata: dict[str, Any], settings:
 def _read_plain(
     reading: Reading, document: Document, raw: dict[str, Any], template: Template, *, accepted: bool
 ) -> None:
-    """Read an object whose pods are of kind POD."""
+    """Read a pod, or an object whose controller creates pods of kind POD."""
     named, serve_pods = title(raw["kind"], raw["metadata"]), reading.settings.serve_pods
     most = min(each for each in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if each is not None)
     try:
         pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
         served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
     except fields.MalformedObject as error:
-        # The message is about the object, so the name of the derived pod at its start is removed.
+        # The remark is about the object, so the name of the derived pod is removed from the start of the message.
         message = str(error).partition(": ")[2] if str(error).startswith("pod ") else str(error)
         _remark_on_malformed(reading, document, named, fields.MalformedObject(message), template)
         return
@@ -244,7 +244,7 @@ def _read_plain(
 
 
 def _as_created(raw: dict[str, Any], namespace: str, number: int) -> dict[str, Any]:
-    """Return an object as the API server would return it right after its creation, not suspended."""
+    """Return an object as the API server would return it right after its creation, but not suspended."""
     metadata = fields.mapping(raw.get("metadata"))
     name = fields.text(metadata.get("name"))
     if not name and fields.text(metadata.get("generateName")):
@@ -287,8 +287,8 @@ def _read_workload(
     except fields.MalformedObject as error:
         _remark_on_malformed(reading, document, named, error, templates[0] if len(templates) == 1 else None)
         return
-    # ProvisioningRequests and CapacityBuffers get their slices after all files have been read.
-    # An object with an error is reported once, not also as ignored.
+    # ProvisioningRequests and CapacityBuffers are not ignored: they get their slices after all files have been read.
+    # An object with an error has a remark already.
     if accepted and not (workload.ask or workload.problem or any(group.template.chips for group in workload.groups)):
         reading.ignore(document, kind.value)
     if fields.mapping(document.raw.get("spec")).get("suspend") is True:
@@ -297,7 +297,7 @@ def _read_workload(
     if kind is WorkloadKind.JOB and not reading.settings.serve_jobs:
         message = "Jobs are served only with the setting SERVE_JOBS=true or SERVE_PODS=all; ask the administrator"
         reading.remark(document, (), named, message, Severity.NOT_SERVED)
-        # The Job is planned apart from accepted objects (`forecast`), so that its other problems are reported as well.
+        # `forecast` also plans objects that are not accepted, so that the other problems of the Job are reported.
         subject.accepted = False
     reading.subjects[workload.uid] = subject
 
@@ -312,7 +312,7 @@ def _remark_on_malformed(
 def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[str, Any], template: Template) -> None:
     workload = subject.workload
     group = workload.groups[template.place]
-    # A problem of the workload is reported once, and none of its pods is served.
+    # A workload with a problem gets one remark and no slices.
     if workload.problem or group.template.chips == 0:
         return
     if group.jobs > 1:
@@ -341,14 +341,14 @@ def _expand(reading: Reading, subject: Subject, kind: WorkloadKind, raw: dict[st
 
 
 def _numbers(replicas: int, most: int | None) -> Sequence[int]:
-    """Return the indexes of the slices to derive: the first ones, and the last one, whose name is the longest."""
+    """Return the indexes of all slices, or of `most`: the first ones and the last one, whose name is the longest."""
     if most is None or replicas <= most:
         return range(replicas)
     return [*range(most - 1), replicas - 1]
 
 
 def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any], named: str) -> None:
-    """Report an object of another kind that requests chips, and read the pods that it surely creates."""
+    """Report an object of an unknown kind that requests chips, and read its pods if its templates show them."""
     kind, version = created["kind"], fields.text(created["apiVersion"])
     path = next(unknown.chips_in(document), None)
     if path is None:
@@ -360,12 +360,12 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
         return
     maker = controller_of(fields.mapping(document.raw.get("metadata")))
     if maker is not None:
-        # The input may be the output of `kubectl get`, with objects that other objects created.
+        # The input may be the output of `kubectl get`, which contains objects that a controller created.
         owner = bounds.cut(maker.kind)
         message = f"is a {bounds.cut(kind)} of {owner} {bounds.cut(maker.name)}; plan the {owner} that creates it"
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
-    # A Job of another domain is not a mistake, such as that of Volcano.
+    # A Job with a domain in its apiVersion, such as Volcano's batch.volcano.sh, is not meant to be Kubernetes' Job.
     same = (each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower())
     meant = next(same, None) if kind != "Job" or "." not in version else None
     what, advice = bounds.cut(kind), "plan a pod that it creates"
@@ -393,7 +393,7 @@ def _remark_on_keys(reading: Reading, document: Document, named: str) -> None:
 
 
 def _wrong(document: Document, counts: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield an invalid name, and invalid numbers of groups and pods."""
+    """Yield the path and a message for an invalid name, and for each invalid value at the paths `counts`."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name, stem = fields.text(metadata.get("name")), fields.text(metadata.get("generateName"))
     if not OBJECT_NAME.fullmatch(name or (stem and f"{stem}x")):
@@ -416,7 +416,7 @@ def _counts(kind: WorkloadKind, raw: dict[str, Any]) -> Iterator[Path]:
 
 
 def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
-    """Yield labels, annotations and selectors whose values lack quotes: the API server rejects them."""
+    """Yield labels, annotations and selectors that are numbers or booleans, because the API server rejects them."""
     for path, found in mappings_in(raw):
         if path[-1:] in (("labels",), ("annotations",), ("nodeSelector",)):
             for key, value in found.items():
@@ -426,6 +426,6 @@ def _unquoted(raw: object) -> Iterator[tuple[Path, str]]:
 
 
 def title(kind: str, metadata: Mapping[str, Any]) -> str:
-    """Return kind, namespace and name as in messages."""
+    """Return kind, namespace and name of an object as one text for messages."""
     namespace, name = bounds.cut(str(metadata.get("namespace", ""))), bounds.cut(str(metadata.get("name", "")))
     return f"{kind} {namespace}/{name}"

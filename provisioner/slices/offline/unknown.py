@@ -1,6 +1,6 @@
-"""Finds the pods of objects whose kinds `plan` does not know, such as those of KServe, Argo and runner sets. Pure.
+"""Finds pods in objects of kinds that `plan` does not know, such as those of KServe, Argo and runner sets. Pure.
 
-Not handled: pods on several hosts, because only their controller determines which of them are one slice.
+Not handled: slices of several hosts, because only the controller of the kind determines which pods are one slice.
 """
 
 from collections.abc import Iterator
@@ -13,27 +13,30 @@ from provisioner.slices.offline.documents import Document, Path, mappings_in, va
 from provisioner.slices.offline.expand import Template
 from provisioner.workloads.plain import hosts_of
 
-#: Fields of a pod that may be in an object around its template.
+#: Fields of a pod that some kinds have in an object around the pod template.
 _INHERITED = ("affinity", "nodeSelector", "tolerations")
 _TEMPLATE = Template(path=("spec", "template"), pods_path=("spec",), replicas_path=("spec",), indexed=False)
 
 
 def chips_in(document: Document) -> Iterator[Path]:
-    """Yield the paths of requests for chips in an object of any kind."""
+    """Yield the paths of the fields by which an object of any kind requests chips."""
     for path, found in mappings_in(document.value):
         if found.get(constants.TPU_RESOURCE) not in (None, 0, "0") and path[-1:] in (("requests",), ("limits",)):
             yield (*path, constants.TPU_RESOURCE)
-        # A Model of KubeAI names an entry of KubeAI's configuration, which has the chips.
+        # A Model of KubeAI requests chips through an entry of KubeAI's configuration, which this field names.
         if "tpu" in fields.text(found.get("resourceProfile")):
             yield (*path, "resourceProfile")
 
 
 def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document, Template]]:
-    """Return the templates of pods with chips, where a Deployment has them; none unless all are of pods on one host."""
+    """Return each pod template with chips, moved to where a Deployment has its template.
+
+    Return an empty list if any of these pods cannot be read, selects no accelerator, or needs several hosts.
+    """
     found: dict[Path, tuple[Document, Template]] = {}
     for path in chips_in(document):
         container = path[:-3]
-        # Most containers are in a list; KServe has a field `model`, Argo a field `container`.
+        # Most kinds have a list of containers; KServe has one container in the field `model`, Argo in `container`.
         listed = container[-2:-1] in (("containers",), ("initContainers",))
         holder = container[: -2 if listed else -1]
         if holder in found:
