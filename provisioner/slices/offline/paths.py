@@ -47,7 +47,7 @@ _WORD = re.compile(r"[\w/-]+(?:\.[\w/-]+)*")
 def path_of(message: str, raw: Mapping[str, Any], template: Template | None) -> Path:
     """Return the path of the field whose value a message quotes; without a quoted value, of the field named first.
 
-    If the message names no field, return the path of the template, or of the whole object if `template` is None.
+    If the message names no field, return the path of the template, or of the whole object without a template.
     Messages name selectors, annotations and labels by their keys, and some fields by the texts in `_WORDS`.
     """
     found = [

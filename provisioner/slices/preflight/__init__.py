@@ -1,6 +1,6 @@
-"""Checks before the first workload, for `tpu-provisioner check` and for the log of `run`.
+"""Checks of an installation before its first workload, for `tpu-provisioner check` and for the log of `run`.
 
-Checks change nothing. If a check fails for any reason, that is a finding, never an exception.
+Checks change nothing. `run_checks` reports a check that fails for any reason as a finding, and never raises.
 """
 
 from dataclasses import dataclass, replace
@@ -52,7 +52,7 @@ def failed(message: str, advice: str = "") -> Finding:
 
 
 def unknown(why: str, advice: str = "") -> Finding:
-    """Return the finding of a check that could not get its facts."""
+    """Return the finding of a check that could not read the data that it needs, with the reason `why`."""
     return warning(f"not known: {why}", advice)
 
 

@@ -21,28 +21,28 @@ from provisioner.workloads import kinds_served
 
 _log = structlog.get_logger(__name__)
 
-#: Checks whose findings `ClusterProof` logs.
+#: Checks whose findings `ClusterProof` logs, so that `log_findings` does not log them.
 _LOGGED_BY_PROOF = frozenset({"cluster identity", "Autopilot"})
-#: Name of the check, and the function that makes it.
+#: Name of a check, and the function that runs it.
 _Check = tuple[str, Callable[[], Finding]]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Subject:
-    """Settings and clients that are checked."""
+    """Settings to check, and clients for the checks."""
 
     settings: Settings
-    #: None without a usable kubeconfig, which is a separate finding.
+    #: None if no kubeconfig is usable; the caller reports this.
     api: KubeApi | None
-    #: None without credentials for GKE, which is a separate finding, or if the provider is not GKE.
+    #: None if there are no credentials for GKE, which the caller reports, or if the provider is not GKE.
     gke: GkeClient | None
     now: Callable[[], datetime] = wall_clock
 
 
 def run_checks(subject: Subject) -> Iterator[Finding]:
-    """Yield the findings of all checks except those of settings, kubeconfig and credentials. Never raises.
+    """Yield the findings of all checks, except of settings, kubeconfig and credentials. Never raises.
 
-    Checks that need an unavailable API server or cluster are left out.
+    If the API server or the GKE cluster cannot be read, the checks that need it are skipped.
     """
     api, gke = subject.api, subject.gke
     if api is not None:
@@ -71,7 +71,7 @@ def _run(name: str, check: Callable[[], Finding]) -> Finding:
     except (GkeError, ClusterError) as error:
         return failed(str(error)).of(name)
     except Exception as error:  # noqa: BLE001 - the boundary of each check
-        # A bug in a check must only affect its own finding.
+        # A bug in one check must not prevent the other checks.
         _log.exception("check.crashed", check=name)
         return unknown(f"the check itself failed: {error!r}").of(name)
 
@@ -107,7 +107,7 @@ def _of_project(gke: GkeClient, settings: Settings) -> Iterator[_Check]:
 
 
 def log_findings(subject: Subject) -> None:
-    """Run all checks, and log each finding that is not OK. Never raises."""
+    """Run all checks, and log each finding that is not OK, and the number of findings by status. Never raises."""
     counts: Counter[Status] = Counter()
     for finding in run_checks(subject):
         counts[finding.status] += 1

@@ -1,6 +1,7 @@
-"""Checks on Google's side: the cluster, its node pools, permissions, and the resources that settings name.
+"""Checks that call Google: the cluster, its node pools, permissions, and the resources that settings name.
 
-Lists the IAM permissions that the provisioner needs: the roles in docs/install.md and Terraform have exactly these.
+Lists the IAM permissions that the provisioner requires. The roles in docs/install.md and in Terraform grant exactly
+PROJECT_PERMISSIONS and ACT_AS.
 """
 
 import itertools
@@ -18,13 +19,13 @@ from provisioner.slices.suppliers.gke.identity_check import CHANNEL_CONSEQUENCE,
 from provisioner.slices.suppliers.gke.translate import Cluster, Reservation
 
 _HEALTHY = frozenset({"RUNNING", "RECONCILING"})
-#: Maximum number of reservations that are checked: each takes one call per zone.
+#: Maximum number of reservations that are checked, because each takes one call per zone.
 _MAX_RESERVATIONS = 20
 _ROLES = "docs/install.md, Rights in Google Cloud, has the commands."
 PROJECT_PERMISSIONS = ("container.clusters.get", "container.clusters.update", "container.operations.get")
 #: Permission on the nodes' service account.
 ACT_AS = "iam.serviceAccounts.actAs"
-#: Permission to read the reservations of a project. No documented role has it; without it, their ends are unknown.
+#: Optional permission to read the reservations of a project. Without it, the times at which they end are unknown.
 READ_RESERVATION = "compute.reservations.get"
 
 
@@ -45,7 +46,7 @@ def check_identity(found: Cluster, api: KubeApi, *, assume: bool) -> Finding:
 
 
 def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
-    """Check the release channel for its effect on jobs; `auto_upgrade` is NODEPOOL_AUTO_UPGRADE, None for auto."""
+    """Check the cluster's release channel against NODEPOOL_AUTO_UPGRADE (on: True, off: False, auto: None)."""
     if channel := found.release_channel:
         if auto_upgrade is False:
             advice = "GKE rejects node pools without auto-upgrade on a release channel; set it to auto."
@@ -61,12 +62,12 @@ def check_channel(found: Cluster, *, auto_upgrade: bool | None) -> Finding:
 
 
 def check_autopilot(found: Cluster) -> Finding:
-    """Reject an Autopilot cluster."""
+    """Check that the cluster is not an Autopilot cluster, in which the provisioner cannot work."""
     return failed(autopilot_refusal(found.name)) if found.autopilot else ok("a Standard cluster")
 
 
 def check_auto_provisioning(found: Cluster) -> Finding:
-    """Check whether node auto-provisioning creates TPU node pools as well."""
+    """Check that GKE's node auto-provisioning does not also create node pools with TPUs."""
     if found.auto_provisioned_tpus:
         return warning(
             "it creates node pools with TPUs too.",
@@ -78,7 +79,7 @@ def check_auto_provisioning(found: Cluster) -> Finding:
 
 
 def check_workload_identity(found: Cluster) -> Finding:
-    """Check whether the controller's pod can have its own identity."""
+    """Check whether the controller's pod can have its own IAM identity, instead of the identity of its node."""
     if found.workload_pool and found.pools_without_identity:
         pools = found.pools_without_identity
         return warning(
@@ -109,7 +110,7 @@ def check_node_pools(gke: GkeClient) -> Finding:
 
 
 def check_permissions(gke: GkeClient, project: str) -> Finding:
-    """Check which of the required permissions the identity has."""
+    """Check that the provisioner's identity has all PROJECT_PERMISSIONS."""
     try:
         granted = gke.test_project_permissions(PROJECT_PERMISSIONS)
     except GkeError as error:
@@ -121,7 +122,7 @@ def check_permissions(gke: GkeClient, project: str) -> Finding:
 
 
 def check_node_account(gke: GkeClient, settings: Settings) -> Finding:
-    """Check whether the identity may act as the nodes' service account."""
+    """Check that the provisioner's identity may act as the service account of the nodes."""
     account, project = settings.node_service_account, settings.project_id
     if not account:
         return warning(
@@ -146,9 +147,9 @@ def _ask_by_gcloud(error: GkeError, project: str, service: str) -> str:
 
 
 def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, ...]]:
-    """Return the zones in which pods may use the reservations that settings name, by project and name.
+    """Return the reservations that settings name, by project and name, each with the zones in which pods may use it.
 
-    Reservations in CAPACITY come first, then those in ALLOWED_RESERVATIONS that are not patterns; at most 20.
+    First come the reservations in CAPACITY, then those in ALLOWED_RESERVATIONS without a wildcard; at most 20.
     """
     everywhere = tuple(settings.zones or (settings.zone,))
     found: dict[tuple[str, str], tuple[str, ...]] = {}
@@ -166,7 +167,7 @@ def named_reservations(settings: Settings) -> dict[tuple[str, str], tuple[str, .
 
 
 def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[str]) -> Finding:
-    """Look up a reservation in each of its zones."""
+    """Check that a reservation exists in one of the zones and is READY in at least one of them."""
     found: dict[str, Reservation] = {}
     for zone in zones:
         try:

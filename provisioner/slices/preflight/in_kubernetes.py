@@ -1,4 +1,4 @@
-"""Checks on the Kubernetes side, and the rights that are used there: the manifests in deploy/ grant exactly these."""
+"""Checks that call Kubernetes, and the list of the RBAC rights that the manifests in deploy/ must grant."""
 
 import re
 from dataclasses import asdict, dataclass, field, replace
@@ -18,12 +18,13 @@ from provisioner.slices.suppliers.nodegroup.supplier import groups_path
 from provisioner.workloads import Kind, kinds_served
 
 _OLDEST = (1, 30)
-#: Age in seconds of its last renewal from which a Lease counts as not held. The Go provisioner renews its Lease every
-#: 2 s, and holds it for 15 s after a renewal.
+#: A Lease counts as not held if its last renewal is older than this number of seconds. The Go provisioner renews its
+#: Lease every 2 s, and holds it for 15 s after a renewal.
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
-#: Name of the policy that marks pods and of its binding, and of the webhooks that mark pods without a policy.
+#: Name of the admission policy that adds node selectors to the pods of slices, and of its binding. Second, name of the
+#: configuration of the webhooks that do the same in clusters without the policy.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 DEVICE_CLASSES = "deviceclasses"
 _COORDINATION = "coordination.k8s.io"
@@ -32,14 +33,14 @@ _NODE_GROUPS, _PLURAL = "tpu.google.com", "tpunodegroups"
 
 @dataclass(frozen=True, slots=True, order=True)
 class Right:
-    """One verb on one resource, or only on its object `name`. An empty namespace means all namespaces."""
+    """Permission for one verb on a resource, or only on the object `name`. An empty namespace means all namespaces."""
 
     group: str
     resource: str
     verb: str
     namespace: str = ""
     name: str = ""
-    #: Whether decisions do not depend on the right: only a check, or the deletion costs of pods, need it.
+    #: Whether only a check, the command `drain` or the deletion costs of pods need the right.
     optional: bool = field(default=False, compare=False)
 
     def __str__(self) -> str:
@@ -48,7 +49,7 @@ class Right:
 
 
 def rights_used(settings: Settings) -> tuple[Right, ...]:
-    """Return every right that is used. With served namespaces, workloads and pods are watched only in these."""
+    """Return all rights that are used. If SERVED_NAMESPACES is set, workloads and pods are watched only in these."""
     kinds = kinds_served(settings).values()
     watched = [
         *(Right(kind.api_group, kind.resource, verb) for kind in kinds for verb in ("get", "list", "watch")),
@@ -81,7 +82,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
                 ("mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS),
             )
         ),
-        # Only the check of placement needs this right, unless namespaces can opt in.
+        # Decisions need the labels of namespaces only if OPT_IN_LABEL is set; otherwise, only check_placement does.
         Right("", "namespaces", "list", optional=settings.opt_in_label is None),
         Right(_COORDINATION, "leases", "create", own_namespace),
         *(
@@ -102,7 +103,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
 
 
 def check_api_server(api: Api, server: str) -> Finding:
-    """Check the server's version; a server that forbids the request is reachable nevertheless. Raises Unavailable."""
+    """Check the API server's version; a warning if the server forbids the request. Raises Unavailable."""
     try:
         answer = api.get("/version")
     except Unauthorized as error:
@@ -129,7 +130,7 @@ def check_api_server(api: Api, server: str) -> Finding:
 
 
 def check_kind(api: Api, kind: Kind) -> Finding:
-    """Check whether the API server serves a kind of workloads in the version that is read."""
+    """Check whether the API server serves a kind of workloads in the API version that the provisioner reads."""
     served = kind.root.removeprefix("/apis/")
     try:
         resources = fields.mappings(api.get(kind.root).get("resources"))
@@ -143,7 +144,7 @@ def check_kind(api: Api, kind: Kind) -> Finding:
 
 
 def is_granted(api: Api, right: Right) -> bool:
-    """Return whether the API server grants a right to this identity; any user may ask. Raises ClusterError."""
+    """Return whether RBAC grants a right to this identity. Checking needs no right itself. Raises ClusterError."""
     resource, _, subresource = right.resource.partition("/")
     named = {**asdict(right), "resource": resource, "subresource": subresource}
     spec = {"resourceAttributes": {key: value for key, value in named.items() if value and key != "optional"}}
@@ -155,7 +156,7 @@ def is_granted(api: Api, right: Right) -> bool:
 
 
 def check_rights(api: Api, settings: Settings) -> Finding:
-    """Check each right that is used."""
+    """Check that RBAC grants every right in `rights_used`; if only optional ones are missing, that is a warning."""
     used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
@@ -180,7 +181,7 @@ def check_pause(api: Api, namespace: str) -> Finding:
 
 
 def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
-    """Check whether the Go provisioner's Lease is being renewed."""
+    """Check that the Go provisioner does not run, by the last renewal of its Lease."""
     name = f"{namespace}/{constants.ORIGINAL_LEASE_NAME}"
     try:
         holder, renewed = holder_of(api, constants.ORIGINAL_LEASE_NAME, namespace=namespace)
@@ -199,7 +200,7 @@ def check_go_provisioner(api: Api, namespace: str, now: datetime) -> Finding:
 
 
 def check_node_groups(api: Api, namespace: str) -> Finding:
-    """List the TPUNodeGroups of the namespace in which the provisioner creates them. Raises ClusterError."""
+    """Check that TPUNodeGroups exist as a kind, by listing those in `namespace`. Raises ClusterError."""
     try:
         found = list_all(api, groups_path(namespace), {}, lambda raw: raw, metadata_only=True)
     except NotFound:

@@ -1,6 +1,6 @@
-"""Checks whether admission marks pods for the node pools of their slices, and in which namespaces it does not.
+"""Checks whether admission marks pods: adds node selectors by which the pods of a slice run on its node pool only.
 
-Jobs may work without marks, so no finding of this module is a failure.
+Jobs may work without these node selectors, so no finding of this module is a failure.
 """
 
 import contextlib
@@ -31,7 +31,7 @@ from provisioner.workloads import kinds_served
 _T = TypeVar("_T")
 
 _ROOT = f"/apis/{ADMISSION_GROUP}/v1"
-#: End of the policy's condition on namespaces with the component placement-all-namespaces.
+#: End of the policy's condition on namespaces if the component placement-all-namespaces is installed.
 _ALL_NAMESPACES = '!= "off"'
 _INSTALL = (
     "Enable the component placement; before Kubernetes 1.36, the components webhook and webhook-placement: "
@@ -43,10 +43,10 @@ _TRIAL_LABELS = {constants.JOB_KEY: "trial"}
 
 
 def check_placement(api: Api, settings: Settings) -> Finding:
-    """Check that admission marks pods, and that namespaces with workloads have the label. Raises ClusterError.
+    """Check that admission marks pods in all namespaces with workloads that request chips. Raises ClusterError.
 
-    If the identity may create pods, a trial with a dry run shows whether pods are marked. Also check that no
-    DeviceClass offers TPUs to pods that admission does not review.
+    If the identity may create pods, the dry run of a create shows whether pods are marked. Also check that no
+    DeviceClass offers TPUs as a resource that admission does not know, because pods that request it are not marked.
     """
     try:
         by, everywhere = _installed(api)
@@ -91,7 +91,7 @@ def check_placement(api: Api, settings: Settings) -> Finding:
 
 
 def _installed(api: Api) -> tuple[str, bool]:
-    """Return the policy or webhook that marks pods, empty if none, and whether it acts in namespaces without label."""
+    """Return the policy or webhook that marks pods, empty if none, and whether it needs no label of the namespace."""
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
@@ -99,13 +99,13 @@ def _installed(api: Api) -> tuple[str, bool]:
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
     if any(fields.text(each.get("name")).startswith("placement.") for each in webhooks):
-        # PLACEMENT_NAMESPACES, a setting of the webhook server, is unknown here; the label has an effect anyway.
+        # The webhook server's setting PLACEMENT_NAMESPACES is unknown here, but with any value, labels have an effect.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
 
 
 def _read(api: Api, resource: str, name: str) -> Mapping[str, Any] | None:
-    """Return an object, None if it does not exist or the API server does not know its kind."""
+    """Return an object; None if it does not exist, or if the API server does not know its kind."""
     try:
         return api.get(object_path(resource, name, root=_ROOT))
     except NotFound:
@@ -123,7 +123,7 @@ def _unseen_class(raw: Any) -> str | None:
     """Return the name of a DeviceClass if it offers TPUs as an extended resource that admission does not know."""
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
-    # A class without selectors has the devices of all drivers.
+    # A DeviceClass without selectors selects the devices of all drivers.
     of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in each for each in selectors)
     seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
     return _label_of(raw)[0] if of_tpus and not seen else None
@@ -152,12 +152,12 @@ def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
     try:
         return [each for each in list_all(api, path, {}, read) if each is not None]
     except (NotFound, Forbidden):
-        # The checks of kinds and rights report both errors.
+        # `check_kind` reports a kind that is not served, and `check_rights` a missing right.
         return []
 
 
 def _trial(api: Api, namespace: str) -> str:
-    """Create a pod of a group as a dry run; return the problem, empty if the pod is marked."""
+    """Create a pod of a child Job as a dry run; return the problem, empty if admission marked the pod."""
     body = {
         "apiVersion": "v1",
         "kind": "Pod",
