@@ -9,7 +9,7 @@ MESSAGE_LIMIT = 256
 
 
 class ClusterError(Exception):
-    """Error of a failed call. Status, reason and requested pause are 0 or empty if the API server sent none."""
+    """A call failed. `status`, `reason` and the requested pause are 0 or empty if the API server did not send them."""
 
     def __init__(self, message: str, *, status: int = 0, reason: str = "", retry_after_seconds: float = 0.0) -> None:
         self.message = bounds.cut(message, MESSAGE_LIMIT)
@@ -23,7 +23,7 @@ class ClusterError(Exception):
 
 
 class KubeconfigError(ClusterError, UserError):
-    """No usable connection to a cluster is configured. The message says what to do."""
+    """No usable connection to a cluster is configured. The message contains what to do."""
 
 
 class NotFound(ClusterError):  # noqa: N818 - named after the API's own reason
@@ -55,7 +55,7 @@ class TooManyRequests(ClusterError):  # noqa: N818 - named after the API's own r
 
 
 class Unavailable(ClusterError):  # noqa: N818 - named after the API's own reason
-    """3xx, 408, 5xx, or a failure of the network, TLS or credentials. Whether a write took effect is unknown."""
+    """3xx, 408, 5xx, or a failure of the network, TLS or credentials. A failed write may have taken effect."""
 
 
 class Malformed(ClusterError):  # noqa: N818 - named after what it is
@@ -67,10 +67,10 @@ class TooLarge(ClusterError):  # noqa: N818 - named after what it is
 
 
 def failure_of(error: ClusterError) -> WriteFailure:
-    """Return how a failed write affects the next write of its object."""
+    """Return the kind of a failed write, which determines when the object is written again."""
     match error:
         case Conflict() | NotFound():
-            # NotFound as well: the object was deleted, and possibly recreated, since the decision.
+            # The object was changed or deleted since the decision to write, and the caches will show the new state.
             return WriteFailure.CONFLICT
         case Forbidden() | Invalid():
             return WriteFailure.REFUSED

@@ -1,7 +1,7 @@
-"""Reads GKE's MachineConfigs: the machine types, accelerators and topologies that a cluster lists.
+"""Reads GKE's MachineConfigs, objects in a cluster that list machine types, accelerators and topologies.
 
-Google does not document them. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
-apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions about MachineConfigs.
+Google does not document MachineConfigs. GKE's autoscaler reads the same fields (GoogleCloudPlatform/cluster-autoscaler,
+apis/machineconfig/cloud.google.com/v1); docs/develop/reality.md lists the assumptions.
 """
 
 from collections.abc import Mapping
@@ -20,17 +20,17 @@ _log = structlog.get_logger(__name__)
 MACHINE_CONFIGS = Collection(
     name="MachineConfigs", resource="machineconfigs", root="/apis/cloud.google.com/v1", optional=True
 )
-#: TPUs that each MachineConfig lists, by its key.
+#: Types of TPUs that each MachineConfig lists, by namespace and name of the MachineConfig.
 Listed: TypeAlias = Mapping[Key, tuple[tpu.Accelerator, ...]]
-#: Modes of usagePolicy in which the autoscaler ignores the machine types of a family.
+#: Modes of usagePolicy in which GKE's autoscaler ignores the machine types of a family.
 _INACTIVE_MODES = frozenset({"Legacy", "WeightsOnly"})
 _ARCHITECTURES = frozenset({"amd64", "arm64"})
-#: Maximum number of entries that are read of a list, and maximum number of chips of a VM.
+#: Maximum number of entries that are read of one list, and maximum number of chips of a VM that is accepted.
 _MAX_ENTRIES, _MAX_CHIPS = 1024, 64
 
 
 def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
-    """Return the TPUs of a MachineConfig, None if it is inactive or lists none. Raises MalformedObject."""
+    """Return the types of TPUs in a MachineConfig; None if it is inactive or has none. Raises MalformedObject."""
     try:
         family = raw["spec"].get("machineFamily") or {}
         if (family.get("usagePolicy") or {}).get("mode") in _INACTIVE_MODES:
@@ -65,7 +65,7 @@ def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accel
 
 def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.MachineType:
     name, resources, own = str(raw["name"]), raw["resources"], raw.get("properties") or {}
-    # A property that the machine type does not set has the value of the family.
+    # If the machine type does not set a property, the value of its machine family applies.
     properties = {**defaults, **{key: value for key, value in own.items() if value is not None}}
     accelerator, disks = resources["accelerator"], properties.get("bootDiskConfig") or {}
     alone = (accelerator.get("tpuConfig") or {}).get("singleHostTopology") or ""
@@ -74,7 +74,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
     if not (1 <= chips <= _MAX_CHIPS and matches and min(cpus, memory_gib) > 0):
         raise ValueError(f"{name} has {chips} chips, topology {alone!r}, {cpus} CPUs and {memory_gib} GiB")
     named = dict.fromkeys(str(entry) for entry in (disks.get("defaultType"), *_entries(disks, "types")) if entry)
-    # If no disk type is listed, assume the only one that the newest generations support.
+    # If no disk type is listed, assume Hyperdisk Balanced, the only type that the newest generations support.
     boot, on_request = tuple(named) or ("hyperdisk-balanced",), properties.get("napDisabled") is True
     arch = str(properties.get("systemArchitecture")).lower()
     arch = arch if arch in _ARCHITECTURES else ""
@@ -82,10 +82,10 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 
 
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
-    """Extend the table of TPUs by all MachineConfigs that were ever listed; return these, `before` if none is new.
+    """Extend the catalogue of TPUs by `listed` and by `before`, the result of the last call; return both together.
 
-    Machine types are kept when their MachineConfig is deleted, because an upgrade of the CRD recreates the objects.
-    Must not be called while a decision uses the table.
+    If `listed` has no change, the result is the object `before`. Machine types are kept when their MachineConfig is deleted,
+    because an upgrade of the CRD recreates the objects. Must not be called while a decision uses the catalogue.
     """
     every = {**before, **listed}
     if every == before:

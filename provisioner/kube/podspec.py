@@ -12,9 +12,9 @@ from provisioner.model import bounds
 from provisioner.model.placement import MARKS
 from provisioner.model.workloads import Expression, Requirements, Term, Toleration, Volumes
 
-#: A selector term without requirements matches no node in the scheduler; this term has the same effect in the model.
+#: Term that matches no node. It represents selector terms without requirements, which the scheduler matches to no node.
 MATCHES_NOTHING: Term = (Expression(key="metadata.name", operator="In", values=(), on_field=True),)
-#: Keys that are read even if an object has too many labels or selectors, because decisions need them.
+#: Keys that are read even if an object has too many labels or selectors, because decisions depend on them.
 _KEPT_LABELS = (constants.DISABLE, constants.JOB_NAME)
 _KEPT_SELECTORS = (constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY)
 _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONSUMES_REQUEST)
@@ -22,14 +22,17 @@ _KEPT_ANNOTATIONS = (constants.DISABLE, constants.SLICE_TOPOLOGY, constants.CONS
 _DEVICE_CLASS = "deviceclass.resource.kubernetes.io/"
 #: Resources that pods request in bytes, in addition to memory. GKE's nodes have huge pages only if a setting adds them.
 BYTE_RESOURCES = ("ephemeral-storage", "hugepages-2Mi", "hugepages-1Gi")
-#: dnsPolicy of pods that ask the cluster's DNS: the default, for pods with their own network, and for all pods.
+#: Values of dnsPolicy with which pods use the cluster's DNS: without hostNetwork (the default), and also with it.
 CLUSTER_DNS, HOST_DNS = "ClusterFirst", "ClusterFirstWithHostNet"
 #: Labels of nodes that determine the shape of a slice.
 OF_SLICES = (*_KEPT_SELECTORS, constants.INSTANCE_TYPE)
 
 
 def pod_requests(what: str, spec: object, resource: str) -> Decimal:
-    """Return the amount that the scheduler reserves: the pod-level request or the containers' peak, plus overhead."""
+    """Return the amount that the scheduler reserves for a pod: its overhead and its pod-level request.
+
+    Without a pod-level request, the maximum amount that containers request at the same time is used.
+    """
     asked = fields.mapping(spec)
     sidecars = Decimal(0)
     while_starting = Decimal(0)
@@ -51,12 +54,12 @@ def pod_requests(what: str, spec: object, resource: str) -> Decimal:
 
 
 def requested_chips(what: str, spec: object) -> int:
-    """Return the chips that a pod requests, as a resource or by claims. Raises MalformedObject like `counted_chips`."""
+    """Return the number of chips that a pod requests as a resource or by ResourceClaims. Raises MalformedObject."""
     return counted_chips(what, spec) or _claimed_chips(spec)
 
 
 def counted_chips(what: str, spec: object) -> int:
-    """Return the chips that a pod requests as a resource. Raises MalformedObject if they are not a whole number."""
+    """Return the number of chips that a pod requests as a resource. Raises MalformedObject if it is not an integer."""
     chips = pod_requests(what, spec, constants.TPU_RESOURCE)
     if chips != chips.to_integral_value():
         raise fields.MalformedObject(f"{what}: {constants.TPU_RESOURCE} is {chips}; request a whole number of chips")
@@ -64,9 +67,9 @@ def counted_chips(what: str, spec: object) -> int:
 
 
 def _claimed_chips(spec: object) -> int:
-    """Return all chips of the host that a pod with ResourceClaims selects; 0 without claims or a selected accelerator.
+    """Return the chips of the host that a pod selects; 0 if it has no ResourceClaims or selects no accelerator.
 
-    The driver allocates all chips of a host. The claims are not read; GKE's autoscaler also reads only the pod.
+    The driver of TPUs gives a claim all chips of a host. Like GKE's autoscaler, this function does not read the claims.
     """
     if not has_claims(spec):
         return 0
@@ -77,9 +80,9 @@ def _claimed_chips(spec: object) -> int:
 
 
 def node_selector_of(spec: object) -> dict[str, Any]:
-    """Return a pod's nodeSelector, and each label of a slice for which required node affinity allows only one value.
+    """Return a pod's nodeSelector, with each label of OF_SLICES for which required node affinity allows only one value.
 
-    The scheduler treats both alike. Labels in nodeSelector take precedence over the affinity.
+    To the scheduler, such an affinity is equal to a selector. A label in nodeSelector takes precedence.
     """
     asked = fields.mapping(spec)
     selector = fields.mapping(asked.get("nodeSelector"))
@@ -90,7 +93,7 @@ def node_selector_of(spec: object) -> dict[str, Any]:
 
 
 def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
-    """Return the value of a label if all terms together allow exactly one, otherwise an empty text."""
+    """Return the value of a label if all terms together allow exactly one value, otherwise an empty text."""
     values: set[str] = set()
     for term in terms:
         expressions = fields.mappings(term.get("matchExpressions"))
@@ -102,7 +105,7 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
         if allowed:
             values |= set.intersection(*allowed)
         elif expressions or term.get("matchFields"):
-            # The term has other requirements, so it allows any value of the label. An empty term matches no node.
+            # The term only has other requirements, so it allows any value. A term without requirements matches no node.
             return ""
     return values.pop() if len(values) == 1 else ""
 
@@ -112,9 +115,9 @@ def _required_affinity(spec: dict[str, Any]) -> object:
 
 
 def other_dns(spec: object) -> str:
-    """Return the fields that keep a pod from asking the cluster's DNS, as text; empty if it asks this DNS.
+    """Return the fields because of which a pod does not use the cluster's DNS, as text; empty if the pod uses it.
 
-    Kubernetes treats CLUSTER_DNS like "Default", the DNS of the node, if the pod has the network of its node.
+    With hostNetwork, Kubernetes treats the policy CLUSTER_DNS like "Default", which is the DNS of the node.
     """
     asked = fields.mapping(spec)
     policy = fields.text(asked.get("dnsPolicy")) or CLUSTER_DNS
@@ -124,14 +127,14 @@ def other_dns(spec: object) -> str:
 
 
 def has_claims(spec: object) -> bool:
-    """Whether a pod has ResourceClaims, for any devices."""
+    """Whether a pod has ResourceClaims, for TPUs or other devices."""
     return bool(fields.sequence(fields.mapping(spec).get("resourceClaims")))
 
 
 def uses_claims(spec: object, status: object = None) -> bool:
-    """Whether a pod has ResourceClaims, or the scheduler creates one for it because it requests an extended resource.
+    """Whether a pod has ResourceClaims, or requests an extended resource for which the scheduler creates a claim.
 
-    Only the pod's status shows a claim for a resource that the administrator named (extendedResourceName).
+    The administrator can give such a resource any name (extendedResourceName); then only the pod's status shows it.
     """
     asked = fields.mapping(spec)
     containers = (*_with_resources(asked.get("containers")), *_with_resources(asked.get("initContainers")))
@@ -145,7 +148,7 @@ def uses_claims(spec: object, status: object = None) -> bool:
 
 
 def _with_resources(containers: object) -> Iterable[dict[str, Any]]:
-    """Return the containers that have resources, because searching thousands of containers without any takes long."""
+    """Return the containers with resources; searching thousands of containers without resources would take long."""
     return [container for container in fields.mappings(containers) if container.get("resources")]
 
 
@@ -158,7 +161,7 @@ def _container_request(what: str, container: dict[str, Any], resource: str) -> D
 
 
 def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) -> Decimal:
-    """Read the quantity of a resource, 0 if absent. Raises MalformedObject if it is not a quantity."""
+    """Return the amount of a resource, 0 if absent. Raises MalformedObject if the value is not a quantity."""
     raw = amounts.get(resource)
     if raw is None:
         return Decimal(0)
@@ -174,15 +177,15 @@ def quantity_of(what: str, role: str, resource: str, amounts: dict[str, Any]) ->
 def requirements(
     what: str, spec: dict[str, Any], metadata: dict[str, Any], *, reader: BoundedReader | None = None
 ) -> Requirements:
-    """Read a pod's requirements on its node. Raises MalformedObject if a requested amount cannot be read."""
+    """Return a pod's requirements on its node. Raises MalformedObject if a requested amount is not a quantity."""
     reader = reader or reader_of_pod()
     counted = counted_chips(what, spec)
     claimed = 0 if counted else _claimed_chips(spec)
-    # The scheduler finds devices for claims only on nodes with this label.
+    # Only nodes with this label offer their chips to ResourceClaims.
     implied = {constants.TPU_DRA_DRIVER: "true"} if claimed else {}
     tolerations = reader.entries("tolerations", spec.get("tolerations"), bounds.TOLERATIONS)
     if spec.get("runtimeClassName") == constants.GVISOR:
-        # The API server adds the selector and the toleration of the RuntimeClass to pods; templates do not have them.
+        # The API server adds the selector and the toleration of the RuntimeClass to pods, but not to pod templates.
         implied[constants.SANDBOX] = constants.GVISOR
         tolerations = [*tolerations, {"key": constants.SANDBOX, "value": constants.GVISOR}]
     return Requirements(
@@ -205,7 +208,7 @@ def requirements(
             for entry in tolerations
         ),
         affinity_terms=required_terms(reader, spec),
-        # This argument comes last, because reading the arguments above sets the reader's problem.
+        # This must be the last argument, because the reader sets its problem while it reads the other arguments.
         problem=reader.problem,
     )
 
@@ -226,7 +229,10 @@ def _volumes(reader: BoundedReader, spec: dict[str, Any]) -> Volumes | None:
 
 
 def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Requirements:
-    """Return only the chips, the slice, the marks, `labels`, and the texts that decide whether a pod is served."""
+    """Return requirements with only the fields that identify the slice and decide whether the pod is served.
+
+    `labels` are additional labels to keep. `problem` is set unless the requirements have a problem already.
+    """
     return Requirements(
         chips=asked.chips,
         node_selector=only(asked.node_selector, (*_KEPT_SELECTORS, *MARKS)),
@@ -237,7 +243,7 @@ def reduced(asked: Requirements, problem: str, labels: Iterable[str] = ()) -> Re
 
 
 def only(texts: Mapping[str, str], keys: Iterable[str]) -> dict[str, str]:
-    """Return the texts of `keys` that are not longer than OBJECT_NAME."""
+    """Return the entries of `texts` with these keys, without values of more than OBJECT_NAME characters."""
     return {key: texts[key] for key in keys if key in texts and len(texts[key]) <= bounds.OBJECT_NAME}
 
 
@@ -247,7 +253,10 @@ def reader_of_pod(*, within: BoundedReader | None = None) -> BoundedReader:
 
 
 def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, ...]:
-    """Read required node affinity, empty if absent, (MATCHES_NOTHING,) if it is too long or has only empty terms."""
+    """Return the terms of required node affinity, empty if absent.
+
+    Return (MATCHES_NOTHING,) if the affinity exceeds a limit or has only empty terms.
+    """
     required = _required_affinity(spec)
     if not isinstance(required, dict):
         return ()

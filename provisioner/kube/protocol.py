@@ -1,4 +1,4 @@
-"""Interface to an API server: calls, which raise ClusterError if they fail, pages of lists, and paths of objects."""
+"""Interface for calls to an API server, with pages of lists and paths of objects. Failed calls raise ClusterError."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Iterator, Mapping
@@ -12,11 +12,12 @@ from provisioner.kube import errors
 #: A decoded JSON object with values of any JSON type.
 JsonObject = dict[str, Any]
 
-#: Objects per page; the default of kubectl and client-go.
+#: Maximum number of objects per page; kubectl and client-go have the same default.
 PAGE_SIZE = 500
-#: Maximum bytes of a page with more than one object; the decoded page may need twenty times as much memory.
+#: Maximum bytes of a page with more than one object. The decoded page may need twenty times as much memory.
 PAGE_BYTES = 4 * 1024 * 1024
-#: Maximum bytes of a response. etcd limits an object to 1.5 MiB, the API server a request to 3 MiB; JSON takes more.
+#: Maximum bytes of a response. etcd limits an object to 1.5 MiB, the API server a request to 3 MiB; as JSON, an object
+#: takes more bytes.
 ANSWER_BYTES = 16 * 1024 * 1024
 MERGE_PATCH = "application/merge-patch+json"
 STRATEGIC_PATCH = "application/strategic-merge-patch+json"
@@ -26,10 +27,10 @@ APPLY_PATCH = "application/apply-patch+yaml"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timeouts:
-    """Time-outs of a call, which takes at most their sum, without the DNS look-up and the lines of a stream."""
+    """Time-outs of a call. A call takes at most their sum, not counting the DNS look-up and the lines of a stream."""
 
     connect_seconds: float = 5.0
-    #: Maximum wait for the response, and maximum silence while the lines of a stream are read.
+    #: Maximum wait for the response, and maximum wait for the next bytes of a stream.
     read_seconds: float = 15.0
 
 
@@ -49,15 +50,15 @@ class Page:
 
 
 class Stream(Iterable[bytes], AbstractContextManager["Stream", None], Protocol):
-    """Whole lines of a watch response as they arrive. An incomplete last line raises an error."""
+    """Iterator over the lines of a watch response as they arrive. An incomplete last line raises ClusterError."""
 
     def close(self) -> None:
-        """End the stream and wake its reader immediately. May be called from any thread."""
+        """End the stream; a thread that waits for a line returns immediately. May be called from any thread."""
 
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request to the API server whose response is an object or a page of a list."""
+    """Request to the API server whose response is an object or a page of a list."""
 
     method: str
     path: str
@@ -73,7 +74,7 @@ class Request:
 
     @property
     def title(self) -> str:
-        """Method and path, for messages."""
+        """Method and path, such as "GET /api/v1/pods", for messages."""
         return f"{self.method} {self.path}"
 
 
@@ -86,11 +87,14 @@ class Api(ABC):
 
     @abstractmethod
     def list_page(self, request: Request, *, limit: int = PAGE_SIZE, continue_token: str = "") -> Page:
-        """Return a page of a collection. Raises TooLarge above PAGE_BYTES, or above ANSWER_BYTES with a limit of 1."""
+        """Return a page of at most `limit` objects of a collection: the first page, or the page at a continue token.
+
+        Raises TooLarge if the page has more than PAGE_BYTES; with a limit of 1, more than ANSWER_BYTES.
+        """
 
     @abstractmethod
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> Stream:
-        """Open a response and return a stream of its lines."""
+        """Send a GET request; return the lines of the response as a stream."""
 
     def get(
         self,
@@ -114,14 +118,14 @@ class Api(ABC):
     def patch(
         self, path: str, body: JsonObject, *, strategic: bool = False, timeouts: Timeouts = DEFAULT_TIMEOUTS
     ) -> JsonObject:
-        """Change an object by a JSON merge patch, or a strategic one; return the object, maybe only its metadata."""
+        """Change an object by a JSON merge patch, or a strategic merge patch; return only the metadata if possible."""
         kind = STRATEGIC_PATCH if strategic else MERGE_PATCH
         return self.exchange(
             Request("PATCH", path, body=body, content_type=kind, metadata_only=True, timeouts=timeouts)
         )
 
     def apply(self, path: str, body: JsonObject, *, manager: str, timeouts: Timeouts = DEFAULT_TIMEOUTS) -> JsonObject:
-        """Apply `body` on the server by force, so that `manager` owns exactly these fields; return the metadata."""
+        """Apply `body` by server-side apply with force, so that `manager` owns exactly its fields; return metadata."""
         query = {"fieldManager": manager, "force": "true"}
         return self.exchange(
             Request(
@@ -139,13 +143,13 @@ LEASES_ROOT = "/apis/coordination.k8s.io/v1"
 
 
 def collection_path(resource: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the path of a collection in a namespace, in all namespaces, or of a cluster-scoped kind."""
+    """Return the path of a collection in a namespace; if empty, in all namespaces or of a cluster-scoped kind."""
     where = f"/namespaces/{quote(namespace, safe='')}" if namespace else ""
     return f"{root}{where}/{resource}"
 
 
 def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/api/v1") -> str:
-    """Return the path of an object. Raises ValueError for an empty name, "." and "..", which refer to other paths."""
+    """Return the path of an object. Raises ValueError for the names "", "." and "..", which result in other paths."""
     if not name or name in (".", ".."):
         raise ValueError(f"{name!r} is not the name of an object in {resource}: specify the object's name")
     return f"{collection_path(resource, namespace=namespace, root=root)}/{quote(name, safe='')}"
@@ -153,19 +157,19 @@ def object_path(resource: str, name: str, *, namespace: str = "", root: str = "/
 
 @dataclass(slots=True)
 class Pager:
-    """Reads the pages of one list. A page of too many bytes is requested again with half as many objects."""
+    """Reads the pages of one list. If a page has too many bytes, it is requested again with half as many objects."""
 
     api: Api
     request: Request
     most: int = PAGE_SIZE
-    #: Maximum number of objects of the next page, up to `most`.
+    #: Maximum number of objects of the next page; at most `most`.
     limit: int = field(init=False)
 
     def __post_init__(self) -> None:
         self.limit = self.most
 
     def fetch(self, continue_token: str = "") -> Page:
-        """Return the page of a continue token. Raises TooLarge if a single object is too large."""
+        """Return the page at a continue token, or the first page. Raises TooLarge if a single object is too large."""
         while True:
             try:
                 page = self.api.list_page(self.request, limit=self.limit, continue_token=continue_token)
@@ -174,7 +178,7 @@ class Pager:
                     raise
                 self.limit //= 2
             else:
-                # Double the limit if twice as many objects of this size would fit easily.
+                # Double the limit if this page has at most a third of the allowed bytes.
                 if page.size_bytes * 3 <= PAGE_BYTES:
                     self.limit = min(self.most, self.limit * 2)
                 return page

@@ -1,4 +1,4 @@
-"""Reads PersistentVolumeClaims, PersistentVolumes and StorageClasses, reduced to the fields that restrict nodes."""
+"""Reads the fields of PersistentVolumeClaims, PersistentVolumes and StorageClasses that restrict nodes. Pure."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -9,14 +9,14 @@ from provisioner.kube.kept import NamespaceBound
 from provisioner.model import bounds
 from provisioner.model.volumes import Claim, StorageClass
 
-#: Annotation of claims whose binding is complete, and of the default StorageClass.
+#: Annotation of claims whose binding is complete, and annotation of the default StorageClass.
 _BOUND, _DEFAULT = "pv.kubernetes.io/bind-completed", "storageclass.kubernetes.io/is-default-class"
-#: Driver of Compute Engine's disks, and the type of disks if the class has no parameter `type`.
+#: Driver of Compute Engine's disks, and type of its disks if a StorageClass has no parameter `type`.
 _DISK_DRIVER, _DEFAULT_DISK = "pd.csi.storage.gke.io", "pd-standard"
 
 
 def parse_claim(raw: object) -> Claim:
-    """Read a PersistentVolumeClaim. It has a problem if it is being deleted, lost its volume, or is partly bound."""
+    """Read a PersistentVolumeClaim. `problem` is set if it is being deleted, lost its volume, or is partly bound."""
     metadata, spec, status = (fields.at(raw, key) for key in ("metadata", "spec", "status"))
     named, volume = spec.get("storageClassName"), fields.name(spec.get("volumeName"))
     problem = ""
@@ -30,7 +30,7 @@ def parse_claim(raw: object) -> Claim:
 
 
 def parse_volume(raw: object) -> frozenset[str] | None:
-    """Return the zones of a PersistentVolume; None if its nodes may be in any zone."""
+    """Return the zones in which nodes can use a PersistentVolume; None for any zone."""
     terms = fields.mappings(fields.at(raw, "spec", "nodeAffinity", "required").get("nodeSelectorTerms"))
     return _zones(fields.mappings(term.get("matchExpressions")) for term in terms)
 
@@ -64,7 +64,7 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     return frozenset[str]().union(*allowed) if allowed else None
 
 
-#: A reduced claim restricts no nodes.
+#: Bound on the claims of one namespace. Claims above the bound are kept without their fields, and restrict no nodes.
 BOUND_OF_CLAIMS: NamespaceBound[Claim] = NamespaceBound(
     plural="PersistentVolumeClaims",
     max_bytes=bounds.NAMESPACE_CLAIMS,

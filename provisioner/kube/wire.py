@@ -17,11 +17,11 @@ from provisioner.kube.protocol import ANSWER_BYTES, JsonObject, Page
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum bytes of a line of a watch; a line is one event with one object.
+#: Maximum bytes of a line of a watch. A line contains one event with one object.
 MAX_LINE_BYTES = ANSWER_BYTES
 CHUNK_BYTES = 64 * 1024
 
-#: Errors of urllib3, http.client and ssl. ValueError: a bad header, or a socket that another thread has closed.
+#: Errors of urllib3, http.client and ssl. An invalid header, or a socket that another thread closed, raise ValueError.
 TRANSPORT_ERRORS = (HTTPError, http.client.HTTPException, OSError, ValueError)
 _BY_STATUS: dict[int, type[errors.ClusterError]] = {
     401: errors.Unauthorized,
@@ -35,7 +35,7 @@ _BY_STATUS: dict[int, type[errors.ClusterError]] = {
 
 
 class LineStream:
-    """Lines of one streamed response. One thread reads them; any thread may close the stream."""
+    """Lines of one streamed response. One thread reads the lines; any thread may close the stream."""
 
     def __init__(self, response: urllib3.BaseHTTPResponse, *, what: str, read_seconds: float) -> None:
         self._response = response
@@ -56,22 +56,22 @@ class LineStream:
             _log.debug("stream.close_failed", what=self._what, error=str(problem))
 
     def close(self) -> None:
-        """End the stream from any thread. A reader that waits for data returns immediately."""
+        """End the stream from any thread. A thread that waits for data returns immediately."""
         if self._closed.is_set():
             return
         self._closed.set()
         try:
-            # Closing the response would only free the file descriptor, and a thread in recv() would continue to wait.
+            # Closing the response would only free the file descriptor; a thread that waits in recv() would still wait.
             self._response.shutdown()
         except (*TRANSPORT_ERRORS, RuntimeError) as problem:
             _log.debug("stream.close_failed", what=self._what, error=str(problem))
 
     def __iter__(self) -> Iterator[bytes]:
-        """Yield whole lines without line ends. Raises Unavailable if the last line is incomplete."""
+        """Yield the lines without line ends and empty lines. Raises Unavailable if the last line is incomplete."""
         pending = bytearray()
         while chunk := self._read():
             start = 0
-            # Only the new chunk can contain a line end; searching `pending` again would take quadratic time.
+            # `pending` has no line end, so only the new chunk is searched; searching both would take quadratic time.
             while (end := chunk.find(b"\n", start)) >= 0:
                 pending += chunk[start:end]
                 line = bytes(pending)
@@ -93,14 +93,14 @@ class LineStream:
                 return b""
             raise errors.Unavailable(f"{self._what}: nothing was received for {self._read_seconds:g} s") from error
         except (*TRANSPORT_ERRORS, AttributeError) as error:
-            # AttributeError: http.client and ssl drop their inner objects if close() is called at the same time.
+            # http.client and ssl raise AttributeError if another thread calls close() during the read.
             if self._closed.is_set():
                 return b""
             raise errors.Unavailable(f"{self._what}: the stream broke: {error}") from error
 
 
 def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int) -> bytes:
-    """Read a response. Raises TooLarge and closes the connection if it has more than `max_bytes`."""
+    """Return the body of a response. Raises TooLarge and closes the connection if it has more than `max_bytes`."""
     data = bytearray()
     length = response.headers.get("content-length", "")
     announced = int(length) if length.isascii() and length.isdigit() and len(length) < 20 else 0
@@ -117,7 +117,7 @@ def read_answer(what: str, response: urllib3.BaseHTTPResponse, *, max_bytes: int
 
 
 def decode_object(what: str, data: bytes) -> JsonObject:
-    """Decode a response that must be a JSON object. Raises Malformed."""
+    """Decode a response. Raises Malformed if it is not a JSON object."""
     try:
         decoded = json.loads(data)
     except (ValueError, RecursionError) as error:
@@ -128,7 +128,7 @@ def decode_object(what: str, data: bytes) -> JsonObject:
 
 
 def page_of(what: str, body: JsonObject) -> Page:
-    """Read a list response. Go encodes an empty list as null."""
+    """Read a response that is a list; `items` may be null, as Go encodes an empty list. Raises Malformed."""
     metadata = body.get("metadata")
     items = body.get("items")
     if items is None and "items" in body:
@@ -147,7 +147,7 @@ def _excerpt(data: bytes) -> str:
 
 
 def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> errors.ClusterError:
-    """Convert an error response, with the message of its Status object if it has one."""
+    """Return the error for a response with an error status, with the message of the Status object if there is one."""
     try:
         raw = json.loads(data)
     except (ValueError, RecursionError):
@@ -158,10 +158,10 @@ def error_of(what: str, response: urllib3.BaseHTTPResponse, data: bytes) -> erro
 
 
 def error_of_status(raw: JsonObject) -> errors.ClusterError:
-    """Convert the Status object of an ERROR event."""
+    """Return the error for the Status object of an ERROR event of a watch."""
     code = raw.get("code")
     if not isinstance(code, int) or isinstance(code, bool):
-        # The code is missing: some proxies send only the reason.
+        # Some proxies send only the reason, without the code.
         code = 410 if raw.get("reason") in ("Expired", "Gone") else 500
     return _error(code, raw, "the API server ended the watch with an error")
 
