@@ -1,7 +1,7 @@
-"""Exchanges raw JSON with a Kubernetes API server. No other module imports `kubernetes`.
+"""Exchanges raw JSON with a Kubernetes API server. No other module imports the package `kubernetes`.
 
-The kubernetes package provides credentials and connections. The package's models would need twenty times the memory,
-and its watch loses ERROR events. Not handled: an exec plugin that renews a client certificate; renewed tokens are used.
+Only the credentials and connections of the package are used: its models would need twenty times the memory, and its
+watch loses ERROR events. Not handled: a client certificate that an exec plugin renews; a token that it renews is used.
 """
 
 import http.client
@@ -46,13 +46,13 @@ from provisioner.kube.protocol import (
 
 _JSON = "application/json"
 _IN_CLUSTER = "in-cluster"
-#: Accept headers for metadata only. Servers that cannot convert a kind send whole objects, which the parsers accept.
+#: Accept headers for metadata only. Parsers also accept whole objects, from servers that cannot convert the kind.
 _LIST_OF_METADATA = f"{_JSON};as=PartialObjectMetadataList;g=meta.k8s.io;v=v1,{_JSON}"
 _METADATA = f"{_JSON};as=PartialObjectMetadata;g=meta.k8s.io;v=v1,{_JSON}"
 USER_AGENT = f"tpu-provisioner/{__version__}"
 #: Maximum number of connections that are kept for watches, worker threads, the lease, Events and live reads.
 POOL_SIZE = 64
-#: Deadline of the call in this thread (`time.monotonic`); None between calls and while lines of a stream are read.
+#: Deadline of the current thread's call, a `time.monotonic`; None between calls and while lines of a stream are read.
 _DEADLINE: ContextVar[float | None] = ContextVar("deadline", default=None)
 
 
@@ -62,11 +62,11 @@ def _left_seconds() -> float:
 
 
 class _Incoming(io.RawIOBase):
-    """Bytes from a server. Reads end at the call's deadline; a socket's own time-out would restart with each byte."""
+    """Bytes from a server. Reads end at the call's deadline; the socket's own time-out restarts with each byte."""
 
     def __init__(self, sock: socket.socket, raw: io.RawIOBase) -> None:
         self._sock, self._raw = sock, raw
-        # urllib3 has just set the socket's time-out to the call's time-out for reads.
+        # Before it creates this object, urllib3 sets the time-out of the socket to the read time-out of the call.
         self._silence_seconds = sock.gettimeout() or DEFAULT_TIMEOUTS.read_seconds
 
     def readable(self) -> bool:
@@ -91,15 +91,15 @@ class _Response(http.client.HTTPResponse):
 
 
 def _bounded(pool: type[HTTPConnectionPool]) -> type[HTTPConnectionPool]:
-    """Return a subclass of a pool class (HTTP, HTTPS or proxy) whose connections read until the call's deadline."""
+    """Return a subclass of urllib3's pool class `pool` whose connections stop reading at the call's deadline."""
     connection = type("BoundedConnection", (pool.ConnectionCls,), {"response_class": _Response})
     return type("BoundedPool", (pool,), {"ConnectionCls": connection})
 
 
 class KubeApi(Api):
-    """Connection to one API server; safe to share between threads. `client` has credentials and connections.
+    """Client of one API server, for any thread. `client` provides the credentials and the connections.
 
-    A call, without its DNS look-up, takes at most the sum of its time-outs, regardless of the response.
+    A call takes at most the sum of its time-outs, not counting the DNS look-up, regardless of the response.
     """
 
     def __init__(self, client: ApiClient, *, context_name: str = "", ca_pem: bytes | None = None) -> None:
@@ -112,7 +112,7 @@ class KubeApi(Api):
         self.context_name = context_name
         #: CA bundle that the client trusts; None if it trusts the public roots, verifies no certificate, or uses HTTP.
         self.ca_pem = ca_pem
-        # The refresh hooks of the kubernetes package change shared state without a lock.
+        # The kubernetes package refreshes credentials in shared state without a lock of its own.
         self._auth_lock = threading.Lock()
 
     @property
@@ -121,7 +121,7 @@ class KubeApi(Api):
         return str(self._configuration.host).rstrip("/")
 
     def close(self) -> None:
-        """Close the idle connections."""
+        """Close the connections that are not in use."""
         self._pool.clear()
 
     def exchange(self, request: Request) -> JsonObject:
@@ -138,7 +138,7 @@ class KubeApi(Api):
         return replace(wire.page_of(request.path, wire.decode_object(request.title, data)), size_bytes=len(data))
 
     def stream(self, path: str, query: Mapping[str, str], *, timeouts: Timeouts) -> wire.LineStream:
-        """Open a response and return a stream of its lines."""
+        """Send a GET request; return the lines of the response as a stream."""
         request = Request("GET", path, query=query, timeouts=timeouts)
         with self._transport(request):
             response = self._send(request, accept=_JSON)
@@ -163,16 +163,16 @@ class KubeApi(Api):
 
     @contextmanager
     def _transport(self, request: Request) -> Iterator[None]:
-        """Raise errors of the transport as Unavailable, and remove the deadline that `_send` set."""
+        """Convert errors of the transport to Unavailable. At the end, remove the deadline that `_send` has set."""
         what, timeouts = request.title, request.timeouts
         try:
             yield
         except wire.TRANSPORT_ERRORS as error:
-            # urllib3's errors are in reference cycles, which would keep callers' variables, such as a review of 8 MiB.
+            # urllib3's errors are in reference cycles, so their tracebacks would keep the variables of all callers.
             traceback.clear_frames(error.__traceback__)
             words = f"can't be reached: {error}"
             if isinstance(error, NewConnectionError):
-                # urllib3's NewConnectionError, for a refused connection, is a subclass of its TimeoutError.
+                # This check comes first, because urllib3's NewConnectionError is a subclass of its TimeoutError.
                 words = f"can't be reached: {_plain(error)}"
             elif isinstance(error, Urllib3TimeoutError):
                 seconds = f"{timeouts.connect_seconds:g} s (connect) or {timeouts.read_seconds:g} s (read)"
@@ -191,7 +191,7 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        # Both attempts of a read share one deadline, so that the delete that follows is not sent after the lease ends.
+        # The two attempts of a GET share one deadline; otherwise a delete after it could be sent after the lease ended.
         _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:
@@ -212,7 +212,7 @@ class KubeApi(Api):
         except ProtocolError as error:
             if request.method != "GET":
                 raise
-            # If the API server was replaced, no kept connection works: close them all, and send again.
+            # If the API server was replaced, all idle connections are broken, so close them before the second attempt.
             traceback.clear_frames(error.__traceback__)
             self._pool.clear()
             return send()
@@ -224,21 +224,21 @@ class KubeApi(Api):
         except Exception as error:  # credential plugins raise any exception
             raise errors.Unavailable(f"the credentials for {self.server} could not be refreshed: {error}") from error
         for name, value in headers.items():
-            # A token file that ends in a newline would otherwise result in an invalid header.
+            # Strip the header, which would be invalid if the token file ends with a newline.
             headers[name] = value.strip()
 
 
-#: Errors of the loaders for files that are missing, unreadable, not YAML, or YAML of an unexpected form.
+#: Errors that the package's loaders raise for a file that is missing, unreadable, not YAML, or not a kubeconfig.
 _LOAD_ERRORS = (ConfigException, yaml.YAMLError, OSError, ValueError, KeyError, TypeError, AttributeError, IndexError)
 
 
 def connect(kubeconfig: str | None = None, *, environ: Mapping[str, str] | None = None) -> KubeApi:
-    """Connect by kubeconfig, KUBECONFIG, service account or ~/.kube/config, in this order. Raises KubeconfigError."""
+    """Return a client by `kubeconfig`, KUBECONFIG, service account or ~/.kube/config. Raises KubeconfigError."""
     environment = os.environ if environ is None else environ
     configuration = Configuration()
     configuration.retries = False
     configuration.connection_pool_maxsize = POOL_SIZE
-    # TCP keep-alive, because some proxies silently drop a connection that is idle, such as a watch without events.
+    # Enable TCP keep-alive, because some proxies drop an idle connection, such as that of a watch without events.
     configuration.keep_alive = True
     chosen = kubeconfig or environment.get("KUBECONFIG", "")
     if not chosen and environment.get("KUBERNETES_SERVICE_HOST"):
@@ -264,7 +264,7 @@ def _connect_in_cluster(configuration: Configuration, environment: Mapping[str, 
 
 
 def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> KubeApi:
-    # KUBECONFIG may list several files, which the loader merges. Like kubectl, ignore files that do not exist.
+    # KUBECONFIG may list several files, which the loader merges. Like kubectl, this function ignores missing files.
     paths = [Path(part).expanduser() for part in kubeconfig.split(os.pathsep) if part]
     existing = [str(path) for path in paths if path.exists()]
     if not existing:
@@ -286,7 +286,7 @@ def _connect_by_kubeconfig(configuration: Configuration, kubeconfig: str) -> Kub
 
 
 def _wrong_with(error: Exception) -> str:
-    """Describe a mistake in a configuration, without the terms of Python."""
+    """Return the mistake in a kubeconfig or service account for users, without terms of Python."""
     if isinstance(error, ConfigException):
         return str(error).removeprefix("Invalid kube-config file. ").removeprefix("Invalid kube-config. ").rstrip(".")
     if isinstance(error, yaml.YAMLError):
@@ -300,7 +300,7 @@ def _wrong_with(error: Exception) -> str:
 
 
 def _plain(error: BaseException) -> str:
-    """Return the operating system's message for a failure, with the file if known, or else the text of the error."""
+    """Return the operating system's message about an error, with the file if known; otherwise the error's text."""
     while not isinstance(error, OSError) and error.__cause__ is not None:
         error = error.__cause__
     words = error.strerror if isinstance(error, OSError) else ""
@@ -309,11 +309,11 @@ def _plain(error: BaseException) -> str:
 
 
 def _trusted_ca(configuration: Configuration) -> bytes | None:
-    """Return the CA bundle, and make the client use its bytes; None if no bundle verifies the server's certificate."""
+    """Return the CA bundle of a configuration, None if certificates are not verified with one. Changes the argument."""
     if not configuration.ssl_ca_cert or not str(configuration.host).startswith("https://"):
         return None
     pem = Path(configuration.ssl_ca_cert).read_bytes()
-    # The loader writes inline certificates to a temporary file. If that file is deleted, connections would fail.
+    # The loader writes inline certificates to a temporary file. Use the bytes, because that file may be deleted.
     configuration.ca_cert_data = pem.decode("ascii", "ignore")
     configuration.ssl_ca_cert = None
     return pem if configuration.verify_ssl else None

@@ -1,6 +1,6 @@
-"""Writes Events for users' objects without blocking the controller.
+"""Writes Kubernetes Events about users' objects without blocking the controller.
 
-One thread writes Events from a bounded table, alternating between namespaces. Repeats share one Event.
+One thread writes the Events in a bounded table, alternating between namespaces. Repetitions of an Event update it.
 """
 
 import contextlib
@@ -24,27 +24,27 @@ from provisioner.model.workloads import ObjectRef
 
 _log = structlog.get_logger(__name__)
 
-#: Maximum characters that the API allows in an Event's message and in a name.
+#: Maximum characters of an Event's message, and of the name of an object, in the API.
 _MESSAGE_LIMIT, _NAME_LIMIT = 1024, 253
-#: Time-outs of a write; short, because a write that hangs delays all other Events.
+#: Time-outs of a write. They are short, because a write that hangs delays all other Events.
 _TIMEOUTS = Timeouts(connect_seconds=3.0, read_seconds=5.0)
-#: Seconds without a repeat after which a new Event begins, and minimum seconds between two writes of one Event.
+#: Seconds without a repetition after which a new Event is created, and minimum seconds between two writes of an Event.
 _WINDOW_SECONDS, _REPEAT_SECONDS = 600.0, 300.0
-#: Maximum number of different Events of one object: a burst, then one every five minutes. Values of client-go.
+#: Maximum number of different Events of one object: in a burst, and per second after it. Values of client-go.
 _BURST, _REFILL_PER_SECOND = 25.0, 1 / 300
 #: Maximum number of writes of Events: in a burst, and per second after it.
 WRITE_BURST, WRITES_PER_SECOND = 100.0, 20.0
-#: Maximum number of different Events in the table, of about 400 bytes each, or 9,000 bytes with the longest texts.
+#: Maximum number of different Events in the table. An Event takes about 400 bytes, or 9,000 with the longest texts.
 CAPACITY = 32768
-#: Pause in seconds of a namespace after a temporary failure, and interval at which the thread checks for its end.
+#: Pause in seconds of a namespace's writes after a temporary failure, and interval of checks whether a pause is over.
 _PAUSE_SECONDS, _LOOK_SECONDS = 5.0, 1.0
-#: Interval in seconds of the clean-up and the report on dropped Events; maximum number of namespaces in the report.
+#: Interval in seconds of the clean-up and of the log line on dropped Events, and maximum number of namespaces in it.
 _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """One Event with its repeats: latest message and time, number of occurrences, and when a write was last due."""
+    """One Event and its repetitions, with the message and time of the last one, and the number of all."""
 
     ref: ObjectRef
     #: "Warning" or "Normal".
@@ -55,14 +55,15 @@ class _Series:
     moment: datetime = datetime.min.replace(tzinfo=UTC)
     count: int = 0
     seen_at: float = 0.0
+    #: Time at which a write of the Event was last requested.
     due_at: float = float("-inf")
-    #: Name of the Event in the cluster; empty if no write was tried.
+    #: Name of the Event in the cluster; empty before the first attempt to write it.
     name: str = ""
 
 
 @dataclass(slots=True)
 class _Namespace:
-    """Events of one namespace: `known` in the order of the last occurrence, `waiting` in the order of writing."""
+    """Events of one namespace: all in `known`, latest occurrence last; those to be written in `waiting`, next first."""
 
     known: OrderedDict[bytes, _Series] = field(default_factory=OrderedDict)
     waiting: dict[bytes, _Series] = field(default_factory=dict)
@@ -71,7 +72,7 @@ class _Namespace:
 
 
 class EventRecorder:
-    """Writes core/v1 Events in its own thread. `instance` names this process in reportingInstance."""
+    """Writes Events of the API core/v1 in its own thread. `instance`, the name of this process, is in each Event."""
 
     def __init__(
         self,
@@ -83,15 +84,15 @@ class EventRecorder:
         now: Callable[[], datetime] = lambda: datetime.now(UTC),
     ) -> None:
         self._api, self._instance, self._capacity, self._clock, self._now = api, instance, capacity, clock, now
-        #: Lock of all fields below; never held during a call.
+        #: Lock of all fields below. It is not held during a call to the API server.
         self._changed = threading.Condition()
-        #: Namespaces by the time of their last write, the latest last.
+        #: Namespaces in the order of their last write, latest last.
         self._namespaces: OrderedDict[str, _Namespace] = OrderedDict()
-        #: Remaining Events of each object.
+        #: Number of further Events that each object may have, by UID or, without a UID, by name.
         self._budgets: dict[str, Budget] = {}
         self._writes = Budget(WRITE_BURST, WRITES_PER_SECOND, clock())
         self._writing = self._stopping = False
-        #: Dropped Events since the start, dropped Events by namespace since the last report, and the last reason.
+        #: Number of dropped Events since the start, by namespace since the last log line, and reason of the last drop.
         self.dropped_total, self._drops, self._last_why = 0, Counter[str](), ""
         self._tidied_at = clock()
         self._thread = threading.Thread(target=self._run, name="events", daemon=True)
@@ -101,13 +102,16 @@ class EventRecorder:
         self._thread.start()
 
     def emit(self, ref: ObjectRef, reason: str, message: str, *, warning: bool = False, key: str = "") -> None:
-        """Record an Event without blocking. Repeats have the same object, type, reason, and `key` or else message."""
+        """Record an Event without blocking. Events with equal object, type, reason and `key` are repetitions.
+
+        The default of `key` is the message.
+        """
         message, now, kind = bounds.cut(message, _MESSAGE_LIMIT), self._clock(), "Warning" if warning else "Normal"
         owner = ref.uid or f"{ref.kind}/{ref.namespace}/{ref.name}"
         parts = "\0".join((owner, kind, reason, key or message)).encode("utf-8", "replace")
         digest = hashlib.blake2b(parts, digest_size=16).digest()
         with self._changed:
-            # A new namespace is added to the table only if the Event is not dropped.
+            # Do not add a new namespace to the table before it is known that the Event is not dropped.
             space = self._namespaces.get(ref.namespace) or _Namespace()
             if self._stopping or (digest not in space.known and not self._has_room(ref.namespace, owner, now)):
                 return
@@ -122,14 +126,14 @@ class EventRecorder:
                 self._changed.notify_all()
 
     def flush(self, *, timeout_seconds: float) -> bool:
-        """Wait until each recorded Event is written or dropped; return False after the time-out."""
+        """Wait until all recorded Events are written or dropped; return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(
                 lambda: not (self._writing or any(each.waiting for each in self._namespaces.values())), timeout_seconds
             )
 
     def stop(self) -> None:
-        """Reject further Events and end the thread. Waiting Events are not written (see flush)."""
+        """Reject further Events and end the thread. Events that were not written are lost; `flush` waits for them."""
         with self._changed:
             self._stopping = True
             self._changed.notify_all()
@@ -137,7 +141,7 @@ class EventRecorder:
             self._thread.join(timeout=1.0)
 
     def write_next(self) -> bool:
-        """Write one Event; return False if none may be written yet. Called by the thread."""
+        """Write one Event; return False if no Event may be written yet. Called by the thread."""
         with self._changed:
             name = None if self._stopping else self._next_namespace()
             if name is None:
@@ -159,7 +163,7 @@ class EventRecorder:
         return True
 
     def tidy(self) -> None:
-        """Report the dropped Events and delete old entries, at most once a minute. Called by the thread."""
+        """Log the dropped Events and delete old entries, at most once a minute. Called by the thread."""
         with self._changed:
             now = self._clock()
             if now - self._tidied_at < _TIDY_SECONDS:
@@ -189,13 +193,13 @@ class EventRecorder:
     # --- the table; the caller holds the lock
 
     def _has_room(self, namespace: str, owner: str, now: float) -> bool:
-        """Return whether a new Event of an object is accepted; if so, count the Event for the object."""
+        """Return whether a new Event of an object is accepted. If it is, count it for the object."""
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(each.known) for name, each in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
-            # The table is full: drop the largest namespace's oldest Event, or the new Event if its own is as large.
+            # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own is as large.
             largest = max(sizes, key=sizes.__getitem__)
             if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")
@@ -206,7 +210,7 @@ class EventRecorder:
         return True
 
     def _next_namespace(self) -> str | None:
-        """Return the namespace whose Event is written next; None if none may be written yet."""
+        """Return the namespace whose Event is written next; None if no Event may be written yet."""
         now = self._clock()
         if self._writes.fill(now) < 1:
             return None
@@ -223,7 +227,7 @@ class EventRecorder:
                 space.waiting[series.digest] = series
                 return
         if known:
-            # Remove the entry, so that the next equal Event is written immediately.
+            # Remove the entry, so that the next repetition is written immediately.
             self._forget(series)
         ends = isinstance(error, errors.Forbidden) and "being terminated" in error.message
         if not (ends or isinstance(error, errors.NotFound)):
@@ -236,7 +240,7 @@ class EventRecorder:
         return False
 
     def _forget(self, series: _Series) -> bool:
-        """Remove a series; return whether it was waiting to be written."""
+        """Remove an Event from the table; return whether it was waiting to be written."""
         space = self._namespaces[series.ref.namespace]
         del space.known[series.digest]
         return space.waiting.pop(series.digest, None) is not None
@@ -244,15 +248,15 @@ class EventRecorder:
     # --- the calls
 
     def _write(self, series: _Series, body: JsonObject) -> None:
-        """Create an Event, or update it for a repeat; create a new Event if the old one has expired (after an hour)."""
+        """Create an Event, or update it for a repetition. If it has expired (after an hour), create a new Event."""
         ref, namespace = series.ref, series.ref.namespace or "default"
         if series.name:
             with contextlib.suppress(errors.NotFound):
                 self._api.patch(object_path("events", series.name, namespace=namespace), body, timeouts=_TIMEOUTS)
                 return
-        # The name begins with the object's name, as kubectl users expect, and depends only on the Event and its time.
+        # The name begins with the name of the object, as users of kubectl expect, and is unique for Event and time.
         digest = hashlib.sha256(series.digest + series.moment.isoformat().encode()).hexdigest()[:16]
-        # The name is set before the call: if its response is lost, a retry writes the same Event.
+        # Set the name before the call: if the response is lost, a retry updates this Event.
         name = series.name = f"{ref.name[: _NAME_LIMIT - len(digest) - 1].rstrip('-.')}.{digest}"
         involved = {"apiVersion": ref.api_version, "kind": ref.kind, "name": ref.name, "uid": ref.uid}
         body = {
@@ -268,6 +272,6 @@ class EventRecorder:
             "reportingInstance": self._instance,
             **body,
         }
-        # A conflict means that an earlier attempt has created the Event.
+        # A conflict is ignored, because it means that an earlier attempt has created the Event.
         with contextlib.suppress(errors.Conflict):
             self._api.post(collection_path("events", namespace=namespace), body, timeouts=_TIMEOUTS)

@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. A value of a wrong type counts as absent, except in an identity or a deletion time."""
+"""Reads fields of raw JSON. A wrong type counts as absent; in an identity or deletion time, it is an error."""
 
 from __future__ import annotations
 
@@ -13,19 +13,19 @@ from typing import Any
 from provisioner import constants
 from provisioner.model import bounds
 
-#: Replaces a creation time that cannot be read.
+#: Time that callers use instead of a creation time that cannot be read.
 UNKNOWN_TIME = datetime.min.replace(tzinfo=UTC)
 _LARGEST_INDEX_DIGITS = 9
-#: Maximum of the API's counts, which are int32.
+#: Maximum of counts in the API of Kubernetes, which are of type int32.
 _LARGEST_COUNT = 2**31 - 1
-#: Maximum bits of an integer in a message; Python refuses to print integers of thousands of digits.
+#: Maximum bits of an integer in a message, because Python cannot print integers of thousands of digits.
 _MAX_BITS = 1024
 
 
 class BoundedReader:
-    """Reads texts of up to `max_characters` together. The reader `within` counts these texts as well.
+    """Reads texts with a limit on the sum of their characters. The limit of the reader `within` applies as well.
 
-    `problem` is the message about the first limit that a text exceeded; empty if none.
+    `problem` is the message about the first limit that was exceeded; empty if none was.
     """
 
     def __init__(self, what: str, *, max_characters: int, within: BoundedReader | None = None) -> None:
@@ -35,11 +35,11 @@ class BoundedReader:
         self._within = within
 
     def refuse(self, problem: str) -> None:
-        """Record that a limit was exceeded."""
+        """Record the message about a limit that was exceeded, unless there is one already."""
         self.problem = self.problem or problem
 
     def text(self, what: str, raw: object, *, most: int = bounds.LABEL_KEY) -> str:
-        """Read one text, cut if it is too long; empty for other types, or if a total is exceeded."""
+        """Return a text, cut if it is longer than `most`; empty for other types, or if the sum exceeds its limit."""
         if not isinstance(raw, str):
             return ""
         if len(raw) > most:
@@ -55,14 +55,14 @@ class BoundedReader:
         return ""
 
     def count(self, characters: int) -> BoundedReader | None:
-        """Count kept characters; return the reader whose total they exceed, None if they fit."""
+        """Add a number of characters; return the reader whose limit the sum exceeds, None if no limit is exceeded."""
         self._left -= characters
         if self._left < 0:
             return self
         return self._within.count(characters) if self._within is not None else None
 
     def labels(self, what: str, raw: object, *, keep: Collection[str]) -> dict[str, str]:
-        """Read a map of texts; read only the keys in `keep` if the map has too many entries."""
+        """Return a map of texts; if the map has more than MAP_ENTRIES entries, only the keys in `keep`."""
         if not isinstance(raw, dict):
             return {}
         if len(raw) > bounds.MAP_ENTRIES:
@@ -75,7 +75,7 @@ class BoundedReader:
         }
 
     def annotations(self, raw: object) -> dict[str, str]:
-        """Read the annotations in READ_ANNOTATIONS."""
+        """Return the annotations whose keys are in READ_ANNOTATIONS."""
         found = ((key, mapping(raw).get(key)) for key in constants.READ_ANNOTATIONS)
         return {
             key: self.text(f"annotation {key}", value, most=bounds.ANNOTATION)
@@ -94,7 +94,7 @@ class BoundedReader:
 
 
 def shared(text: str) -> str:
-    """Return the same string for equal short texts of thousands of pods. Unlike sys.intern, the cache is bounded."""
+    """Return one string for equal short texts, so that thousands of pods share it. Unlike sys.intern, with a bound."""
     return _shared(text) if len(text) <= bounds.LABEL_KEY else text
 
 
@@ -104,11 +104,11 @@ def _shared(text: str) -> str:
 
 
 class MalformedObject(ValueError):  # noqa: N818 - it names what the object is
-    """The object cannot be read without guessing. The message contains its name, the value and the mistake."""
+    """A value of an object is missing or invalid. The message contains the object's name, the value and the mistake."""
 
 
 def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
-    """Read namespace, name and UID. Raises MalformedObject if one of them is missing."""
+    """Return namespace, name and UID of an object. Raises MalformedObject if one of them is missing."""
     namespace, own_name, uid = (name(metadata.get(key)) for key in ("namespace", "name", "uid"))
     if not (namespace and own_name and uid):
         raise MalformedObject(
@@ -118,7 +118,7 @@ def identity(kind: str, metadata: dict[str, Any]) -> tuple[str, str, str]:
 
 
 def deletion_deadline(what: str, metadata: dict[str, Any]) -> datetime | None:
-    """Read deletionTimestamp, None if absent. Raises MalformedObject if it is not a time."""
+    """Return deletionTimestamp, None if absent. Raises MalformedObject if the value is not a time."""
     raw = metadata.get("deletionTimestamp")
     if raw is None:
         return None
@@ -129,37 +129,37 @@ def deletion_deadline(what: str, metadata: dict[str, Any]) -> datetime | None:
 
 
 def index(digits: str) -> int | None:
-    """Read an index of at most nine digits; None for any other text."""
+    """Return the number in a text of one to nine digits; None for any other text."""
     if digits.isascii() and digits.isdigit() and len(digits) <= _LARGEST_INDEX_DIGITS:
         return int(digits)
     return None
 
 
 def count(raw: object, *, default: int = 1) -> int:
-    """Read a count, such as the number of pods, limited to the API's range; `default` if it is not an integer."""
+    """Return a count, such as a number of pods, limited to the API's range; `default` if it is not an integer."""
     if isinstance(raw, bool) or not isinstance(raw, int):
         return default
     return min(max(raw, 0), _LARGEST_COUNT)
 
 
 def priority(spec: Mapping[str, Any]) -> int:
-    """Return the priority in the spec of a pod; 0 if it has none."""
+    """Return the priority in the spec of a pod; 0 if the spec has no priority."""
     raw = spec.get("priority")
     return raw if type(raw) is int else 0
 
 
 def text(raw: object) -> str:
-    """Return a text of any length, "" for other types."""
+    """Return a text of any length; empty for other types."""
     return raw if isinstance(raw, str) else ""
 
 
 def name(raw: object) -> str:
-    """Read a name, empty for other types. A text longer than any name is cut, so that it matches no name."""
+    """Return a name, empty for other types. A text longer than OBJECT_NAME is cut, and then equals no name."""
     return shared(bounds.cut(raw, bounds.OBJECT_NAME)) if isinstance(raw, str) else ""
 
 
 def base64_text(raw: object) -> str:
-    """Return the text of a value of a Secret; empty if it is not the base64 of UTF-8."""
+    """Return the decoded text of a value of a Secret; empty if the value is not UTF-8 in base64."""
     try:
         return base64.b64decode(text(raw), validate=True).decode()
     except ValueError:
@@ -172,7 +172,7 @@ def mapping(raw: object) -> dict[str, Any]:
 
 
 def at(raw: object, *path: str) -> dict[str, Any]:
-    """Return the JSON object at a path of keys, empty if the path has no object."""
+    """Return the JSON object at a path of keys; empty if there is no JSON object at this path."""
     for key in path:
         raw = mapping(raw).get(key)
     return mapping(raw)
@@ -184,7 +184,7 @@ def mappings(raw: object) -> Sequence[dict[str, Any]]:
 
 
 def conditions(status: Mapping[str, Any]) -> dict[str, dict[str, Any]]:
-    """Return the conditions of a status by type. If a type occurs twice, which the API forbids, the first counts."""
+    """Return the conditions of a status by type; the first one if a type occurs twice, which the API forbids."""
     return {text(condition.get("type")): condition for condition in reversed(mappings(status.get("conditions")))}
 
 
@@ -210,7 +210,7 @@ _SCALES = {
     **{unit: Decimal(1000) ** power for power, unit in enumerate(("n", "u", "m", "", "k", *"MGTPE"), start=-3)},
     **{f"{unit}i": Decimal(1024) ** power for power, unit in enumerate("KMGTPE", start=1)},
 }
-#: Maximum quantity. Larger quantities, which the API server accepts (10E chips of a node), are read as this value.
+#: Maximum quantity. The API server also accepts larger quantities, such as 10E; they are read as this value.
 _LARGEST = Decimal(2**63 - 1)
 
 _TIMESTAMP = re.compile(
@@ -223,19 +223,19 @@ def parse_quantity(raw: object) -> Decimal | None:
     if isinstance(raw, bool) or not isinstance(raw, (str, int, float)):
         return None
     if isinstance(raw, int):
-        # An integer is never converted to text, because Python refuses to print thousands of digits.
+        # Do not convert an integer to text, because Python cannot print integers of thousands of digits.
         return min(Decimal(raw), _LARGEST) if raw >= 0 else None
     match = _QUANTITY.fullmatch(str(raw))
     if match is None:
         return None
     digits, exponent, suffix = match.groups()
-    # Limit the value before the multiplication as well, because Decimal cannot multiply numbers above 10^999999.
+    # Limit the value also before the multiplication, because Decimal cannot multiply numbers above 10^999999.
     value = min(Decimal(digits + (exponent or "")), _LARGEST) * _SCALES[suffix or ""]
     return min(value, _LARGEST) if value >= 0 else None
 
 
 def parse_timestamp(raw: object) -> datetime | None:
-    """Return the time of an RFC 3339 text in UTC, cut to microseconds; None for anything else."""
+    """Return the time in an RFC 3339 text, in UTC and cut to microseconds; None for any other value."""
     if not isinstance(raw, str) or not _TIMESTAMP.fullmatch(raw):
         return None
     try:

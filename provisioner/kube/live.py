@@ -1,4 +1,4 @@
-"""Reads the cluster right before a delete, and writes to nodes. Unreadable data raise Malformed: no delete is sent."""
+"""Reads the cluster right before a delete, and writes to nodes. Raises Malformed if an object cannot be read."""
 
 import contextlib
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -24,44 +24,44 @@ _CORDON = {"metadata": {"annotations": {constants.CORDONED: "true"}}, "spec": {"
 _OPEN = "spec.unschedulable=false"
 _WITHOUT_TPUS = {"labelSelector": f"!{constants.TPU_ACCELERATOR}"}
 _UID_NAMESPACE = "kube-system"
-#: Nodes per page, and maximum number of pages, that are read to find a node whose provider id identifies the cluster.
+#: Number of nodes per page, and maximum number of pages, of the list that `list_provider_ids_without_tpus` reads.
 _IDENTITY_PAGE_SIZE = 100
 _IDENTITY_PAGES = 20
-#: Maximum attempts to list a collection: a list that takes longer than etcd keeps its revision must start again.
+#: Maximum attempts to list a collection. A list must start again if it takes longer than etcd keeps its revision.
 _LIST_ATTEMPTS = 3
 #: Maximum attempts to change a node; an attempt fails if another client writes between the read and the write.
 _CHANGE_ATTEMPTS = 5
-#: Maximum pause in seconds before the next read after failures.
+#: Maximum pause in seconds before a read is retried after failures.
 _REREAD_CAP_SECONDS = 60.0
-#: Maximum duration in seconds of the last check of a pool's nodes before the delete; a slower check is repeated. A node
-#: that registers after the check has no chips until its device plugin runs, 13 s later.
+#: Maximum duration in seconds of the last check of a pool's nodes before the delete; a slower check is repeated. If a
+#: node registers after the check, no pod with chips is bound to it until its device plugin runs, 13 s later.
 _LAST_LOOK_SECONDS = 2.0
-#: Maximum number of last checks, if each is slow or the process was suspended during it.
+#: Maximum number of attempts of this check. An attempt is slow if the API server is slow or the process was suspended.
 _LAST_LOOKS = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PoolNode:
-    """Node of a pool, with the fields that a delete needs."""
+    """Fields of a node that are checked before its pool is deleted."""
 
     name: str
-    #: Node pool by GKE's annotation or the label; empty if none is set.
+    #: Node pool in GKE's annotation or in the node pool label; empty if both are missing.
     pool_name: PoolName
     #: UID, empty if the API server returns none. A node that is recreated under the same name has a different UID.
     uid: str = ""
-    #: Whether the node is not cordoned, so that pods may be bound to it.
+    #: Whether the node is not cordoned, so that the scheduler may bind pods to it.
     open: bool
-    #: Whether the node has the annotation that the provisioner sets with a cordon.
+    #: Whether the node has the annotation that the provisioner sets when it cordons a node.
     marked: bool
-    #: Whether the label selector of the pool selects the node.
+    #: Whether the node pool label of the node has the name of the pool that is checked.
     labelled: bool = False
-    #: Namespace in the label that no kubelet can set. Empty if the node lacks that label, as all nodes on GKE do.
+    #: Namespace of the node's TPUNodeGroup, in a label that no kubelet can set; empty without the label, as on GKE.
     namespace: str = ""
 
     def pool_by(self, membership: Membership, namespace: str) -> PoolName:
-        """Return the node's pool, empty if unknown. A reported pool counts only if the node's namespace is `namespace`.
+        """Return the node's pool, empty if unknown. Metadata count only if the node's namespace is `namespace`.
 
-        The name of a node always counts: pods may run before the controller of node groups sets the label.
+        The name of the node always counts, because pods may run on it before the label with the namespace is set.
         """
         reported = self.pool_name if self.namespace == namespace else PoolName("")
         return membership.pool_of(self.name, reported)
@@ -70,11 +70,11 @@ class PoolNode:
 def find_nodes_of_pool(
     api: Api, pool_name: PoolName, hosts: int, membership: Membership, namespace: str = ""
 ) -> tuple[list[PoolNode], frozenset[str]]:
-    """Return the nodes of a pool, and the names of the nodes in the cluster whose pool is unknown or not listed.
+    """Return the nodes of a pool, and the names of all nodes whose pool is unknown or is not in `membership.listed`.
 
-    The second result is empty if the label selects at least `hosts` nodes. If it selects fewer, labels may have been
-    edited, so the metadata of all nodes are listed: some megabytes for 1,000 nodes. `namespace` is as in `pool_by`;
-    a node with another namespace belongs to another pool.
+    If at least `hosts` nodes have the pool's label, the second result is empty. Otherwise labels may have been edited,
+    so the metadata of all nodes in the cluster are read, some megabytes for 1,000 nodes. `namespace` is as in
+    `pool_by`; a node with another namespace belongs to another pool.
     """
     nodes = list_nodes_of_pool(api, pool_name, membership, namespace)
     if len(nodes) >= hosts:
@@ -91,9 +91,9 @@ def find_nodes_of_pool(
 def list_nodes_of_pool(
     api: Api, pool_name: PoolName, membership: Membership, namespace: str = "", others: Iterable[str] = ()
 ) -> list[PoolNode]:
-    """Return the nodes with a pool's label, or named in `others`, that belong to the pool.
+    """Return the nodes of a pool, by name, among the nodes with the pool's label and the nodes named in `others`.
 
-    All nodes are listed before the open nodes, so a node that is uncordoned or registers in between counts as open.
+    Each query is sent again for open nodes only, so a node that registers or is uncordoned in between counts as open.
     """
     queries = [{"fieldSelector": f"metadata.name={name}"} for name in others]
     found: dict[str, PoolNode] = {}
@@ -108,7 +108,7 @@ def list_nodes_of_pool(
 
 
 def list_provider_ids_without_tpus(api: Api) -> Iterator[str]:
-    """Yield the provider ids of up to 2,000 nodes without TPUs, page by page. TPU nodes do not identify a cluster."""
+    """Yield the provider IDs of up to 2,000 nodes without TPUs, page by page. They identify the GKE cluster."""
     pager = Pager(api, Request("GET", collection_path("nodes"), query=_WITHOUT_TPUS), most=_IDENTITY_PAGE_SIZE)
     for page in islice(pager.pages(), _IDENTITY_PAGES):
         specs = (item.get("spec") for item in page.items if isinstance(item, dict))
@@ -137,13 +137,13 @@ def _pool_node(raw: Any) -> PoolNode:
 
 
 def cordon(api: Api, node_name: str) -> None:
-    """Cordon a node and record on it that the provisioner did so; do nothing if the node does not exist."""
+    """Cordon a node, with an annotation that the provisioner did so; do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), _CORDON, strategic=True)
 
 
 def label(api: Api, node_name: str, labels: Mapping[str, str | None]) -> None:
-    """Set labels of a node, and remove labels with the value None, in one patch. Ignores a missing node."""
+    """Set labels of a node, and remove labels with the value None; do nothing if the node does not exist."""
     with contextlib.suppress(errors.NotFound):
         api.patch(object_path("nodes", node_name), {"metadata": {"labels": dict(labels)}}, strategic=True)
 
@@ -160,7 +160,7 @@ def uncordon(api: Api, node_name: str) -> None:
 
 
 def release(api: Api, node_name: str) -> None:
-    """Remove the provisioner's taint from a node."""
+    """Remove the taint with which a flex-start node waits for the other slices of its workload."""
 
     def change(node: JsonObject) -> JsonObject | None:
         taints = (node.get("spec") or {}).get("taints") or []
@@ -171,7 +171,7 @@ def release(api: Api, node_name: str) -> None:
 
 
 def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-    """Change a node based on a live read; do nothing if it does not exist or `change` returns None."""
+    """Read a node and patch it with the result of `change`; do nothing without a node or without a result."""
     path = object_path("nodes", node_name)
     for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:
@@ -185,7 +185,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
         except errors.NotFound:
             return
         except errors.Conflict:
-            # Retry, because most conflicts are caused by the kubelet, which often reports the node's status.
+            # Retry, because the kubelet causes most conflicts by its frequent reports of the node's status.
             if attempt == _CHANGE_ATTEMPTS:
                 raise
         else:
@@ -195,7 +195,7 @@ def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonOb
 def list_all(
     api: Api, path: str, query: Mapping[str, str], parse: Callable[[Any], T], *, metadata_only: bool = False
 ) -> list[T]:
-    """List a collection, all pages. Raises ClusterError, also Malformed if `parse` cannot read an object."""
+    """Return the parsed objects of all pages of a list. Raises ClusterError; Malformed if `parse` rejects an object."""
     for attempt in range(1, _LIST_ATTEMPTS + 1):
         try:
             pages = Pager(api, Request("GET", path, query=query, metadata_only=metadata_only)).pages()
@@ -207,7 +207,7 @@ def list_all(
 
 
 def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
-    """Read an object. Raises Malformed if `parse` cannot read it."""
+    """Parse an object. Raises Malformed if `parse` raises MalformedObject."""
     try:
         return parse(raw)
     except MalformedObject as error:
@@ -215,7 +215,7 @@ def read_one(raw: Any, parse: Callable[[Any], T]) -> T:
 
 
 def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
-    """Return the UID of the namespace kube-system, which is as old as the cluster. Raises ClusterError."""
+    """Return the UID of the namespace kube-system, which identifies a cluster all its life. Raises ClusterError."""
     namespace = api.get(object_path("namespaces", _UID_NAMESPACE), timeouts=timeouts)
     uid = fields.name(fields.mapping(namespace.get("metadata")).get("uid"))
     if not uid:
@@ -225,27 +225,28 @@ def read_cluster_uid(api: Api, *, timeouts: Timeouts) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class Rereading:
-    """Schedule of periodic reads of the cluster, which are retried after failures. Reads block the calling thread."""
+    """Schedule of a periodic read, which is retried after failures. The read blocks the calling thread."""
 
     api: Api
     clock: Callable[[], datetime]
-    #: Error of the last read; empty if it succeeded.
+    #: Error of the last read; empty if the read succeeded.
     problem: str = ""
+    #: Number of failed reads since the last success.
     failures: int = 0
     tried_at: datetime = field(default=datetime.min.replace(tzinfo=UTC))
 
     def left_seconds(self, now: datetime, pause_seconds: float) -> float:
-        """Return the seconds left of a pause that began with the last read; at most 0 if the pause has ended."""
+        """Return the seconds left of a pause that began with the last read; 0 or negative if the pause has ended."""
         passed = (now - self.tried_at).total_seconds()
-        # The pause ends if the clock was set back to before the last read.
+        # If the clock was set back to a time before the last read, the pause ends.
         return pause_seconds - passed if passed >= 0 else 0.0
 
     def retry_seconds(self) -> float:
-        """Return the seconds to wait before a retry: doubled after each failure, 0 if the last read succeeded."""
+        """Return the wait in seconds before a retry, doubled after each failure; 0 if the last read succeeded."""
         return min(_REREAD_CAP_SECONDS, 2.0 ** min(self.failures - 1, 10)) if self.failures else 0.0
 
     def attempt(self, read: Callable[[], None], trouble: str, *, failed_event: str, ended_event: str) -> None:
-        """Call `read`; if it fails, set `problem` to `trouble` (which ends with a colon) and the error."""
+        """Call `read`; after a ClusterError, set `problem` to `trouble`, which ends with a colon, and the error."""
         self.tried_at = self.clock()
         try:
             read()
@@ -261,7 +262,7 @@ class Rereading:
 
 
 class KeptError(Exception):
-    """The object must not be deleted now. The message is the reason; `told` is the reason that any user may see."""
+    """The object must not be deleted now. The message is the reason; `told` is a form of it that any user may see."""
 
     def __init__(self, message: str, *, told: str = "") -> None:
         super().__init__(message)
@@ -269,7 +270,7 @@ class KeptError(Exception):
 
 
 def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
-    """Run a gate; return the reason to keep the object, None if it may be deleted. A crash of the gate is a reason."""
+    """Run the checks before a delete; return the reason to keep the object, None if it may be deleted. Never raises."""
     try:
         pass_through()
     except KeptError as error:
@@ -283,7 +284,7 @@ def why_kept(pass_through: Callable[[], None], *, call: str) -> str | None:
 
 
 def look_last(open_nodes: Callable[[], Iterable[str]], monotonic: Callable[[], float]) -> None:
-    """Check the nodes right before a delete. Raises KeptError if `open_nodes` yields a name, or all checks are slow."""
+    """Raise KeptError right before a delete if `open_nodes` yields a node, or if it takes too long in each attempt."""
     for _ in range(_LAST_LOOKS):
         began = monotonic()
         for name in open_nodes():

@@ -84,7 +84,7 @@ def _machine_type(raw: Mapping[str, Any], defaults: Mapping[str, Any]) -> tpu.Ma
 def extend_catalogue(listed: Listed, before: Listed) -> Listed:
     """Extend the catalogue of TPUs by `listed` and by `before`, the result of the last call; return both together.
 
-    If `listed` has no change, the result is the object `before`. Machine types are kept when their MachineConfig is deleted,
+    Without a change, the result is the object `before`. Machine types are kept when their MachineConfig is deleted,
     because an upgrade of the CRD recreates the objects. Must not be called while a decision uses the catalogue.
     """
     every = {**before, **listed}

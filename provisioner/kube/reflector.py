@@ -1,4 +1,4 @@
-"""State of a list-watch: its records and its next request. Fed by watches.py in a thread, or by a simulation."""
+"""Keeps the state of a list-watch: its records and its next request. `ListWatch` or a simulation sends the requests."""
 
 import random
 import threading
@@ -22,16 +22,16 @@ T = TypeVar("T")
 
 #: Minimum and maximum duration of a watch in seconds.
 _WATCH_SECONDS = 45, 60
-#: A watch that ends within this time, in seconds, without events counts as failed, which prevents a busy loop.
+#: A watch without events that ends within this number of seconds counts as failed; this prevents a busy loop.
 SHORT_WATCH_SECONDS = 1.0
-#: Seconds by which a watch may end early and still count as ended by the server at the agreed time.
+#: Seconds by which a watch may end before its agreed duration and still count as ended at the agreed time.
 _EARLY_SECONDS = 5.0
-#: Number of failed watches in a row after which the objects are listed again: after a restore of etcd, the API server
-#: rejects the resource version of each watch, but not with 410.
+#: Number of failed watches in a row after which the objects are listed again, because after a restore of etcd the API
+#: server rejects the resource version of each watch with another status than 410.
 WATCHES_BEFORE_RELIST = 3
 #: Minimum and maximum pause in seconds after failures.
 _SHORTEST_PAUSE_SECONDS, _LONGEST_PAUSE_SECONDS = 0.2, 30.0
-#: Maximum number of deleted UIDs that are kept; fewer objects are deleted between two rounds.
+#: Maximum number of UIDs of deleted objects that are kept; fewer objects are deleted between two decisions.
 _DELETIONS_KEPT = 10_000
 #: Maximum pause in seconds between two lists of a kind that is not installed or that RBAC does not allow.
 ABSENT_RETRY_SECONDS = 10.0
@@ -39,7 +39,7 @@ ABSENT_RETRY_SECONDS = 10.0
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Collection:
-    """Watched objects of one kind, in one namespace or in all."""
+    """Objects of one kind that are watched, in one namespace or in all namespaces."""
 
     #: Name of the objects in messages.
     name: str
@@ -48,17 +48,17 @@ class Collection:
     #: Namespace of the objects; empty for all namespaces.
     namespace: str = ""
     query: Mapping[str, str] = field(default_factory=dict)
-    #: Advice to users if the API server does not know the kind; empty if none.
+    #: Advice to users if the API server does not know the kind; empty if there is no advice.
     install_hint: str = ""
-    #: Whether the kind may be missing.
+    #: Whether the kind may be missing, so that its absence causes no warning.
     optional: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WatchOptions:
-    """Options of all list-watches."""
+    """Options that all list-watches of a process share."""
 
-    #: Returns seconds from any origin.
+    #: Returns a time in seconds from any origin.
     clock: Callable[[], float] = time.monotonic
     #: Randomizes pauses and durations, so that clients do not send requests at the same time.
     rng: random.Random = field(default_factory=random.Random)
@@ -70,23 +70,23 @@ WATCH_DEFAULTS = WatchOptions()
 
 @dataclass(slots=True)
 class Listing(Generic[T]):
-    """Objects of a list whose pages are being read."""
+    """Objects of the pages of a list that have been read so far."""
 
     #: Time at which the first page was requested.
     started: float
     records: dict[Key, T] = field(default_factory=dict)
     uids: dict[Key, str] = field(default_factory=dict)
-    #: Keys of all objects in the list, also of unwanted and unreadable ones.
+    #: Keys of all objects in these pages, including unwanted and unreadable objects.
     seen: set[Key] = field(default_factory=set)
     kept: Kept[T] | None = None
 
 
 class Reflector(Generic[T]):
-    """Records of one collection, updated by the lists and watches of its feeder. JSON is not kept.
+    """Records of the objects of one collection, updated by lists and watches. JSON is not kept.
 
-    `parse` returns None for unwanted objects. If it raises any exception, the object's last record is kept.
-    `on_change` is called after each change that is not `quiet`, and must not block. The feeder lists or watches as
-    `begin` requests, passes on each page, line, end of a watch and error, and waits for the seconds that are returned.
+    `parse` returns an object's record, None for unwanted objects. If it raises, the object's last record is kept.
+    `on_change` is called after each change for which `quiet` is not true, and must not block. One thread, the feeder,
+    sends the request that `begin` returns, passes on each page, line, end of a watch and error, and waits as returned.
     """
 
     def __init__(
@@ -110,21 +110,21 @@ class Reflector(Generic[T]):
         self._clock = options.clock
         self._lock = threading.Lock()
         self._records: dict[Key, T] = {}
-        #: UIDs of the records, to recognize a late DELETED event of an older object with the same name.
+        #: UIDs by key of the record, by which a late DELETED event of an older object with the same name is ignored.
         self._uids: dict[Key, str] = {}
         self._malformed: dict[Key, str] = {}
-        #: UIDs of objects that were deleted or became unwanted, the oldest first; a dict keeps the order.
+        #: UIDs of objects that were deleted or became unwanted, oldest first. The type is dict because it has an order.
         self._seen_deleted: dict[str, None] = {}
         self._snapshot: Mapping[Key, T] | None = None
 
         #: Whether a full list was read, and the server has not since reported the kind as missing or forbidden.
         self.synced = False
-        #: Time of the last event or bookmark, start of a list, or end of a watch of full length; None if none.
+        #: Last contact: time of an event or bookmark, start of a list, or end of a watch of full length. None at first.
         self.last_contact_monotonic: float | None = None
         self.problem: str | None = None
-        #: Whether, by the last response, the API server does not know the kind.
+        #: Whether the last error was the response that the API server does not know the kind; False after a list.
         self.missing = False
-        #: Time of the first response that the API server does not know the kind; None after a successful list.
+        #: Time of the first response since the last list that the API server does not know the kind; None if none.
         self._missing_since: float | None = None
         self._relist = False
 
@@ -140,19 +140,19 @@ class Reflector(Generic[T]):
     # --- methods for any thread
 
     def records(self) -> Mapping[Key, T]:
-        """Return records by (namespace, name): an immutable snapshot, the same object until a record changes."""
+        """Return the records by (namespace, name) as an immutable snapshot: the same object until a record changes."""
         with self._lock:
             if self._snapshot is None:
                 self._snapshot = MappingProxyType(dict(self._records))
             return self._snapshot
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether an event said that an object was deleted or became unwanted. Absence from a list does not count."""
+        """Whether an event showed that an object was deleted or became unwanted. Absence from a list does not count."""
         with self._lock:
             return uid in self._seen_deleted
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether the records are synced and recently confirmed. A healthy watch may be silent for a minute."""
+        """Whether the records are synced, and the last contact was at most `max_silence_seconds` ago."""
         with self._lock:
             contact = self.last_contact_monotonic
             return self.synced and contact is not None and self._clock() - contact <= max_silence_seconds
@@ -163,13 +163,13 @@ class Reflector(Generic[T]):
         return self._clock() - since if self.missing and since is not None else 0.0
 
     def relist(self) -> None:
-        """Request a new list when the current watch ends, because `parse` would return different records now."""
+        """Request a new list after the current watch. Needed if `parse` would now return different records."""
         self._relist = True
 
     # --- methods for the feeder
 
     def begin(self) -> Mapping[str, str] | None:
-        """Begin a list or a watch; return the query of the watch, or None if the first page must be read."""
+        """Begin a list or a watch; return the query of the watch, or None if the first page of a list must be read."""
         if self._relist:
             self._relist, self._resource_version = False, ""
         if not self._resource_version:
@@ -188,7 +188,7 @@ class Reflector(Generic[T]):
         }
 
     def take_page(self, page: Page) -> str:
-        """Process the requested page; return the token of the next page, empty after the last."""
+        """Process the page that was read; return the token of the next page, empty after the last page."""
         listing = self._listing
         if listing is None:
             raise ValueError(f"list of {self.name}: a page that was not requested")
@@ -202,7 +202,7 @@ class Reflector(Generic[T]):
         changed = self._replace(listing) or not self.synced
         with self._lock:
             self.synced = True
-            # The first page shows the state at its request, not at the arrival of the last page.
+            # The list shows the state when the first page was requested, not when the last page arrived.
             self.last_contact_monotonic = listing.started
         self._listing = None
         self._resource_version = version
@@ -214,7 +214,7 @@ class Reflector(Generic[T]):
             self._notify()
 
     def watch_ended(self) -> float:
-        """Record that the server ended the watch regularly; return the seconds to wait before the next request."""
+        """Record that the watch ended without an error; return the seconds to wait before the next request."""
         lasted = self._clock() - self._watch_began
         if not self._heard and lasted < SHORT_WATCH_SECONDS:
             return self._fruitless("the API server ends each watch at once")
@@ -222,7 +222,7 @@ class Reflector(Generic[T]):
         if lasted >= self._watch_seconds - _EARLY_SECONDS:
             with self._lock:
                 self.last_contact_monotonic = self._clock()
-        # A server that sends one event and closes the connection, repeatedly, must not cause a busy loop either.
+        # The pause prevents a busy loop if a server closes each watch after one event.
         return 0.0 if lasted >= SHORT_WATCH_SECONDS else self._jittered(_SHORTEST_PAUSE_SECONDS)
 
     def take_line(self, line: bytes) -> None:
@@ -230,7 +230,7 @@ class Reflector(Generic[T]):
         self.take_event(decode_object(f"watch of {self.name}", line))
 
     def take_event(self, event: JsonObject) -> None:
-        """Apply one event of a watch. Raises Malformed, or for an ERROR event the ClusterError that it contains."""
+        """Apply one event of a watch. Raises Malformed, or the ClusterError that an ERROR event contains."""
         kind = event.get("type")
         raw = event.get("object")
         if not isinstance(raw, dict):
@@ -269,7 +269,7 @@ class Reflector(Generic[T]):
         if self.missing and self._missing_since is None:
             self._missing_since = self._clock()
         if not isinstance(error, errors.ClusterError):
-            # List again after an unexpected error, because without the watch the controller would see no changes.
+            # After a bug or another unexpected error, list again, because the records may lack a change.
             _log.error("watch.step_failed", watch=self.name, exc_info=error)
             self._resource_version = ""
             self._set_problem(f"the {self.name} watch failed: {error!r}; listing again")
@@ -300,7 +300,7 @@ class Reflector(Generic[T]):
         return delay
 
     def _absent(self, problem: str) -> float:
-        """Record that the kind cannot be read: the records may be outdated from now on."""
+        """Record that the kind is missing or forbidden, so that its records may become outdated."""
         self._resource_version = ""
         self._set_problem(problem)
         with self._lock:
@@ -317,7 +317,7 @@ class Reflector(Generic[T]):
         return self._next_pause()
 
     def _next_pause(self) -> float:
-        """Count a failure; return the seconds to wait: doubled each time, and jittered so that clients spread."""
+        """Count a failure; return the wait in seconds, doubled with each failure, and random so that clients spread."""
         # The exponent is bounded because 2.0 ** 1024 overflows after a long outage.
         step = min(_LONGEST_PAUSE_SECONDS, _SHORTEST_PAUSE_SECONDS * 2.0 ** min(self._failures, 32))
         self._failures += 1
@@ -332,7 +332,7 @@ class Reflector(Generic[T]):
         if problem is None:
             _log.info("watch.recovered", watch=self.name)
         elif self.missing and self._collection.optional:
-            # No warning, because most clusters have only some of the optional kinds.
+            # This is no warning, because most clusters have only some of the optional kinds.
             _log.info("watch.not_installed", watch=self.name, problem=self._collection.install_hint or problem)
         else:
             _log.warning("watch.failed", watch=self.name, problem=problem)
@@ -347,7 +347,7 @@ class Reflector(Generic[T]):
     # --- changes of records
 
     def _add(self, listing: Listing[T], raw: object) -> None:
-        """Add an object to a list, which replaces the records once the list is complete (`_replace`)."""
+        """Add an object to a list. When the list is complete, `_replace` replaces all records by it."""
         key, uid = _identity(raw)
         listing.seen.add(key)
         record = self._read(key, uid, raw)
@@ -358,7 +358,7 @@ class Reflector(Generic[T]):
                 listing.records[other] = _same_or_new(self._records.get(other), reduced)
 
     def _replace(self, listing: Listing[T]) -> bool:
-        """Replace all records by a complete list; return whether any change is not quiet."""
+        """Replace all records by a complete list; return whether the list has a change that is not quiet."""
         with self._lock:
             changed = listing.records != self._records
             loud = changed and self._is_loud(listing.records)
@@ -405,12 +405,12 @@ class Reflector(Generic[T]):
         """Process the deletion of an object; return whether it had a record."""
         key, uid = _identity(raw)
         with self._lock:
-            # A newer object with the same name has another UID, and remains.
+            # The record belongs to a newer object with the same name and another UID, which still exists.
             if uid and self._uids.get(key, uid) != uid:
                 return False
             malformed = self._malformed.pop(key, None) is not None
             self._uids.pop(key, None)
-            # UIDs of unwanted objects are not kept, because many of them would displace the other UIDs.
+            # UIDs of objects without a record are not kept, because many unwanted objects would displace other UIDs.
             if malformed or key in self._records:
                 self._record_end(uid)
             if self._records.pop(key, None) is None:
@@ -425,7 +425,7 @@ class Reflector(Generic[T]):
             self._relist_if_room(key[0])
 
     def _relist_if_room(self, namespace: str) -> None:
-        """Request a new list if reduced records of a namespace could be full again, because their JSON is not kept."""
+        """Request a new list if a namespace has room for full records again, which only a list can provide."""
         self._relist = self._relist or (self._kept is not None and self._kept.has_room(namespace))
 
     def _record_end(self, uid: str) -> None:
@@ -434,7 +434,7 @@ class Reflector(Generic[T]):
             del self._seen_deleted[next(iter(self._seen_deleted))]
 
     def _read(self, key: Key, uid: str, raw: Any) -> T | None:
-        """Parse an object; if it is unreadable, log each new reason once and return its last record."""
+        """Return an object's record. If the object is unreadable, log a new reason and return its last record."""
         try:
             record = self._parse(raw)
         except MalformedObject as error:
@@ -444,7 +444,7 @@ class Reflector(Generic[T]):
         else:
             self._malformed.pop(key, None)
             if record is None and self._uids.get(key) == uid:
-                # The object became unwanted: `seen_deleted` must explain the absence of its record.
+                # The object became unwanted, so `seen_deleted` must return True for it.
                 with self._lock:
                     self._record_end(uid)
             return record
@@ -455,12 +455,12 @@ class Reflector(Generic[T]):
 
 
 def _same_or_new(before: T | None, record: T) -> T:
-    """Return the existing record if it is equal, so that a new list does not double the memory."""
+    """Return the record `before` if `record` is equal to it, so that a new list does not double the memory."""
     return before if before is not None and before == record else record
 
 
 def _reduced(kept: Kept[T] | None, key: Key, raw: object, records: Mapping[Key, T]) -> dict[Key, T]:
-    """Count an object's record; return reduced copies of records, possibly of this one, that exceed the bound."""
+    """Count an object's record in `kept`; return reduced copies of the records that now exceed the bound, by key."""
     if kept is None:
         return {}
     created_at = fields.created_at(raw) or fields.UNKNOWN_TIME

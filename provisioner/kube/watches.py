@@ -1,7 +1,7 @@
-"""List-watches that run in threads, combinations of them, and the parser of nodes.
+"""Runs list-watches in threads, combines list-watches of several namespaces, and parses nodes.
 
-Watches are shorter than the read time-out, so a hung connection is noticed. A watch that the server ends at the agreed
-time counts as contact, because a watch in a quiet cluster may receive no bookmark.
+Watches are shorter than the read time-out, so only a hung connection reaches the time-out. The end of a watch at the
+agreed time counts as contact with the API server, because a watch in a quiet cluster may receive no bookmark.
 """
 
 import itertools
@@ -23,19 +23,19 @@ from provisioner.model.sources import Knowledge
 
 T = TypeVar("T")
 
-#: Selects the ConfigMap that pauses the creation of pools.
+#: Query that selects the ConfigMap with which an administrator pauses the creation of node pools.
 PAUSE_QUERY = {"fieldSelector": f"metadata.name={constants.PAUSE_CONFIGMAP_NAME}"}
 #: Field selector of pods that have not ended.
 UNFINISHED = "status.phase!=Succeeded,status.phase!=Failed"
-#: Maximum seconds without contact; a healthy watch makes contact at its end at the latest, after 60 s.
+#: Maximum seconds since the last contact with which records are fresh. A healthy watch has contact every 60 s.
 MAX_SILENCE_SECONDS = 150.0
 
 
 class ListWatch(Reflector[T]):
-    """A Reflector that its own thread feeds. `parse`, `quiet` and `on_change` are those of the Reflector."""
+    """Reflector with a thread that lists and watches. `Reflector` describes `parse`, `quiet` and `on_change`."""
 
     list_timeouts = Timeouts(read_seconds=30.0)
-    #: A stream counts as hung after a silence that is longer than a watch, which may be silent until its end.
+    #: Longer than a watch, because the stream of a healthy watch may be silent until its end.
     watch_timeouts = Timeouts(read_seconds=90.0)
 
     def __init__(
@@ -62,7 +62,7 @@ class ListWatch(Reflector[T]):
         self._thread.start()
 
     def stop(self) -> None:
-        """End the thread; wait at most 1 s for it, because it is a daemon and may hang in a connect."""
+        """End the thread. Waits at most 1 s, because the thread may hang in a connect; it is a daemon thread."""
         self._stopping.set()
         with self._lock:
             stream = self._stream
@@ -113,7 +113,7 @@ class ListWatch(Reflector[T]):
 
 
 class CombinedWatch(Generic[T]):
-    """Several watches combined: synced and fresh if all of them are."""
+    """Several list-watches as one, which is synced or fresh if all its parts are."""
 
     def __init__(self, parts: Sequence[ListWatch[T]]) -> None:
         self.parts = tuple(parts)
@@ -121,22 +121,22 @@ class CombinedWatch(Generic[T]):
         self._merged: Mapping[Key, T] = MappingProxyType({})
 
     def start(self) -> None:
-        """Start watching."""
+        """Start the threads of all parts."""
         for part in self.parts:
             part.start()
 
     def stop(self) -> None:
-        """End watching."""
+        """End the threads of all parts."""
         for part in self.parts:
             part.stop()
 
     def relist(self) -> None:
-        """Request new lists when the current watches end."""
+        """Request that each part lists its objects again when its current watch ends."""
         for part in self.parts:
             part.relist()
 
     def records(self) -> Mapping[Key, T]:
-        """Return records by (namespace, name) as an immutable snapshot."""
+        """Return the records of all parts by (namespace, name) as an immutable snapshot."""
         snapshots = tuple(part.records() for part in self.parts)
         if len(snapshots) == 1:
             return snapshots[0]
@@ -161,12 +161,12 @@ class CombinedWatch(Generic[T]):
         return any(part.missing for part in self.parts)
 
     def missing_seconds(self) -> float:
-        """Return the seconds for which the kinds of all parts have been missing; 0 if one kind is not missing."""
+        """Return the seconds for which the kinds of all parts have been missing; 0 if the kind of a part exists."""
         return min(part.missing_seconds() for part in self.parts)
 
     @property
     def last_contact_monotonic(self) -> float | None:
-        """Last contact of the part whose last contact is the oldest; None if a part has had no contact."""
+        """Oldest of the times at which the parts had their last contact; None if a part has had no contact."""
         contacts = [part.last_contact_monotonic for part in self.parts]
         return None if None in contacts else min(filter(None, contacts))
 
@@ -175,23 +175,23 @@ class CombinedWatch(Generic[T]):
         return all(part.fresh(max_silence_seconds=max_silence_seconds) for part in self.parts)
 
     def seen_deleted(self, uid: str) -> bool:
-        """Whether any part received an event that an object was deleted or is no longer wanted."""
+        """Whether an event of any part showed that the object with this UID was deleted or became unwanted."""
         return any(part.seen_deleted(uid) for part in self.parts)
 
 
-#: Watch of one namespace or of several.
+#: List-watch of one or all namespaces, or list-watches of several namespaces as one.
 Watch: TypeAlias = ListWatch[T] | CombinedWatch[T]
 
 
 def knowledge_of(watch: Watch[Any]) -> Knowledge:
-    """Return whether an optional collection is known, absent or unknown."""
+    """Return whether the objects of an optional kind are known; ABSENT if the API server does not have the kind."""
     if watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
         return Knowledge.KNOWN
     return Knowledge.ABSENT if watch.missing else Knowledge.UNKNOWN
 
 
 def doubt_of(name: str, watch: Watch[Any]) -> str:
-    """Return the reason why the objects `name` of a watch cannot be trusted; empty if they can."""
+    """Return why the records of a watch may be incomplete or outdated, with `name` for the objects; empty if not."""
     if not watch.synced:
         return watch.problem or f"the {name} are not listed yet"
     if not watch.fresh(max_silence_seconds=MAX_SILENCE_SECONDS):
@@ -200,7 +200,7 @@ def doubt_of(name: str, watch: Watch[Any]) -> str:
 
 
 def parse_labels(raw: object) -> dict[str, str]:
-    """Read the labels of a node or namespace; those after the first CLUSTER_OBJECT_LABELS are ignored."""
+    """Return the labels of a node or namespace, at most the first CLUSTER_OBJECT_LABELS."""
     labels = fields.at(raw, "metadata", "labels")
     entries = ((fields.name(key), fields.name(value)) for key, value in labels.items() if isinstance(value, str))
     return dict(itertools.islice(entries, bounds.CLUSTER_OBJECT_LABELS))
@@ -208,12 +208,12 @@ def parse_labels(raw: object) -> dict[str, str]:
 
 @lru_cache(maxsize=256)
 def _shared_amounts(*amounts: tuple[str, int]) -> tuple[tuple[str, int], ...]:
-    """Return one tuple for equal amounts, which thousands of nodes report."""
+    """Return the same tuple for equal amounts, so that thousands of equal nodes share its memory."""
     return amounts
 
 
 def parse_node(raw: object) -> Node | None:
-    """Read a node; None if the node reports no pool and does not have the label NODEPOOL_MANAGER."""
+    """Read a node; None if it has neither the name of a pool nor the label NODEPOOL_MANAGER. Raises MalformedObject."""
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     pool_name = reported_pool(labels, annotations)
@@ -245,7 +245,7 @@ def parse_node(raw: object) -> Node | None:
         ready=fields.conditions(status).get("Ready", {}).get("status") == "True",
         cordoned=spec.get("unschedulable") is True,
         cordoned_by_us=annotations.get(constants.CORDONED) == "true",
-        # A fraction is cut, because device plugins report whole devices.
+        # The amount is an integer, because device plugins report whole devices.
         allocatable_chips=int(chips),
         allocatable_cpu_millicores=int(podspec.quantity_of(what, "allocatable", "cpu", allocatable) * 1000),
         allocatable_memory_bytes=int(podspec.quantity_of(what, "allocatable", "memory", allocatable)),
