@@ -199,7 +199,7 @@ class EventRecorder:
             return self._drop(namespace, "too many for one object")
         sizes = {name: len(each.known) for name, each in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
-            # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own is as large.
+            # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own is as big.
             largest = max(sizes, key=sizes.__getitem__)
             if sizes[largest] <= sizes.get(namespace, 0) + 1:
                 return self._drop(namespace, "too many for one namespace")

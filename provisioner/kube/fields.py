@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. A wrong type counts as absent; in an identity or deletion time, it is an error."""
+"""Reads fields of raw JSON. A wrong type counts as absent, but is an error in identities and deletion times."""
 
 from __future__ import annotations
 

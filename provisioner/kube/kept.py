@@ -1,8 +1,8 @@
-"""Bounds the memory that the objects of one namespace take in a cache.
+"""Bounds the memory that the objects of one namespace take in the cache of a reflector.
 
-The reflector adds and drops the records of its collection. If a namespace exceeds its bound, the records of its newest
-objects are replaced by reduced records, with the identity and a problem. A new object therefore never costs an older
-object its record. Used by one thread.
+If a namespace exceeds its bound, the records of its newest objects are replaced by reduced records, which contain the
+identity of the object and a problem. A new object therefore never affects the record of an older object. Used by one
+thread.
 """
 
 import heapq
@@ -17,30 +17,30 @@ from typing import Any, Generic, NamedTuple, TypeVar
 T = TypeVar("T")
 Key = tuple[str, str]
 
-#: If a namespace with reduced records uses less than this share of its bound, the objects are listed again. With a
-#: share of 1, a namespace at its bound would cause a list with each object that it deletes.
+#: If a namespace with reduced records uses less than this share of its bound, all objects are listed again. With a
+#: share of 1, each object that is deleted in a namespace at its bound would cause a list.
 _FULL = 0.9
-#: A heap is rebuilt when it has more entries than this number plus two for each full record.
+#: A heap is rebuilt when it has more entries than this number plus twice the number of full records.
 _MAX_OUTDATED = 1000
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NamespaceBound(Generic[T]):
-    """Bound on the records of one namespace that are kept in full."""
+    """Bound on the number and memory of the full records of one namespace."""
 
     #: Name of the objects in messages, such as JobSets.
     plural: str
     max_bytes: int
     #: Maximum number of objects; None if only the bytes are bounded.
     max_objects: int | None = None
-    #: Returns the reduced record, which has the given problem.
+    #: Returns the reduced form of a record, with a given problem.
     reduce: Callable[[T, str], T]
-    #: Whether a record is reduced before all unfinished ones, even if its object is older.
+    #: Whether a record is finished. Finished records are reduced before all unfinished records.
     is_finished: Callable[[T], bool] = lambda _: False
 
     @property
     def problem(self) -> str:
-        """Problem of the reduced records."""
+        """Problem that reduced records contain, as a message for users."""
         most = f"{self.max_bytes >> 20} MiB of memory"
         most += f" or {self.max_objects:,} objects" if self.max_objects is not None else ""
         return (
@@ -50,9 +50,9 @@ class NamespaceBound(Generic[T]):
 
 
 class _Entry(NamedTuple):
-    """Entry of a record that is kept in full. The record of the smallest entry is reduced next."""
+    """Entry of a full record in a heap. The record of the smallest entry is reduced next."""
 
-    #: Whether the record is unfinished, the negative creation time of its object, and its negative number of arrival.
+    #: Whether the record is unfinished, negative creation time of its object, and negative number in order of arrival.
     order: tuple[bool, float, int]
     key: Key
     size: int
@@ -61,15 +61,16 @@ class _Entry(NamedTuple):
 @dataclass(slots=True)
 class _Namespace:
     size: int = 0
-    #: Entries of the records that are kept in full.
+    #: Entries of the full records.
     full: dict[Key, _Entry] = field(default_factory=dict)
-    #: Entries of the records that are kept in full, and outdated entries.
+    #: Entries of the full records, and entries that are not in `full` any longer.
     heap: list[_Entry] = field(default_factory=list)
+    #: Keys of the reduced records.
     reduced: set[Key] = field(default_factory=set)
 
 
 class Kept(Generic[T]):
-    """Tracks which records of one collection are kept in full, by namespace."""
+    """Determines which records of one collection are full and which are reduced, for each namespace."""
 
     def __init__(self, bound: NamespaceBound[T]) -> None:
         self.bound = bound
@@ -77,9 +78,9 @@ class Kept(Generic[T]):
         self._numbers = itertools.count()
 
     def add(self, key: Key, record: T, created_at_seconds: float) -> list[Key]:
-        """Count a new or changed record; return the keys of records that must be reduced, possibly this one."""
+        """Count a new or changed record; return the keys of all records that the caller must now reduce."""
         before = self._namespaces[key[0]].full.get(key)
-        # A changed record keeps its number, because its object is not newer than before.
+        # A changed record keeps its number, because the order is that of the first arrival of objects.
         number = before.order[-1] if before is not None else -next(self._numbers)
         namespace = self._drop(key)
         order = (not self.bound.is_finished(record), -created_at_seconds, number)
@@ -102,12 +103,12 @@ class Kept(Generic[T]):
             del self._namespaces[key[0]]
 
     def has_room(self, name: str) -> bool:
-        """Whether a namespace has reduced records and uses less than `_FULL` of its bound."""
+        """Whether a namespace has reduced records although it uses less than the share `_FULL` of its bound."""
         namespace = self._namespaces.get(name)
         return namespace is not None and bool(namespace.reduced) and self._share(namespace) < _FULL
 
     def _share(self, namespace: _Namespace) -> float:
-        """Return the used share of the objects or of the bytes, whichever is larger."""
+        """Return the used share of the maximum of objects or of bytes, whichever is larger; 1.0 is the bound."""
         objects = len(namespace.full) / self.bound.max_objects if self.bound.max_objects is not None else 0.0
         return max(objects, namespace.size / self.bound.max_bytes)
 
@@ -123,7 +124,7 @@ class Kept(Generic[T]):
 
 
 def size_of(record: object) -> int:
-    """Return the memory of a record of frozen types in bytes; a shared text counts in each record."""
+    """Return the bytes of memory of a record of frozen types. Texts that several records share count in each."""
     size = 0
     parts: list[Any] = [record]
     while parts:

@@ -1,10 +1,10 @@
 """Elects one leader, which holds a Lease and, if it exists, the Lease of the Go provisioner.
 
 Leadership lasts for a fixed time after the last successful renewal was sent, by the monotonic clock of this process.
-Another holder's Lease has expired if this process saw it unchanged for the duration in it; times in the Lease are not
-trusted. This controller's Lease is acquired first, and the Go provisioner's only while the first is held, so two
-candidates cannot wait for each other. Not handled: a process that is suspended notices the loss late, so callers begin
-a write only if the remaining time is enough for the whole write.
+The Lease of another holder has expired if this process saw it unchanged for the duration in the Lease; times in a Lease
+are not trusted. The Lease of the Go provisioner is acquired only while this controller's Lease is held, so that two
+candidates cannot wait for each other. Not handled: a suspended process detects the loss late, so callers begin a write
+only if the remaining time is enough for the whole write.
 """
 
 import contextlib
@@ -24,30 +24,31 @@ from provisioner.kube.protocol import LEASES_ROOT, Api, JsonObject, Timeouts, co
 
 _log = structlog.get_logger(__name__)
 
-#: Seconds without a renewal after which another candidate may take the lease.
+#: Seconds without a renewal after which another candidate may acquire the lease.
 _DURATION_SECONDS = 30
-#: Time-outs of a call; short, so that after a renewal that hangs, another renewal can end before the deadline.
+#: Time-outs of a call. They are short, so that a renewal can be repeated before the deadline if it hangs once.
 _TIMEOUTS = Timeouts(connect_seconds=5.0, read_seconds=5.0)
-#: Maximum duration in seconds that is respected in a Lease; a longer one would block all candidates by mistake.
+#: Maximum duration of a Lease that is accepted, in seconds. A longer duration is probably a mistake, and is ignored.
 _LONGEST_DURATION_SECONDS = 3600.0
-#: Maximum characters of a holder; a longer value, which any client with write access could set, is cut.
+#: Maximum characters of the name of a holder. A longer name, which a client with write access can set, is cut.
 _LONGEST_HOLDER = 253
-#: Seconds after the last renewal at which this process stops leading: after several attempts, before the lease ends.
+#: Seconds after the last renewal at which this process stops leading: after several attempts, but before the lease ends.
 _RENEW_DEADLINE_SECONDS = 20.0
+#: Pause in seconds between two attempts.
 _RETRY_SECONDS = 5.0
-#: Maximum wait in seconds for a renewal in progress before the lease is released.
+#: Maximum wait in seconds for the end of a renewal before the lease is released.
 _RENEWAL_SECONDS = 10.0
 _SHORTEST_PAUSE_SECONDS = 0.05
 _LONGEST_LOOK_SECONDS = 1.0
 
 
 def pod_of(holder: str) -> str:
-    """Return the pod of a lease's holder. A suffix after "_" distinguishes processes of one pod."""
+    """Return the name of the pod in the name of a lease's holder. A suffix after "_" identifies the process."""
     return holder.partition("_")[0]
 
 
 def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | None]:
-    """Return a Lease's holder, empty if none, and last renewal, None if unknown. Raises ClusterError."""
+    """Return the holder of a Lease, empty if none, and its last renewal, None if unknown. Raises ClusterError."""
     try:
         lease = api.get(object_path("leases", name, namespace=namespace, root=LEASES_ROOT))
     except errors.NotFound:
@@ -57,10 +58,10 @@ def holder_of(api: Api, name: str, *, namespace: str) -> tuple[str, datetime | N
 
 
 class LeaseElector:
-    """Acquires and renews leadership in one thread; a second thread detects its loss, even while a renewal hangs.
+    """Acquires and renews leadership in one thread. A second thread detects the loss, even while a renewal hangs.
 
-    The first Lease of `leases` is this controller's; each further Lease counts only if it exists. `on_started` and
-    `on_lost` are called from these threads and must not block. `release` does not call `on_lost`.
+    The first name in `leases` is this controller's Lease; a further Lease is needed only if it exists. The two threads
+    call `on_started` and `on_lost`, which must not block. `release` does not call `on_lost`.
     """
 
     def __init__(
@@ -84,7 +85,7 @@ class LeaseElector:
         self._stopping = threading.Event()
         self._lock = threading.Lock()
         self._leading = False
-        #: Reason why this process does not lead or may lose the lease; None at first and after a successful renewal.
+        #: Reason why the last attempt failed to acquire or renew the lease; None at first and after a success.
         self.problem: str | None = None
 
         self._leases = tuple(
@@ -111,40 +112,37 @@ class LeaseElector:
         self._guard.start()
 
     def remaining_seconds(self) -> float:
-        """Return the seconds for which the lease is guaranteed; 0 if this process does not lead."""
+        """Return the seconds for which no other process can lead; 0 if this process does not lead."""
         with self._lock:
             left = self._seconds_to_deadline() if self._leading else 0.0
         return left + _DURATION_SECONDS - _RENEW_DEADLINE_SECONDS if left > 0 else 0.0
 
     @property
     def is_leader(self) -> bool:
-        """Whether any lease time remains."""
+        """Whether this process leads now."""
         return self.remaining_seconds() > 0
 
     @property
     def leader(self) -> str:
-        """Pod of the leader, or of the Go provisioner while its Lease prevents this process from leading.
-
-        Empty if unknown.
-        """
+        """Pod of the leader, or of the Go provisioner while it prevents this process from leading; empty if unknown."""
         for lease in self._leases:
             if lease.holder not in ("", self.identity):
                 return pod_of(lease.holder)
         return pod_of(self._own.holder)
 
     def stop(self, *, timeout_seconds: float = 1.0) -> None:
-        """End the threads. The lease is kept until it expires, because a write of this process may be in progress."""
+        """End the threads, but do not release the lease, because a write of this process may be in progress."""
         self._stopping.set()
         if self._thread.is_alive() and self._thread is not threading.current_thread():
             self._thread.join(timeout=timeout_seconds)
 
     def release(self) -> None:
-        """End the threads and release the lease. Must be called when no write is in progress. Never raises."""
+        """End the threads and release the lease. Must not be called while a write is in progress. Never raises."""
         self.stop(timeout_seconds=_RENEWAL_SECONDS)
         with self._lock:
             self._leading = False
         if self._thread.is_alive():
-            # A renewal in progress could overwrite the release; the lease then expires instead.
+            # The renewal that is still in progress could overwrite the release, so let the lease expire instead.
             _log.warning("lease.release_skipped", identity=self.identity)
         else:
             for lease in reversed(self._leases):
@@ -165,16 +163,16 @@ class LeaseElector:
             self._stopping.wait(min(max(left, _SHORTEST_PAUSE_SECONDS), _LONGEST_LOOK_SECONDS))
 
     def pause_seconds(self) -> float:
-        """Return the seconds until the next step: jittered, and at most until leadership would be lost."""
+        """Return the seconds until the next step: a random pause that ends before leadership would be lost."""
         pause = _RETRY_SECONDS * self._rng.uniform(0.8, 1.2)
         with self._lock:
             if self._leading:
                 pause = min(pause, max(self._seconds_to_deadline(), 0.0))
-        # A deadline that has just passed must not cause a busy loop.
+        # The minimum prevents a busy loop if the deadline has just passed.
         return max(pause, _SHORTEST_PAUSE_SECONDS)
 
     def step(self) -> None:
-        """Acquire or renew once, and start or stop leading accordingly."""
+        """Try once to acquire or renew the lease, and start or stop leading as a result."""
         self._notice_loss()
         try:
             problem = self._attempt()
@@ -204,23 +202,23 @@ class LeaseElector:
             problem = lease.attempt()
             if problem:
                 return problem
-            # The request took time: if the deadline has passed since, leadership was interrupted despite the success.
+            # If the deadline passed during the request, leadership was interrupted although the renewal succeeded.
             self._notice_loss(deadline)
         return None
 
     def _notice_loss(self, deadline: float = float("inf")) -> None:
-        """Stop leading if a deadline has passed: the current one, or `deadline`, which a renewal has replaced."""
+        """Stop leading if the current deadline, or the earlier `deadline` before a renewal, has passed."""
         with self._lock:
             lost = self._leading and min(deadline, self._deadline()) <= self._clock()
             if lost:
                 self._leading = False
         if lost:
-            # The callback precedes the log line, which may hang if the output is not read.
+            # Call back before logging, because writing the log line may hang if the output is not read.
             self._call(self._on_lost)
             _log.warning("lease.lost", identity=self.identity, problem=self.problem)
 
     def _deadline(self) -> float:
-        """Return the time at which leadership ends without another renewal; -inf if a Lease is not confirmed."""
+        """Return the time at which leadership ends unless it is renewed; -inf if this process lacks a Lease."""
         confirmed = [lease.confirmed_at for lease in self._leases]
         known = [moment for moment in confirmed if moment is not None]
         return min(known) + _RENEW_DEADLINE_SECONDS if len(known) == len(confirmed) else float("-inf")
@@ -248,23 +246,24 @@ def _problem_of(error: errors.ClusterError, namespace: str) -> str:
 
 @dataclass(slots=True, kw_only=True)
 class _Claim:
-    """Claim of this process to one Lease. Other threads than the elector's read only `holder` and `confirmed_at`."""
+    """Claim of this process to one Lease. Threads other than the elector's only read `holder` and `confirmed_at`."""
 
     api: Api
     name: str
     namespace: str
     identity: str
-    #: Whether the Lease counts only if it exists: that of the Go provisioner.
+    #: Whether the Lease is needed only if it exists, as the Lease of the Go provisioner.
     optional: bool
     clock: Callable[[], float]
     now: Callable[[], datetime]
-    #: Time of the last request that confirmed that this process holds, or need not hold, the Lease; None if not.
+    #: Time at which the last request that confirmed this process as holder, or an optional Lease as missing, was sent.
+    #: None if the last request showed another holder.
     confirmed_at: float | None = None
-    #: Holder at the last read or write; empty if unset or unknown.
+    #: Holder in the Lease at the last read or write; empty if unset or unknown.
     holder: str = ""
-    #: Lease as this process last wrote it; None if this process does not hold the Lease.
+    #: Lease in the response to this process's last write; None if this process does not hold the Lease.
     _held: JsonObject | None = None
-    #: Last spec with another holder, and the time since which the spec has been unchanged.
+    #: Spec of the Lease when another process last held it, and time since which this spec has been unchanged.
     _observed: object = None
     _observed_at: float = 0.0
 
@@ -273,7 +272,7 @@ class _Claim:
         return object_path("leases", self.name, namespace=self.namespace, root=LEASES_ROOT)
 
     def attempt(self) -> str | None:
-        """Acquire or renew the Lease; return None, or the reason why that is not possible. Raises ClusterError."""
+        """Acquire or renew the Lease; return None, or the reason why another process has it. Raises ClusterError."""
         if self._held is not None:
             try:
                 self._write(self._held, taking=False)
@@ -303,7 +302,7 @@ class _Claim:
             self._write(current, taking=holder != self.identity)
         except (errors.Conflict, errors.NotFound) as error:
             if current is None and isinstance(error, errors.NotFound):
-                # The namespace does not exist.
+                # Only a missing namespace causes NotFound on a create.
                 raise
             if holder != self.identity:
                 self.confirmed_at = None
@@ -312,7 +311,7 @@ class _Claim:
         return None
 
     def release(self) -> None:
-        """Clear the holder if this process holds the lease. Never raises."""
+        """Remove the holder from the Lease if it is this process. Never raises."""
         held, self._held, self.confirmed_at = self._held, None, None
         if held is None:
             return
@@ -327,10 +326,10 @@ class _Claim:
             _log.info("lease.released", lease=self.name, identity=self.identity)
 
     def _write(self, current: JsonObject | None, *, taking: bool) -> None:
-        """Make this process the holder of the Lease `current`, or of a new Lease without `current`."""
+        """Make this process the holder of the Lease `current`; create a new Lease if `current` is not given."""
         spec = fields.mapping((current or {}).get("spec"))
         if current is not None and not fields.mapping(current.get("metadata")).get("resourceVersion"):
-            # Without a resourceVersion, this write could overwrite another client's.
+            # Without a resourceVersion, this write could overwrite the write of another client.
             raise errors.Malformed(f"lease {self.namespace}/{self.name} has no resourceVersion")
         moment = fields.format_micro_time(self.now())
         ours = {"holderIdentity": self.identity, "leaseDurationSeconds": _DURATION_SECONDS, "renewTime": moment}
@@ -340,7 +339,7 @@ class _Claim:
             ours |= {"acquireTime": moment, "leaseTransitions": count}
         sent = self.clock()
         if current is not None:
-            # `current` has the resourceVersion that was read, so the call fails if another client has written since.
+            # `current` has the resourceVersion of the last read, so the call fails if another client wrote after it.
             self._held = self.api.put(self._path, {**current, "spec": spec | ours}, timeouts=_TIMEOUTS)
         else:
             path = collection_path("leases", namespace=self.namespace, root=LEASES_ROOT)
@@ -350,7 +349,7 @@ class _Claim:
         self.holder, self.confirmed_at = self.identity, sent
 
     def _seconds_to_wait(self, spec: dict[str, Any]) -> float:
-        """Return the seconds for which `spec` must remain unchanged, by this process's clock, to count as expired."""
+        """Return the seconds until a Lease counts as expired if `spec` does not change, by this process's clock."""
         if spec != self._observed:
             self._observed = spec
             self._observed_at = self.clock()
