@@ -1,1 +1,1 @@
-"""Types of observations and decisions. Independent of Kubernetes' JSON and of Google's protocol buffers."""
+"""Types of the state of a cluster and of decisions, independent of Kubernetes' JSON and Google's protocol buffers."""

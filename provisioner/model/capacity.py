@@ -1,4 +1,4 @@
-"""Clusters, node pools and nodes: their state, requests for node pools, and kinds of failures."""
+"""Types for clusters, node pools and nodes, for requests for node pools, and for failures of calls."""
 
 from __future__ import annotations
 
@@ -14,12 +14,12 @@ from provisioner import constants
 PoolName = NewType("PoolName", str)
 Zone = NewType("Zone", str)
 OperationName = NewType("OperationName", str)
-#: Matches names that GKE or the provisioner generated. Names of instances contain the cluster's and the pool's name.
+#: Matches generated names of node pools, and of instances, whose names contain those of the cluster and of the pool.
 GENERATED_NAME = re.compile(r"(?<![\w-])(gke-[a-z0-9-]+|[a-z0-9][a-z0-9-]{0,60}-[0-9a-f]{10})(?![\w-])")
 
 #: Maximum digits of a Unix time; a longer label value is ignored.
 _UNIX_DIGITS = 10
-#: Time of a maintenance that has begun.
+#: Represents the time of a maintenance that has begun or is imminent.
 _UNDER_WAY = datetime.min.replace(tzinfo=UTC)
 
 
@@ -28,18 +28,18 @@ class ClusterName:
     """GKE cluster. Its text form is PROJECT/LOCATION/CLUSTER."""
 
     project: str
-    #: Region of a regional cluster, zone of a zonal one.
+    #: Region of a regional cluster, or zone of a zonal cluster.
     location: str
     cluster: str
 
     @property
     def location_path(self) -> str:
-        """Resource name of the project's location."""
+        """Resource name of the location in GKE's API."""
         return f"projects/{self.project}/locations/{self.location}"
 
     @property
     def path(self) -> str:
-        """Resource name in GKE's API."""
+        """Resource name of the cluster in GKE's API."""
         return f"{self.location_path}/clusters/{self.cluster}"
 
     def __str__(self) -> str:
@@ -47,7 +47,7 @@ class ClusterName:
 
 
 class PoolStatus(Enum):
-    """Status of a node pool, in the terms of GKE's API v1. Each supplier converts its own terms."""
+    """Status of a node pool in GKE's API v1. Other suppliers convert their states to these."""
 
     PROVISIONING = "PROVISIONING"
     RUNNING = "RUNNING"
@@ -55,7 +55,7 @@ class PoolStatus(Enum):
     RECONCILING = "RECONCILING"
     STOPPING = "STOPPING"
     ERROR = "ERROR"
-    #: STATUS_UNSPECIFIED or a new status. Such a pool never counts as supply and is never deleted.
+    #: STATUS_UNSPECIFIED or a status that this release does not know. Such a pool gets no slices and is not deleted.
     UNKNOWN = "UNKNOWN"
 
 
@@ -65,16 +65,16 @@ class CapacityKind(Enum):
     RESERVATION = "reservation"
     ON_DEMAND = "on-demand"
     SPOT = "spot"
-    #: Dynamic workload scheduler: a pool is created without nodes, and keeps its nodes for a limited time.
+    #: Dynamic Workload Scheduler: a pool is created without nodes, gets them later, and has them for a limited time.
     FLEX_START = "flex-start"
 
 
 class FailureKind(Enum):
-    """Kind of a failure, which determines the reaction. Tables of Google's errors map each error to a kind."""
+    """Kind of a failure, which determines the reaction. Each supplier maps the errors of its API to kinds."""
 
     STOCKOUT = "stockout"
     QUOTA = "quota"
-    #: Another operation excludes this one for now, or still uses the resource to be deleted.
+    #: The call is rejected for now because of another operation, or because a resource to delete is still in use.
     OPERATION_IN_THE_WAY = "operation_in_the_way"
     TOO_MANY_OPERATIONS = "too_many_operations"
     #: Whether the call took effect is unknown.
@@ -83,7 +83,7 @@ class FailureKind(Enum):
     PERMISSION = "permission"
     NOT_FOUND = "not_found"
     ALREADY_EXISTS = "already_exists"
-    #: Google or the connection failed before the call took effect, or a pool failed without a known reason.
+    #: The API or the connection failed before the call took effect, or a pool failed for an unknown reason.
     UNAVAILABLE = "unavailable"
     #: The scheduler bound no pod to the ready nodes of a pool.
     UNSCHEDULABLE = "unschedulable"
@@ -91,36 +91,36 @@ class FailureKind(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """A failure with Google's message."""
+    """Failure of a call or of a pool, with the message of the API."""
 
     kind: FailureKind
     message: str
 
     @property
     def for_all(self) -> Failure:
-        """This failure without names of node pools and instances, which other tenants must not see."""
+        """This failure without the names of node pools and instances, which users of other namespaces must not see."""
         return replace(self, message=GENERATED_NAME.sub("…", self.message))
 
 
 class CallError(Exception):
-    """A failed call to a supplier of capacity. Each supplier's interface raises only its own subclass."""
+    """A call to a supplier of capacity failed. Each supplier raises only its own subclass."""
 
     def __init__(
         self, failure: Failure, subject: str = "", *, retry_after_seconds: float | None = None, code: int = 0
     ) -> None:
         super().__init__(f"{subject}: {failure.message}" if subject else failure.message)
         self.failure = failure
-        #: Call and object, such as "delete of instance group manager 'a'".
+        #: Name of the call and its object, such as "delete of instance group manager 'a'"; empty if unknown.
         self.subject = subject
         #: Pause in seconds that the supplier requested; None if it requested no pause.
         self.retry_after_seconds = retry_after_seconds
-        #: HTTP status of the response; 0 without a response.
+        #: HTTP status of the response; 0 if there was no response.
         self.code = code
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Taint:
-    """Taint of a node; `effect` in Kubernetes' spelling (NoSchedule, PreferNoSchedule, NoExecute)."""
+    """Taint of a node. `effect` is NoSchedule, PreferNoSchedule or NoExecute."""
 
     key: str
     value: str = ""
@@ -132,39 +132,39 @@ class Taint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePool:
-    """Node pool as listed by its supplier."""
+    """Node pool in the list of its supplier."""
 
     name: PoolName
     status: PoolStatus
-    #: Failure that the status reports; None without a failure.
+    #: Failure in the status of the pool; None without a failure.
     failure: Failure | None = None
-    #: config.labels: the labels in the create request, without those that GKE adds to nodes.
+    #: Labels in the create request (`config.labels`), without the labels that GKE adds to nodes.
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
     machine_type: str = ""
-    #: Number of nodes of the whole pool, including nodes that a pool created without nodes has yet to get.
+    #: Number of nodes that the pool has when it is complete. A flex-start pool is created without nodes.
     hosts: int = 0
-    #: Whether all machines exist, so that a pool without nodes does not wait for capacity. Set only for TPUNodeGroups.
+    #: For TPUNodeGroups: whether all machines exist, so that a pool without nodes no longer waits for capacity.
     made: bool = False
     zones: tuple[Zone, ...] = ()
     #: Topology of the slice; empty if unknown.
     topology: str = ""
     capacity: CapacityKind = CapacityKind.ON_DEMAND
-    #: Name or path of the only reservation; empty if none.
+    #: Name or path of the reservation, if the pool uses exactly one; otherwise empty.
     reservation: str = ""
-    #: Time at which Compute Engine deletes the reservation and its machines; None if never or unknown.
+    #: Time at which Compute Engine deletes the reservation with its machines; None if it never does, or if unknown.
     ends_at: datetime | None = None
     #: Workload policy of the pool; empty if none.
     policy_name: str = ""
-    #: Known values of node settings by field (`settings.node_fields`).
+    #: Values of node settings by field (`settings.node_fields`), without unknown ones.
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
-    #: Prefixes of the names of the pool's nodes, without the last hyphen; empty if unknown, as in a request.
+    #: Prefixes of the names of the pool's nodes, without the hyphen at the end; empty if unknown.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Network:
-    """Additional network of the nodes."""
+    """Additional network of the nodes of a pool."""
 
     network: str
     subnetwork: str
@@ -172,38 +172,38 @@ class Network:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodePoolRequest:
-    """Complete request for a node pool: the properties of the slice, then fields that only the supplier reads."""
+    """Request to create a node pool: first the properties of the slice, then fields that only the supplier reads."""
 
     name: PoolName
     zone: Zone
     machine_type: str
-    #: Number of nodes of the whole pool. A flex-start pool is created without nodes and then grows to this number.
+    #: Number of nodes of the complete pool. A flex-start pool is created without nodes and then grows to this number.
     hosts: int
     topology: str
     capacity: CapacityKind = CapacityKind.ON_DEMAND
-    #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty if none.
+    #: Name, or projects/P/reservations/R[/reservationBlocks/B[/reservationSubBlocks/S]]; empty without a reservation.
     reservation: str = ""
-    #: Time in seconds after which Google deletes the nodes; 0 for Google's default: 7 days with flex-start, or never.
+    #: Seconds after which Google deletes the nodes. With 0, Google deletes flex-start nodes after 7 days, others never.
     max_run_seconds: int = 0
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
-    #: Digest of the values, such as networks, by which pods override the settings; empty if none.
+    #: Digest of the values by which pods override settings, such as networks; empty if the pods override none.
     own_inputs: str = ""
 
     # --- fields that only the supplier reads
 
-    #: Topology of COMPACT placement; empty if not used.
+    #: Topology of COMPACT placement; empty if the pool has no COMPACT placement.
     placement_topology: str = ""
-    #: Workload policy of the slice's topology, instead of COMPACT placement; empty if not used.
+    #: Name of the workload policy, which replaces COMPACT placement; empty if the pool has no workload policy.
     policy_name: str = ""
-    #: Values of the node settings by field (`settings.node_fields`), without absent ones.
+    #: Values of node settings by field (`settings.node_fields`), without fields that are not set.
     node: Mapping[str, Any] = field(default_factory=dict)
-    #: Whether GKE may upgrade the nodes when the support of their version ends; otherwise GKE never upgrades them.
+    #: Whether GKE may upgrade the nodes when the support of their version ends. If not, GKE never upgrades them.
     auto_upgrade: bool = False
 
     @property
     def digest(self) -> str:
-        """Digest of the request, which is also a label of the pool."""
+        """Digest of the request, from the label NODEPOOL_HASH of the pool; empty without the label."""
         return self.labels.get(constants.NODEPOOL_HASH, "")
 
 
@@ -225,13 +225,13 @@ def expected_pool(request: NodePoolRequest) -> NodePool:
     )
 
 
-#: Type of the workload policies of slices.
+#: Type of the workload policies that slices use.
 HIGH_THROUGHPUT = "HIGH_THROUGHPUT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """Resource policy of Compute Engine for multi-host slices. All slices of a topology and region share a policy."""
+    """Resource policy of Compute Engine for multi-host slices. Slices of one topology and region share a policy."""
 
     name: str
     #: Type of the workload policy; empty for a resource policy of another kind.
@@ -243,7 +243,7 @@ class WorkloadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Operation:
-    """Long-running operation. It has failed if `done` and `failure` are set."""
+    """Long-running operation of an API. An operation with `done` and `failure` has failed."""
 
     name: OperationName
     done: bool
@@ -256,7 +256,7 @@ class Node:
 
     name: str
     uid: str = ""
-    #: Empty if neither the annotation nor the label is set (`provisioner.model.membership`).
+    #: Name of the pool in the node's annotation or label (`model.membership`); empty if both are missing.
     pool_name: PoolName
     labels: Mapping[str, str] = field(default_factory=dict)
     taints: tuple[Taint, ...] = ()
@@ -268,14 +268,14 @@ class Node:
     allocatable_chips: int = 0
     allocatable_cpu_millicores: int = 0
     allocatable_memory_bytes: int = 0
-    #: Bytes of ephemeral storage and of huge pages by resource; without a resource that the node does not report.
+    #: Bytes of ephemeral storage and of huge pages by resource, without resources that the node does not report.
     allocatable_other_bytes: tuple[tuple[str, int], ...] = ()
     provider_id: str = ""
     created_at: datetime
 
     @property
     def maintenance_at(self) -> datetime | None:
-        """Time of the host's maintenance, or `datetime.min` if that has begun or is imminent; None if unknown."""
+        """Time of the host's maintenance; `datetime.min` if a maintenance has begun or is imminent; None if unknown."""
         ongoing = self.labels.get(constants.ACTIVE_MAINTENANCE) == "ONGOING"
         if ongoing or any(taint.key == constants.IMPENDING_TERMINATION for taint in self.taints):
             return _UNDER_WAY

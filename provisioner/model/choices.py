@@ -1,10 +1,10 @@
-"""Reads ordered choices of capacity, which administrators and owners of JobSets write.
+"""Reads lists of capacity choices, which administrators write in settings, and users in annotations of workloads.
 
     reservation/r1, on-demand, spot
     reservation/other-project/r2/block-1@us-east5-b, flex-start
 
-The best choice is first. `reservation/` is followed by the name, or by project and name if another project shares the
-reservation; the second form may be followed by a block and a sub-block. `@zone` restricts a choice to one zone.
+The choices are tried in this order. `reservation/` is followed by the name of the reservation, or by its project and
+name if another project shares it, and then possibly by a block and a sub-block. `@zone` restricts a choice to one zone.
 """
 
 import re
@@ -18,15 +18,15 @@ from provisioner.model.capacity import CapacityKind, NodePool, NodePoolRequest, 
 
 _NAME = re.compile(r"[a-z]([-a-z0-9]{0,61}[a-z0-9])?")
 PROJECT = re.compile(r"([a-z0-9.-]+:)?[a-z][-a-z0-9]{4,28}[a-z0-9]")
-#: A zone name is the region and one more part: "us-east5-b", "us-central1-ai1a".
+#: Pattern of a zone name, which is the region and one more part, such as "us-east5-b" or "us-central1-ai1a".
 ZONE = re.compile(r"[a-z]{1,20}-[a-z]{1,20}[0-9]{1,3}-[a-z0-9]{1,10}")
 _PATH_START = "projects/"
-#: Maximum number of parts: project, name, block and sub-block.
+#: Maximum number of parts after `reservation/`: project, name, block and sub-block.
 _MAX_PARTS = 4
 _RESERVATION_FORM = "reservation/NAME or reservation/PROJECT/NAME[/BLOCK[/SUB-BLOCK]]"
-#: Time before the end of a reservation in which no pool is created in it, and its pools get no new slices.
+#: Duration before the end of a reservation in which no pool is created in it and its pools get no new slices.
 LAST_OF_RESERVATION = timedelta(minutes=45)
-#: Error message for a choice of queued capacity.
+#: Error message for the choice `queued`.
 QUEUED_NOT_SERVED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices by ProvisioningRequests of class "
     f"{constants.PROVISIONING_CLASS}"
@@ -35,12 +35,12 @@ QUEUED_NOT_SERVED = (
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityChoice:
-    """One choice of capacity."""
+    """One choice of capacity: its kind, and possibly a reservation and a zone."""
 
     kind: CapacityKind
-    #: Name, or projects/P/reservations/R[/reservationBlocks/B[/...]], as in the node pool API; empty if none.
+    #: Reservation by name, or as projects/P/reservations/R[/reservationBlocks/B[/...]]; empty if none.
     reservation: str = ""
-    #: Empty for all allowed zones.
+    #: Zone of the capacity; empty for all allowed zones.
     zone: Zone = Zone("")
 
     def __str__(self) -> str:
@@ -50,7 +50,7 @@ class CapacityChoice:
 
 
 def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
-    """Read a comma-separated list of choices. Raises ValueError with the mistake."""
+    """Return the choices in a comma-separated list, in its order. Raises ValueError with the mistake."""
     choices: dict[CapacityChoice, None] = {}
     for part in comma_items(text, what="choices", most=bounds.CHOICES):
         choice = _choice(part)
@@ -61,7 +61,7 @@ def parse_choices(text: str) -> tuple[CapacityChoice, ...]:
 
 
 def parse_zones(text: str) -> tuple[Zone, ...]:
-    """Read a comma-separated list of zones. Raises ValueError with the mistake."""
+    """Return the different zones in a comma-separated list, in its order. Raises ValueError with the mistake."""
     zones = comma_items(text, what="zones", most=bounds.ZONES)
     for zone in zones:
         if not ZONE.fullmatch(zone):
@@ -70,14 +70,14 @@ def parse_zones(text: str) -> tuple[Zone, ...]:
 
 
 def reservation_path(name: str, *, project: str = "", block: str = "", sub_block: str = "") -> str:
-    """Return a reservation in the form of the node pool API. Blocks need no project in this form."""
+    """Return the text for a reservation, its block or sub-block in the node pool API. The project is optional."""
     path = f"{_PATH_START}{project}/reservations/{name}" if project else name
     path += f"/reservationBlocks/{block}" if block else ""
     return path + (f"/reservationSubBlocks/{sub_block}" if sub_block else "")
 
 
 def reservation_parts(path: str) -> tuple[str, str, str, str]:
-    """Return project, name, block and sub-block of a result of `reservation_path`, each empty if absent."""
+    """Return project, name, block and sub-block from a result of `reservation_path`; each is empty if absent."""
     parts = path.split("/")
     names = parts[1::2] if path.startswith(_PATH_START) else ["", *parts[::2]]
     project, name, block, sub_block = (*names, "", "", "")[:4]
@@ -85,19 +85,19 @@ def reservation_parts(path: str) -> tuple[str, str, str, str]:
 
 
 def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
-    """Return the choice that a pool, or a request for one, represents."""
+    """Return the choice of capacity of a pool or of a request for a pool."""
     zone = pool.zone if isinstance(pool, NodePoolRequest) else next(iter(pool.zones), Zone(""))
     return CapacityChoice(kind=pool.capacity, reservation=pool.reservation, zone=zone)
 
 
 class CapacityKey(NamedTuple):
-    """Key of the back-off of a pool. Pools of another shape or network may be available, so they have another key."""
+    """Key of the back-off of a pool. Pools that may be available although this pool is not have another key."""
 
     zone: Zone
     machine_type: str
     #: Topology and number of hosts.
     shape: str
-    #: Capacity type or reservation, followed by a fingerprint of the pods' own choices if they have any.
+    #: Capacity type or reservation, followed by the digest of the values by which pods override settings, if any.
     terms: str
 
     def __str__(self) -> str:
@@ -105,7 +105,7 @@ class CapacityKey(NamedTuple):
 
 
 def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
-    """Return the capacity of a pool."""
+    """Return the key of the back-off of a pool or of a request for a pool."""
     choice = choice_of(pool)
     terms = f"reservation {choice.reservation}" if choice.reservation else choice.kind.value
     own = f" {pool.own_inputs}" if isinstance(pool, NodePoolRequest) and pool.own_inputs else ""
@@ -113,7 +113,7 @@ def capacity_key(pool: NodePool | NodePoolRequest) -> CapacityKey:
 
 
 def comma_items(text: str, *, what: str = "", most: int | None = None) -> tuple[str, ...]:
-    """Split a comma-separated list and strip the items. Raises ValueError if it has more than `most` items."""
+    """Return the stripped items of a comma-separated list without empty ones. Raises ValueError above `most` items."""
     if most is not None and (count := text.count(",") + 1) > most:
         raise ValueError(bounds.too_many(what, count, most))
     return tuple(stripped for part in text.split(",") if (stripped := part.strip()))
@@ -139,7 +139,7 @@ def _choice(text: str) -> CapacityChoice:
 
 def _reservation(rest: str, text: str) -> str:
     parts = rest.split("/", _MAX_PARTS)
-    # A path in the API's form would otherwise be read as a reservation of the project "projects".
+    # Reject a path in the form of the API, which would be read as a reservation of the project "projects".
     if len(parts) > _MAX_PARTS or not all(parts) or rest.startswith(_PATH_START):
         raise ValueError(f"has {bounds.quoted(text)}, which is not of the form {_RESERVATION_FORM}")
     project, names = ("", parts) if len(parts) == 1 else (parts[0], parts[1:])

@@ -1,7 +1,7 @@
-"""Whether a pod can run on a node by the scheduler's rules; `fits.py` gives the same results for many nodes.
+"""Decides whether a pod can run on a node by the scheduler's rules. `fits.py` decides the same for many nodes. Pure.
 
-Inter-pod affinity is not evaluated. A label of Google or Kubernetes that is neither predicted nor known to be absent
-counts as present, because users usually copy such selectors from a node.
+Inter-pod affinity is not evaluated. If it is unknown whether a new node will have a label of Google or Kubernetes, a
+selector of this label counts as satisfied, because users usually copy such a selector from an existing node.
 """
 
 import re
@@ -16,7 +16,7 @@ from provisioner.model.workloads import Expression, Requirements, Toleration
 #: Operators that no node without the label satisfies.
 NEED_A_LABEL = frozenset({"In", "Exists", "Gt", "Lt"})
 
-#: Labels whose rules are known: if the prediction of a node lacks such a label, the node does not have it.
+#: Labels that can be predicted for a new node. If the prediction lacks such a label, the node will not have it.
 _KNOWN = frozenset(
     (
         *(constants.NODE_POOL, constants.TPU_ACCELERATOR, constants.TPU_TOPOLOGY, constants.ACCELERATOR_COUNT),
@@ -24,23 +24,23 @@ _KNOWN = frozenset(
         *(constants.RESERVATION_AFFINITY, constants.RESERVATION_PROJECT, constants.RESERVATION_NAME),
         *(constants.RESERVATION_BLOCK, constants.RESERVATION_SUB_BLOCK),
         *(constants.GPU_ACCELERATOR, constants.PLACEMENT_POLICY),
-        # Set only if the create request of the pool asks for it.
+        # Labels that GKE sets only if the create request of the pool requests their feature.
         *(constants.ICI_RESILIENCY, constants.LOCATION_HINT, constants.AUTO_RESTART, constants.COLLECTION),
         *(constants.WORKLOAD_TYPE, constants.TPU_DRA_DRIVER, constants.COMPUTE_CLASS),
-        # Set only if other fields of the pool ask for it; the provisioner has no settings for local SSDs.
+        # Labels that GKE sets only if other fields of the request require it. No setting requests local SSDs.
         *(constants.SANDBOX, constants.PRIVATE_NODE, constants.LOCAL_SSD, constants.LOCAL_NVME_SSD),
-        # Written by the provisioner on nodes of pools that are created for one child Job.
+        # Label that the provisioner writes on the nodes of pools that it creates for one child Job.
         constants.NAMESPACED_JOB,
-        # Name of one node, which a new node does not have.
+        # Label with the name of the node. No selector can contain the name of a new node.
         constants.HOSTNAME,
     )
 )
-#: End of the message about a selector that no new node matches.
+#: End of the message about a selector that no new node matches, by key of the selector.
 _ADVICE = {
     constants.NODE_POOL: "; new node pools get names of their own, so remove the selector",
     constants.COMPUTE_CLASS: "; GKE creates the nodes of a ComputeClass, unless GCP_NODE_LABELS has the label",
 }
-#: Decimal integers, as Go's strconv.ParseInt reads them. Python cannot read thousands of digits.
+#: Decimal integers as Go's strconv.ParseInt reads them; at most 300 digits, because Python cannot read thousands.
 _INTEGER = re.compile(r"[+-]?[0-9]{1,300}")
 _SYSTEM = tuple(f".{domain}" for domain in constants.SYSTEM_LABEL_DOMAINS)
 #: Prefixes of labels that only the provisioner sets.
@@ -54,32 +54,32 @@ def is_system(key: str) -> bool:
 
 
 def may_be_there(key: str) -> bool:
-    """Whether a node may have a label that is not predicted."""
+    """Whether a new node may have a label that its prediction lacks."""
     return key not in _KNOWN and is_system(key) and not key.startswith(_OURS)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeView:
-    """Properties of an existing or expected node for the scheduler."""
+    """Properties of an existing or expected node that the scheduler compares with pods."""
 
     labels: Mapping[str, str]
     taints: tuple[Taint, ...]
     chips: int
     cpu_millicores: int
     memory_bytes: int
-    #: Bytes of ephemeral storage and of huge pages by resource; a missing amount is unknown and counts as enough.
+    #: Bytes of ephemeral storage and of huge pages by resource. A missing resource is unknown and counts as enough.
     other_bytes: Mapping[str, int] = field(default_factory=dict)
     name: str = ""
-    #: Whether the node does not exist yet. Some labels of Google or Kubernetes are unknown then (`may_be_there`).
+    #: Whether the node does not exist yet, so that some of its labels are unknown (`may_be_there`).
     predicted: bool = False
 
     def may_carry(self, key: str) -> bool:
-        """Whether the node may have a label that is not listed."""
+        """Whether the node does not exist yet, and may have a label that `labels` lacks."""
         return self.predicted and key not in self.labels and may_be_there(key)
 
 
 def view_of_node(node: Node) -> NodeView:
-    """Return the view of a registered node. A node that has not reported resources yet offers none."""
+    """Return the properties of a registered node. Before the kubelet reports resources, the node offers none."""
     return NodeView(
         labels=node.labels,
         taints=node.taints,
@@ -92,7 +92,7 @@ def view_of_node(node: Node) -> NodeView:
 
 
 def demand_key(requirements: Requirements) -> Hashable:
-    """Return a key of the fields that `misfit` reads. Equal keys have equal results."""
+    """Return a key of the fields that `misfit` reads: for equal keys, `misfit` returns equal results."""
     return (
         requirements.chips,
         requirements.cpu_millicores,
@@ -106,7 +106,7 @@ def demand_key(requirements: Requirements) -> Hashable:
 
 
 def misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why the pod cannot run on the node, empty if it can."""
+    """Return the first reason why a pod cannot run on a node; empty if it can."""
     reason = volume_misfit(requirements, view) or label_misfit(requirements, view)
     if reason:
         return reason
@@ -117,7 +117,7 @@ def misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def volume_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return why the pod's volumes cannot be attached to the node; empty if they can, or if that is unknown."""
+    """Return why a pod's volumes cannot be attached to a node; empty if they can, or if that is unknown."""
     volumes, zone = requirements.volumes, view.labels.get(constants.ZONE)
     if volumes is None or volumes.problem:
         return volumes.problem if volumes is not None else ""
@@ -128,7 +128,7 @@ def volume_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def room_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the message about the first resource of which an empty node has too little, empty if it has enough."""
+    """Return a message about the first resource of which a node without pods has too little; empty if it has enough."""
     offers = offered(view)
     for resource, amount in requested(requirements):
         if amount > offers.get(resource, amount):
@@ -140,7 +140,7 @@ def room_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def requested(requirements: Requirements) -> list[tuple[str, int]]:
-    """Return the amounts of chips, millicores and bytes that a pod requests, by resource."""
+    """Return the resources that a pod requests, with their amounts in chips, millicores or bytes."""
     return [
         ("chips", requirements.chips),
         ("cpu", requirements.cpu_millicores),
@@ -150,12 +150,12 @@ def requested(requirements: Requirements) -> list[tuple[str, int]]:
 
 
 def offered(view: NodeView) -> dict[str, int]:
-    """Return the amounts that an empty node offers, by resource. A missing amount is enough for any request."""
+    """Return the amounts that a node without pods offers, by resource. A missing resource is enough for any pod."""
     return {"chips": view.chips, "cpu": view.cpu_millicores, "memory": view.memory_bytes, **view.other_bytes}
 
 
 def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str:
-    """Return an amount of chips, millicores or bytes in the unit of manifests; bytes are `rounded` to a tenth."""
+    """Return an amount of chips, millicores or bytes as in manifests; `rounded` rounds tenths of Gi or Mi."""
     if resource == "chips":
         return str(amount)
     if resource == "cpu":
@@ -165,7 +165,7 @@ def quantity(resource: str, amount: int, rounded: Callable[[float], int]) -> str
 
 
 def label_misfit(requirements: Requirements, view: NodeView) -> str:
-    """Return the first reason why the pod's selectors do not match the node, empty if they match."""
+    """Return the first reason why a pod's selectors and affinity do not match a node; empty if they match."""
     driver = constants.TPU_DRA_DRIVER
     if view.labels.get(driver) == "true" and requirements.node_selector.get(driver) != "true":
         return f"the node offers its chips to ResourceClaims alone, not as {constants.TPU_RESOURCE}"
@@ -182,7 +182,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
-    """Return the selectors and affinity keys of a fitting pod that match only by labels that are not predicted."""
+    """Return the selectors and affinity keys of a fitting pod for which a new node needs labels without prediction."""
     found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))
@@ -191,7 +191,7 @@ def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
 
 
 def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> bool:
-    """Return whether an expression holds; if `sure`, only with the labels that are known."""
+    """Return whether an expression holds for a node; with `sure`, a label that the node may have does not count."""
     value = view.name if expression.on_field else view.labels.get(expression.key)
     if not sure and expression.operator in NEED_A_LABEL and not expression.on_field and view.may_carry(expression.key):
         return True
@@ -199,7 +199,7 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
 
 
 def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
-    """Whether an affinity operator holds for the value of a label, None if the label is absent."""
+    """Whether an affinity operator holds for the `value` of a label, which is None if the node lacks the label."""
     match operator:
         case "In":
             return value in values
@@ -217,13 +217,13 @@ def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
 
 
 def number(text: str) -> int | None:
-    """Read a value as the scheduler does for Gt and Lt; None if it is not an integer of 64 bits."""
+    """Return the number in a text as the scheduler reads it for Gt and Lt; None if not an integer of 64 bits."""
     value = int(text) if _INTEGER.fullmatch(text) else None
     return value if value is not None and -(2**63) <= value < 2**63 else None
 
 
 def tolerated(taint: Taint, tolerations: Iterable[Toleration]) -> bool:
-    """Whether a pod tolerates a taint."""
+    """Whether one of the tolerations of a pod matches a taint."""
     return any(
         (not toleration.effect or toleration.effect == taint.effect)
         and (

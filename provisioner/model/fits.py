@@ -1,4 +1,4 @@
-"""Finds the nodes on which a pod can run, as `fit` does, but for many nodes together by indexed labels and amounts."""
+"""Finds the nodes on which a pod can run, by the rules of `fit.py`, for many nodes together with indexes. Pure."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from provisioner.model.fit import NEED_A_LABEL, NodeView, number, offered, reque
 from provisioner.model.workloads import Expression, Requirements
 
 _K = TypeVar("_K", bound=Hashable)
-#: Amount of a resource above any request (`fields.parse_quantity`), for nodes whose amount is unknown.
+#: Amount that is larger than any request (`fields.parse_quantity`); used for a resource that a node does not report.
 _ENOUGH = 2**80
 
 
 class Fits:
-    """Index of nodes. Bit n of each result represents the n-th node."""
+    """Index of nodes. Methods return nodes as an integer in which bit n is set for the n-th node."""
 
     def __init__(self, views: Sequence[NodeView]) -> None:
         self._views = views
@@ -112,7 +112,7 @@ class Fits:
 
     @cached_property
     def _nowhere(self) -> _Values:
-        """Values of any label that no node has; a shared object, so that many such labels in pods take no memory."""
+        """Index of a label that no node has. It is one object for all such labels, to save memory."""
         return _Values([None] * len(self._views))
 
     @cached_property
@@ -139,7 +139,7 @@ class Fits:
 
 
 class _Values:
-    """Nodes by value of one label; None is the value of nodes without the label."""
+    """Nodes by value of one label. Nodes without the label have the value None."""
 
     def __init__(self, values: Sequence[str | None]) -> None:
         self._by_value = _masks(values)
@@ -164,11 +164,11 @@ class _Values:
 
 
 class _Ordered:
-    """Nodes by amount of a resource, or by number in a label."""
+    """Nodes by amount of a resource, or by the number that is the value of a label."""
 
     def __init__(self, by_amount: Mapping[int, int]) -> None:
         self._amounts = sorted(by_amount)
-        #: Nodes with less than each amount; the last entry has all nodes.
+        #: Nodes with less than the amount of the same index in `_amounts`; the last entry has all nodes with an amount.
         self._below = [*accumulate((by_amount[amount] for amount in self._amounts), or_, initial=0)]
 
     def below(self, amount: int) -> int:
@@ -179,7 +179,7 @@ class _Ordered:
 
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
-    """Return the nodes of each value as bits. Nodes of one pool are mostly equal, so runs are set at once."""
+    """Return the nodes by value, as bits. Neighbors are often equal, so the bits of equal neighbors are set together."""
     found: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):

@@ -1,7 +1,7 @@
 """Finds how the PersistentVolumeClaims of a pod restrict its node, by the rules of the scheduler. Pure.
 
-Objects of an unknown source (`model.sources`) restrict nothing. Not handled: generic ephemeral volumes, node affinity
-of volumes on other labels than the zone, and the maximum number of disks of a machine.
+If the objects of a kind are unknown (`model.sources`), they restrict nothing. Not handled: generic ephemeral volumes,
+node affinity of volumes on labels other than the zone, and the maximum number of disks of a machine.
 """
 
 from collections.abc import Iterable, Iterator, Mapping
@@ -15,11 +15,11 @@ from provisioner.model.workloads import Pod
 class Claim:
     """Fields of a PersistentVolumeClaim that restrict the nodes of a pod."""
 
-    #: Empty for volumes without a class, None for the default class.
+    #: Name of the StorageClass; empty for volumes without a class, None for the default class.
     storage_class: str | None = None
-    #: Name of the volume; empty if none is chosen.
+    #: Name of the claim's volume; empty if it has none yet.
     volume: str = ""
-    #: Why no pod can use the claim now, by its own fields; empty if a pod can.
+    #: Reason in the claim's own fields why no pod can use the claim now; empty if pods can use it.
     problem: str = ""
 
 
@@ -27,25 +27,25 @@ class Claim:
 class StorageClass:
     """Fields of a StorageClass that determine where its volumes may be."""
 
-    #: Whether volumes are bound only when a pod is scheduled (WaitForFirstConsumer).
+    #: Whether a claim is bound only when its pod is scheduled (WaitForFirstConsumer).
     waits: bool = False
     default: bool = False
     #: Zones in allowedTopologies; None if volumes may be in any zone.
     zones: frozenset[str] | None = None
-    #: Type of the disks of Compute Engine; empty for other volumes.
+    #: Type of Compute Engine's disks; empty if the volumes are not such disks.
     disk: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Objects about volumes; None for a kind that is unknown."""
+    """Objects that describe volumes. A mapping is None while its objects are unknown."""
 
     #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None
-    #: Zones by name of the volume, for volumes that are restricted to zones.
+    #: Zones by name of a PersistentVolume; without volumes that nodes in any zone can use.
     zones: Mapping[str, frozenset[str]] | None = None
     classes: Mapping[str, StorageClass] | None = None
-    #: Whether these are all objects of a cluster, with their status; otherwise no problem is reported.
+    #: Whether these are all objects of a cluster, with their status. If not, volumes get no `problem`.
     complete: bool = True
 
 
@@ -56,7 +56,7 @@ class _Restriction(NamedTuple):
 
 
 def with_volumes(pods: Iterable[Pod], storage: Storage) -> Iterator[Pod]:
-    """Yield the pods; those that wait for a node have the restriction by their volumes."""
+    """Yield the pods. Pods that are not bound get the restrictions of their volumes in `Requirements.volumes`."""
     for pod in pods:
         asked = pod.requirements
         if asked.volumes is None or pod.node_name:
@@ -82,13 +82,13 @@ def _restriction(namespace: str, name: str, storage: Storage) -> _Restriction:
     problem = f"PersistentVolumeClaim {namespace}/{name} {problem}" if problem and storage.complete else ""
     described = _class_of(claim, storage.classes or {}) if claim is not None else None
     if claim is not None and claim.volume:
-        # The class of a bound claim is not read: the volume may be another type of disk, and the class may be replaced.
+        # Do not use the class of a bound claim, because it may have been replaced since the volume was created.
         return _Restriction(problem, (storage.zones or {}).get(claim.volume))
     return _Restriction(problem, described.zones, described.disk) if described is not None else _Restriction(problem)
 
 
 def _problem_of_class(claim: Claim, classes: Mapping[str, StorageClass] | None) -> str:
-    """Return why a claim without a volume cannot be bound now; empty if it is bound when its pod is scheduled."""
+    """Return why a claim without a volume cannot be bound; empty if it will be bound when its pod is scheduled."""
     if classes is None:
         return ""
     described = _class_of(claim, classes)
