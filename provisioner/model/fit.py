@@ -199,7 +199,7 @@ def _holds(expression: Expression, view: NodeView, *, sure: bool = False) -> boo
 
 
 def holds(operator: str, values: Sequence[str], value: str | None) -> bool:
-    """Whether an affinity operator holds for the `value` of a label, which is None if the node lacks the label."""
+    """Whether an affinity operator holds for the value of a label; pass None for a node without the label."""
     match operator:
         case "In":
             return value in values

@@ -179,7 +179,7 @@ class _Ordered:
 
 
 def _masks(values: Iterable[_K]) -> dict[_K, int]:
-    """Return the nodes by value, as bits. Neighbors are often equal, so the bits of equal neighbors are set together."""
+    """Return the nodes by value, as bits. The bits of equal neighbors, such as nodes of one pool, are set together."""
     found: dict[_K, int] = defaultdict(int)
     start = 0
     for value, run in groupby(values):

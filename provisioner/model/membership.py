@@ -1,7 +1,7 @@
-"""Decides which node pool a node belongs to. Pure.
+"""Determines the node pool of a node. Pure. Used by planning, the status page, the checks before a delete, and `drain`.
 
-Planning, the page, the gate before a delete, and `drain` use this module. The label `cloud.google.com/gke-nodepool`
-does not suffice, because users can edit it, and GKE restores it only when the node registers or boots.
+The label `cloud.google.com/gke-nodepool` does not suffice, because users can edit it, and GKE restores it only when the
+node registers or boots.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from provisioner.model.capacity import Node, NodePool, PoolName
 
 
 def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object]) -> PoolName:
-    """Return the node pool in the metadata of a node: in GKE's annotation, otherwise in the label, otherwise empty."""
+    """Return the node pool in GKE's annotation of a node, otherwise the node pool in the label; empty without both."""
     label, applied = labels.get(constants.NODE_POOL), annotations.get(constants.APPLIED_LABELS)
     entries = applied.split(",") if isinstance(applied, str) else ()
     recorded = dict(entry.partition("=")[::2] for entry in entries).get(constants.NODE_POOL)
@@ -25,18 +25,18 @@ def reported_pool(labels: Mapping[str, object], annotations: Mapping[str, object
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Membership:
-    """Mapping of nodes to node pools."""
+    """Mapping from nodes to node pools."""
 
-    #: Node pools by the prefix that an instance group gives to the names of its machines.
+    #: Node pool by prefix of node names. An instance group gives the same prefix to all its machines.
     by_prefix: Mapping[str, PoolName] = field(default_factory=dict)
     #: Names of the listed node pools.
     listed: Collection[PoolName] = frozenset()
-    #: Node pools of the nodes that this process has seen and that still exist, by node name.
+    #: Node pool by node name, for existing nodes that this process has assigned to a pool.
     seen: Mapping[str, PoolName] = field(default_factory=dict)
 
     @classmethod
     def of(cls, pools: Iterable[NodePool], nodes: Iterable[Node] = (), before: Membership | None = None) -> Membership:
-        """Return the membership of the nodes by a list of pools, and by the membership `before`."""
+        """Return the membership by a list of pools, the nodes that exist, and the membership `before` this list."""
         by_name = {pool.name: pool for pool in pools}
         by_prefix = {prefix: pool.name for pool in by_name.values() for prefix in pool.node_prefixes}
         known = cls(by_prefix=by_prefix, listed=by_name.keys(), seen=before.seen if before is not None else {})
@@ -44,16 +44,16 @@ class Membership:
         return replace(known, seen={name: pool for name, pool in pool_of if pool})
 
     def pool_of(self, node: str, reported: PoolName) -> PoolName:
-        """Return the node pool of a node, empty if it is unknown; `reported` is the result of `reported_pool`.
+        """Return the node pool of a node, empty if unknown; `reported` is the result of `reported_pool`.
 
-        The name of a node, short or with a domain, cannot be edited. A reported pool that is not listed may come from
-        an edited label.
+        The name of the node, with or without a domain, takes precedence, because users cannot edit it. A reported pool
+        that is not listed may come from an edited label, so it counts only if this process never saw the node's pool.
         """
         by_name = self.by_prefix.get(node.partition(".")[0].rpartition("-")[0])
         return by_name or (reported if reported in self.listed else self.seen.get(node) or reported)
 
     def correct(self, nodes: Iterable[Node]) -> tuple[Node, ...]:
-        """Return the seen nodes, each with the pool that it belongs to."""
+        """Return the nodes whose pool is known, each with this pool instead of the reported pool."""
         pool_of = ((node, self.seen.get(node.name)) for node in nodes)
         return tuple(
             node if pool == node.pool_name else replace(node, pool_name=pool) for node, pool in pool_of if pool

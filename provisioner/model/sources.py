@@ -1,11 +1,11 @@
-"""Knowledge of the optional sources of facts: APIs that a cluster may lack, or that may be forbidden. Pure.
+"""Names optional sources of data, such as APIs that a cluster may lack or forbid, and the states of a source.
 
-One rule holds for all sources: no decision depends on the contents of an unknown source.
+No decision may depend on the contents of a source that is unknown.
 """
 
 from enum import Enum
 
-#: Names of sources that are not the resource of a kind of workloads.
+#: Names of sources. The resources of kinds of workloads are further names.
 MACHINE_CONFIGS = "machineconfigs"
 RESOURCE_SLICES = "resourceslices"
 POD_TEMPLATES = "podtemplates"
@@ -17,11 +17,11 @@ RESERVATIONS = "reservations"
 
 
 class Knowledge(Enum):
-    """State of one source."""
+    """State of one source in this process."""
 
-    #: The source was read completely in this process, and has been followed since then.
+    #: The source was read completely, and its changes have been received since then.
     KNOWN = "known"
-    #: The source was not read yet, is forbidden, or fails.
+    #: The source was not read yet, is forbidden, or cannot be read.
     UNKNOWN = "unknown"
     #: The cluster does not have the API.
     ABSENT = "absent"

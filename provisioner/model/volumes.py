@@ -38,7 +38,7 @@ class StorageClass:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Storage:
-    """Objects that describe volumes. A mapping is None while its objects are unknown."""
+    """Objects that describe volumes; None instead of a mapping if the objects of the kind are unknown."""
 
     #: Claims by namespace and name.
     claims: Mapping[tuple[str, str], Claim] | None = None

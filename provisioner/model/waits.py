@@ -1,4 +1,4 @@
-"""Waits after consecutive failures, and limits of rates."""
+"""Computes waits after consecutive failures, and limits rates. Pure, except for `Budget`."""
 
 import zlib
 from collections.abc import Mapping
@@ -7,21 +7,22 @@ from datetime import UTC, datetime, timedelta
 
 from provisioner.model.capacity import Failure, FailureKind
 
-#: Maximum number of doublings, after which any first wait exceeds any cap.
+#: Maximum number of doublings, which prevents an overflow. After 30, each wait has reached its cap.
 _MAX_DOUBLINGS = 30
+#: Maximum share by which the key of a wait shortens it.
 _SPREAD = 0.2
 
 
 def doubled_seconds(first_seconds: float, cap_seconds: float, failures: int, key: str) -> float:
-    """Return the wait after consecutive failures. Each failure doubles the wait up to the cap.
+    """Return the wait in seconds after a number of consecutive failures. Each failure doubles the wait, up to the cap.
 
-    The key shortens the wait by up to a fifth, so that waits of several keys end at different times.
+    The key shortens the wait by up to a fifth, so that waits with different keys end at different times.
     """
     doubled = min(cap_seconds, first_seconds * 2.0 ** min(failures - 1, _MAX_DOUBLINGS))
     return float(doubled * (1 - _SPREAD * share_of(f"{key}/{failures}")))
 
 
-#: First and maximum wait in seconds after a failed call, by kind of failure, unless a product defines another wait.
+#: First and maximum wait in seconds after a failed call, by kind of failure. Products may use other waits.
 DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.STOCKOUT: (30, 600),
     FailureKind.QUOTA: (60, 900),
@@ -30,7 +31,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.UNKNOWN_OUTCOME: (1, 60),
     FailureKind.ALREADY_EXISTS: (1, 60),
     FailureKind.UNAVAILABLE: (1, 60),
-    # A user may correct the cause at any time, and no event reports it.
+    # The following calls are repeated because a user may correct the cause at any time, without an event.
     FailureKind.INVALID: (30, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),
@@ -39,7 +40,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Backoff:
-    """Result of failed attempts: the call is not repeated before `until`."""
+    """Consecutive failures of a call, which is not repeated before `until`."""
 
     failure: Failure
     failures: int
@@ -59,7 +60,7 @@ def backed_off(
     *,
     min_seconds: float = 0.0,
 ) -> Backoff:
-    """Return the back-off after one more failure; `delay` has the first and the maximum wait in seconds."""
+    """Return the back-off `before` with one more failure; `delay` has the first and the maximum wait in seconds."""
     failures = before.failures + 1 if before is not None else 1
     seconds = max(doubled_seconds(*delay, failures, key), min_seconds)
     return Backoff(failure=failure, failures=failures, at=now, until=after(now, seconds))
@@ -71,7 +72,7 @@ def share_of(key: str) -> float:
 
 
 def after(moment: datetime, seconds: float) -> datetime:
-    """Return a later time, or the maximum on overflow, because users may write any time."""
+    """Return the time after a number of seconds; on overflow, which times from users can cause, the maximum."""
     try:
         return moment + timedelta(seconds=seconds)
     except OverflowError:
@@ -80,7 +81,7 @@ def after(moment: datetime, seconds: float) -> datetime:
 
 @dataclass(slots=True)
 class Budget:
-    """Token bucket: `burst` units, refilled with `per_second`. The caller passes the time."""
+    """Token bucket with at most `burst` units, which gets `per_second` units. The caller passes the time in seconds."""
 
     burst: float
     per_second: float
@@ -88,7 +89,7 @@ class Budget:
     left: float = float("inf")
 
     def fill(self, now: float) -> float:
-        """Return the number of available units."""
+        """Add the units since the last call; return the number of available units."""
         self.left = min(self.burst, self.left + (now - self.filled_at) * self.per_second)
         self.filled_at = now
         return self.left

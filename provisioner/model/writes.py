@@ -1,7 +1,7 @@
-"""Decided actions that are not complete: writes to Kubernetes that caches do not show yet, and calls.
+"""Tracks open actions: calls without a response, and writes to Kubernetes that the caches do not show yet. Pure.
 
-A controller's memory has them as `OpenActions`. A decision opens them, responses close them, and actions that no
-thread performs any more count as lost.
+A controller's memory contains its open actions (`OpenActions`). A decision adds an action, and its response removes it
+or starts a wait. An action that no thread performs any longer counts as lost.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -17,9 +17,9 @@ from provisioner.model.capacity import Failure, FailureKind
 class WriteFailure(Enum):
     """Kind of a failed write, which determines the retry."""
 
-    #: The object was changed, recreated or deleted; the next snapshot shows it.
+    #: The object was changed, recreated or deleted by another client, which the next snapshot shows.
     CONFLICT = "conflict"
-    #: Response 429 to an eviction: a disruption budget does not allow it now.
+    #: An eviction was rejected with 429, because a disruption budget does not allow it now.
     NOT_NOW = "not_now"
     #: The write is forbidden or invalid: an administrator or user has to change something.
     REFUSED = "refused"
@@ -28,46 +28,46 @@ class WriteFailure(Enum):
 
 
 class Keyed(Protocol):
-    """A write or call. Writes of one object have the same key."""
+    """A write or a call. All writes of one object have the same key."""
 
     @property
     def key(self) -> str:
-        """Identity of the written object or of the call."""
+        """Identity of the object that is written, or of the call."""
         ...
 
 
-#: Type of a product's writes, and of its calls.
+#: Types of the writes and of the calls of one product.
 WriteT = TypeVar("WriteT", bound=Keyed)
 CallT = TypeVar("CallT", bound=Keyed)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredWrite(Generic[WriteT]):
-    """Result of a write."""
+    """Completed write with its result."""
 
     write: WriteT
     at: datetime
-    #: None if the write succeeded.
+    #: Kind of failure; None if the write succeeded.
     failure: WriteFailure | None = None
-    #: Message of the API server if it failed.
+    #: Message of the API server if the write failed.
     message: str = ""
-    #: Result that the product's write defines; None if it failed.
+    #: Result, of a type that depends on the write; None if the write failed.
     result: Any = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AnsweredCall(Generic[CallT]):
-    """Result of a call."""
+    """Completed call with its result."""
 
     call: CallT
-    #: Times of the request and of its response.
+    #: Time of the request; `at` is the time of the response.
     asked_at: datetime
     at: datetime
-    #: None if the call succeeded.
+    #: Failure of the call; None if it succeeded.
     failure: Failure | None = None
-    #: Reason why a delete was not sent; empty if it was.
+    #: Reason why a delete was not sent; empty if it was sent, and for other calls.
     kept: str = ""
-    #: Result that the product's call defines; None if it failed, or the resource does not exist.
+    #: Result, of a type that depends on the call; None if the call failed, or if the resource does not exist.
     result: Any = None
     #: Pause in seconds that the supplier requested; None if it requested no pause.
     retry_after_seconds: float | None = None
@@ -75,23 +75,23 @@ class AnsweredCall(Generic[CallT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenWrite(Generic[WriteT]):
-    """A write that has no response yet, that the caches may not show yet, or that failed."""
+    """Write without a response, write that the caches may not show yet, or failed write."""
 
     write: WriteT
-    #: State of the object at the decision. If the object differs after a success, the caches show the write.
+    #: State of the object before the write. If the object has another state after a success, the caches show the write.
     seen: str
     since: datetime
     answered_at: datetime | None = None
     failure: WriteFailure | None = None
     failures: int = 0
     message: str = ""
-    #: Earliest time of the next attempt; None if there is no wait.
+    #: Earliest time of the next attempt after a failure; None without a failure.
     retry_at: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenCall(Generic[CallT]):
-    """A call without a response."""
+    """Call without a response."""
 
     call: CallT
     since: datetime
@@ -99,49 +99,49 @@ class OpenCall(Generic[CallT]):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proposed(Generic[WriteT]):
-    """A write that a decision proposes."""
+    """Write that a decision proposes."""
 
     write: WriteT
-    #: State of the object that the write is based on, such as its resource version. Another state shows the effect.
+    #: State of the object that the write is based on, such as its resource version. The write changes the state.
     seen: str
-    #: Minimum interval in seconds after the last write of the object, up to 10.
+    #: Minimum interval in seconds after the last write of the object; at most 10.
     pause_seconds: float = 0.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OpenActions(Generic[CallT, WriteT]):
-    """Base of a controller's memory: its open calls and writes by key."""
+    """Base class of a controller's memory, with its open calls and writes by key."""
 
     calls: Mapping[str, OpenCall[CallT]] = field(default_factory=dict)
     writes: Mapping[str, OpenWrite[WriteT]] = field(default_factory=dict)
 
 
-#: Types of a product's memory and of its proposals.
+#: Types of the memory and of the proposed writes of one product.
 MemoryT = TypeVar("MemoryT", bound=OpenActions[Any, Any])
 ProposedT = TypeVar("ProposedT", bound=Proposed[Any])
 
-#: Seconds after which a successful write that the caches do not show is decided again. Usually, milliseconds suffice.
+#: Seconds after which a successful write is decided again if the caches do not show it. Most take milliseconds.
 _SHOWN_SECONDS = 10.0
-#: Seconds after the decision at which a write or call that no thread makes counts as lost; it is not sent later.
+#: Seconds after the decision from which a write or call that no thread performs counts as lost. It is not sent later.
 LOST_SECONDS = 60.0
-#: Seconds after which a failure is forgotten.
+#: Seconds after which the failure of a write is forgotten.
 _FORGOTTEN_SECONDS = 600.0
-#: First and maximum wait after a failure, in seconds.
+#: First and maximum wait in seconds after a failed write.
 _RETRIES: Mapping[WriteFailure, tuple[float, float]] = {
     WriteFailure.CONFLICT: (0.5, 10.0),
-    # A budget allows the next eviction as soon as another pod runs elsewhere. kubectl retries every 5 s.
+    # The disruption budget allows the eviction when another pod runs again. kubectl retries every 5 s.
     WriteFailure.NOT_NOW: (5.0, 30.0),
     WriteFailure.REFUSED: (10.0, 300.0),
     WriteFailure.UNAVAILABLE: (1.0, 60.0),
 }
 
 
-#: Result of a call that no thread makes.
+#: Failure that is recorded for a call that no thread performs.
 LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost inside the provisioner.")
 
 
 def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
-    """Return the open calls that are older than LOST_SECONDS and that no thread makes: their outcome is unknown."""
+    """Return the open calls that are older than LOST_SECONDS and are not in `live`, the keys that threads work on."""
     limit = now - timedelta(seconds=LOST_SECONDS)
     return {key: each for key, each in sorted(calls.items()) if each.since <= limit and key not in live}
 
@@ -149,7 +149,7 @@ def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: 
 def without_lost(
     memory: MemoryT, live: frozenset[str], now: datetime, fold: Callable[[MemoryT, AnsweredCall[Any]], MemoryT]
 ) -> MemoryT:
-    """Return the memory without completed and lost writes, after `fold` has recorded each lost call as unknown."""
+    """Return the memory without completed and lost writes. `fold` records each lost call as of unknown outcome."""
     for call in lost_calls(memory.calls, live, now).values():
         answer = AnsweredCall(call=call.call, asked_at=call.since, at=now, failure=LOST)
         try:
@@ -161,7 +161,7 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without an answered call; unchanged if neither is open."""
+    """Return the memory with the result of a write, or without a completed call; unchanged if it is not open."""
     if isinstance(answer, AnsweredCall):
         return replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure
@@ -178,7 +178,7 @@ def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) ->
 def with_open(
     memory: MemoryT, now: datetime, *, calls: Iterable[Any] = (), writes: Iterable[Proposed[Any]] = ()
 ) -> MemoryT:
-    """Return the memory in which calls and writes that are about to be sent are open."""
+    """Return the memory with further open calls and writes, which are sent after this."""
     return replace(
         memory,
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},
@@ -189,7 +189,7 @@ def with_open(
 def choose_writes(
     proposals: Iterable[ProposedT], writes: Mapping[str, OpenWrite[Any]], now: datetime
 ) -> tuple[list[ProposedT], list[datetime]]:
-    """Return the first write of each object that may be written now, and the times at which other objects may be."""
+    """Return the first allowed write of each object, and the times from which the other proposals are allowed."""
     chosen: dict[str, ProposedT] = {}
     later = []
     for each in proposals:
@@ -211,11 +211,11 @@ def _opened(writes: Mapping[str, OpenWrite[WriteT]], proposal: Proposed[WriteT],
 
 
 def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: datetime) -> datetime | None:
-    """Return the time before which a proposed write must not be sent after `write`; None if it may be sent now."""
+    """Return the time until which the open `write` of the same object blocks a proposal; None if it does not."""
     if write is None:
         return None
     if write.answered_at is None:
-        # The write may wait for a thread for minutes, so it must not be decided again. `without_lost` drops it if lost.
+        # The open write may wait for a thread for minutes, and blocks others until `without_lost` drops it as lost.
         lost_at, soon = write.since + timedelta(seconds=LOST_SECONDS), now + timedelta(seconds=_SHOWN_SECONDS)
         until: datetime | None = lost_at if lost_at > now else soon
     elif write.failure is None:
@@ -227,7 +227,7 @@ def _blocked_until(write: OpenWrite[Any] | None, proposal: Proposed[Any], now: d
 
 
 def _is_over(write: OpenWrite[Any], now: datetime, *, live: bool) -> bool:
-    """Return whether a write is completed or lost; `live` if a thread makes it."""
+    """Return whether a write is completed, forgotten or lost; `live` if a thread performs it."""
     if write.answered_at is None:
         return not live and (now - write.since).total_seconds() >= LOST_SECONDS
     age = (now - write.answered_at).total_seconds()
