@@ -1,15 +1,15 @@
-"""Limits on user input. An object that exceeds a limit is not served, and an Event reports it (docs/security.md)."""
+"""Limits on user input. If an object exceeds a limit, it is not served, and an Event reports it (docs/security.md)."""
 
 # --- single texts, in characters ---
-#: Kubernetes' longest label value. Kubernetes does not check node selectors in the templates of custom resources.
+#: Longest label value in Kubernetes. In templates of custom resources, Kubernetes does not check node selectors.
 LABEL_VALUE = 63
-#: Kubernetes' longest label key: a prefix of 253, "/", a name of 63.
+#: Longest label key in Kubernetes: a prefix of 253 characters, "/", and a name of 63.
 LABEL_KEY = 317
-#: Kubernetes' longest name of an object.
+#: Longest name of an object in Kubernetes.
 OBJECT_NAME = 253
-#: Characters of an annotation of the provisioner: several times those of the longest list that CHOICES allows.
+#: Characters of an annotation of the provisioner: several times as many as the longest list of CHOICES choices has.
 ANNOTATION = 4096
-#: Characters of the scheduler's message about a pod: as many as fit into an Event.
+#: Characters of the scheduler's message about a pod, which is the maximum of the message of an Event.
 SCHEDULER_MESSAGE = 1024
 #: Characters of the message of a condition. The API accepts 32,768.
 CONDITION_MESSAGE = 2048
@@ -19,13 +19,13 @@ QUOTED = 80
 # --- entries of one pod or pod template ---
 #: Number of labels, and of entries of nodeSelector. GKE accepts 1,024 characters of labels for a node pool.
 MAP_ENTRIES = 128
-#: Number of tolerations. A pod has about five, and each is compared with every taint of the nodes.
+#: Number of tolerations. A pod has about five, and each toleration is compared with every taint of the nodes.
 TOLERATIONS = 64
 #: Number of volumes. A machine attaches at most 128 disks.
 VOLUMES = 256
-#: Number of expressions in all terms of required node affinity. Each is evaluated once for all nodes.
+#: Number of expressions in all terms of required node affinity. Each expression is evaluated once for all nodes.
 EXPRESSIONS = 64
-#: Number of values of all these expressions: enough for a list of 1,000 excluded hosts.
+#: Number of values in all expressions of required node affinity; enough for a list of 1,000 excluded hosts.
 EXPRESSION_VALUES = 1024
 #: Characters of labels, selectors, annotations, tolerations and affinity together. A large pod has about 4,000.
 REQUIREMENTS = 65_536
@@ -33,10 +33,10 @@ REQUIREMENTS = 65_536
 # --- entries of one JobSet ---
 #: Number of replicated jobs. Known JobSets have at most a dozen.
 REPLICATED_JOBS = 256
-#: Number of child Jobs with chips. Each is a node pool, and a GKE cluster has at most a few thousand.
+#: Number of child Jobs with chips. Each gets a node pool, and a GKE cluster has at most a few thousand pools.
 CHILD_JOBS = 4096
-#: Slices of one ProvisioningRequest, whose status names their pools in 32,768 characters, or of a CapacityBuffer. All
-#: these objects of a namespace together may have CHILD_JOBS slices.
+#: Number of slices of one ProvisioningRequest, whose status names the pools in at most 32,768 characters, or of one
+#: CapacityBuffer. All such objects of a namespace together may have CHILD_JOBS slices.
 ASKED_SLICES = 768
 #: Number of pods of one child Job with chips. The largest slice has 2,304 hosts.
 PARALLELISM = 65_536
@@ -44,15 +44,15 @@ PARALLELISM = 65_536
 JOBSET = 262_144
 
 # --- all objects of one kind in one namespace; only the identity of further objects is kept ---
-#: Bytes of memory. A JobSet takes about 3,000, the largest one 500,000.
+#: Bytes of memory for workloads. A JobSet takes about 3,000, the largest JobSet 500,000.
 NAMESPACE_WORKLOADS = 33_554_432
-#: Bytes of memory. A pod takes about 3,000, and GKE has at most 15,000 nodes in most clusters.
+#: Bytes of memory for pods. A pod takes about 3,000, and most GKE clusters may have at most 15,000 nodes.
 NAMESPACE_PODS = 67_108_864
-#: Bytes of memory. A PersistentVolumeClaim takes about 300.
+#: Bytes of memory for PersistentVolumeClaims. A claim takes about 300.
 NAMESPACE_CLAIMS = 4_194_304
-#: Number of ProvisioningRequests, and of CapacityBuffers. Each round processes all of them.
+#: Number of ProvisioningRequests, and number of CapacityBuffers. Each decision processes all of them.
 NAMESPACE_ASKS = 4096
-#: Number of nodes of a pool that single pods share: a larger pool would rarely become empty.
+#: Number of nodes of a pool that is shared by slices of one pod each. A larger pool would rarely become empty.
 SHARED_POOL_NODES = 16
 
 # --- a TPUNodeGroup and its children ---
@@ -60,19 +60,20 @@ SHARED_POOL_NODES = 16
 GROUP_NODES = 2304
 #: Characters of all finalizers of an object. The finalizers of the provisioner have fewer than 200.
 FINALIZERS = 4096
-#: Bytes of one value of metadata, and of all values of a group. Compute Engine accepts 262,144 bytes per value. A
-#: template also contains the provisioner's startup script.
+#: Bytes of one value of metadata, and of all values of a TPUNodeGroup. Compute Engine accepts 262,144 bytes per value.
+#: The instance template also contains the provisioner's startup script.
 METADATA_VALUE = 262_144
 #: Number of network tags. Compute Engine accepts 64.
 NETWORK_TAGS = 64
-#: Characters of a kubelet's certificate request in base64. One with an RSA key of 4,096 bits and the longest node name
-#: has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
+#: Characters of a kubelet's certificate request in base64. A request with an RSA key of 4,096 bits and the longest node
+#: name has about 2,800. A bootstrap token allows requests of 1 MB, which take 0.5 s to parse.
 CERTIFICATE_REQUEST = 4096
-#: Number of certificate requests of one bootstrap token, which is valid for 30 minutes. `kubeadm join` waits 5 minutes
-#: for each.
+#: Number of certificate requests with one bootstrap token, which is valid for 30 minutes. `kubeadm join` waits for each
+#: request for 5 minutes.
 CERTIFICATE_REQUESTS = 16
-#: Number of conditions of one object, and of recorded times at which a slice was recreated.
+#: Number of conditions of one object.
 CONDITIONS = 16
+#: Number of recorded times at which the slice of a TPUNodeGroup was recreated, and maximum of REPAIRS_PER_DAY.
 RECREATIONS = 100
 
 # --- the TPU environment of one pod ---
@@ -80,49 +81,50 @@ RECREATIONS = 100
 SLICE_WORKERS = 9216
 #: Number of containers of a pod that request chips. A VM has at most eight chips.
 TPU_CONTAINERS = 64
-#: Containers of a pod that requests IPUs, including init containers. Each gets the address of the partition. Known pods
-#: have at most a few dozen.
+#: Number of containers of a pod that requests IPUs, including init containers. Each container gets the address of the
+#: partition. Known pods have at most a few dozen containers.
 IPU_CONTAINERS = 256
-#: Characters of one variable and its name. Linux starts no process with a longer variable: MAX_ARG_STRLEN also counts
-#: "=" and a byte at the end.
+#: Characters of the name and value of one variable. Linux starts no process with a longer variable: MAX_ARG_STRLEN also
+#: counts "=" and a byte at the end.
 VARIABLE = 131_072 - 2
-#: Characters of all variables of a pod: three of maximum length.
+#: Characters of all variables of a pod: three variables of maximum length.
 VARIABLES = 393_216
 
 # --- the hints, a ConfigMap of at most 1 MiB, keys and values together ---
 #: Characters of all hints.
 HINTS = 786_432
-#: Back-offs that are saved for the next process, and characters of GKE's message in each.
+#: Number of back-offs that are saved for the next process.
 HINTED_BACKOFFS = 500
+#: Characters of the message of a failed call in a saved back-off, and in Events about partitions.
 HINTED_WORDS = 512
 
 # --- the metrics ---
-#: Namespaces whose use of chips is counted separately: the first to use any. The others are counted together.
+#: Number of namespaces whose use of chips is counted separately. Namespaces that use chips later are counted together.
 METERED_NAMESPACES = 100
-#: Accounts by namespace, accelerator, capacity type and use, without the common account of later namespaces.
+#: Number of separate counts by namespace, accelerator, capacity type and use. Later namespaces are counted together.
 METERED_ACCOUNTS = 1_000
 
-# --- entries of one node or namespace; only administrators and the kubelet write them; the rest is ignored ---
+# --- entries of one node or namespace, which administrators and kubelets write; further entries are ignored ---
 CLUSTER_OBJECT_LABELS = 256
 NODE_TAINTS = 64
 
 # --- entries of one annotation or setting ---
-#: Number of capacity choices. There are four kinds, and users have a few dozen reservations at most.
+#: Number of capacity choices. There are four kinds of capacity, and users have at most a few dozen reservations.
 CHOICES = 32
-#: Number of zones. A region has a handful of them.
+#: Number of zones. A region has a handful of zones.
 ZONES = 16
-#: Number of pairs of choice and zone. A decision checks the pairs in order until the pool of one is available.
+#: Number of pairs of a choice and a zone. A decision checks the pairs in order until a pool of a pair can be created.
 CHOICES_IN_ZONES = 64
 #: Number of additional networks of a node. GKE accepts fewer than ten.
 NETWORKS = 16
 #: Number of entries of a list of node settings, such as taints.
 NODE_ENTRIES = 64
-#: Number of keys in copy-labels.
+#: Number of keys in the annotation copy-labels.
 COPIED_LABELS = 64
 
 
 def cut(text: str, most: int = QUOTED) -> str:
-    """Return a text; if it is longer than `most` characters, cut it, with an ellipsis as the last character."""
+    """Return a text of at most `most` characters; a longer text is cut, with an ellipsis as the last character."""
     return text if len(text) <= most else text[: most - 1] + "…"
 
 
@@ -132,7 +134,7 @@ def size(text: str) -> int:
 
 
 def quoted(text: str) -> str:
-    """Quote a text of any length for a message."""
+    """Return a text in quotes for a message, cut to QUOTED characters."""
     return repr(cut(text))
 
 

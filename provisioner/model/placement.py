@@ -61,7 +61,7 @@ def labels_of(key: str, namespace: str) -> dict[str, str]:
 
 
 def exclusive_annotation(workload: Workload) -> str:
-    """Return the key of the annotation that keeps each group or subgroup on one node pool; empty if the kind has none."""
+    """Return the annotation that keeps each group or subgroup on one node pool; empty if the kind has none."""
     if workload.kind is WorkloadKind.LEADER_WORKER_SET and any(group.name for group in workload.groups):
         return constants.LWS_SUBGROUP_EXCLUSIVE_TOPOLOGY
     return _EXCLUSIVE.get(workload.kind, "")

@@ -12,20 +12,20 @@ from typing import NamedTuple, NewType, Self
 
 
 class WorkloadKind(StrEnum):
-    """Kind of a workload. The value is Kubernetes' name of the kind."""
+    """Kind of a workload. The value is the name of the kind in Kubernetes."""
 
-    #: Group and version of the API that is read.
+    #: Group and version of the API in which objects of the kind are read.
     api_version: str
-    #: Name of a group of pods in messages.
+    #: Word for a group of pods in messages.
     group_title: str
-    #: Field in the specification with the number of pods per group.
+    #: Name of the field in the spec with the number of pods per group.
     size_field: str
 
     JOBSET = "JobSet", "jobset.x-k8s.io/v1alpha2"
     LEADER_WORKER_SET = "LeaderWorkerSet", "leaderworkerset.x-k8s.io/v1", "group", "size"
     RAY_CLUSTER = "RayCluster", "ray.io/v1", "replica", "numOfHosts"
     JOB = "Job", "batch/v1"
-    #: Pods that belong to no workload of another kind. The workload is their controller, or the pod if it has none.
+    #: Pods that belong to no other kind. Their workload is their controller; without a controller, the pod itself.
     POD = "Pod", "v1", "pod", "replicas"
     PROVISIONING_REQUEST = "ProvisioningRequest", "autoscaling.x-k8s.io/v1", "slice", "count"
     CAPACITY_BUFFER = "CapacityBuffer", "autoscaling.x-k8s.io/v1beta1", "slice", "replicas"
@@ -37,22 +37,22 @@ class WorkloadKind(StrEnum):
         member.api_version, member.group_title, member.size_field = api_version, group_title, size_field
         return member
 
-    # Members are parts of dictionary keys, and the hash of Enum is slow.
+    # Use the hash of str, because members are parts of dictionary keys and the hash of Enum is slow.
     __hash__ = str.__hash__
 
     @property
     def has_pods(self) -> bool:
-        """Whether objects of the kind have pods; the others request capacity with an `Ask`."""
+        """Whether objects of the kind have pods. Objects of other kinds request capacity for pods to come (`Ask`)."""
         return self not in (WorkloadKind.PROVISIONING_REQUEST, WorkloadKind.CAPACITY_BUFFER)
 
 
 WorkloadUid = NewType("WorkloadUid", str)
-#: SHA1 hex of "<namespace>/<group name>": the job key of JobSets, the group key of LeaderWorkerSets.
+#: SHA1 of "<namespace>/<group name>" in hexadecimal, as in the job key of JobSets and group key of LeaderWorkerSets.
 GroupKey = NewType("GroupKey", str)
 
 
 class WorkloadName(NamedTuple):
-    """Identity of a workload among those that exist at the same time."""
+    """Kind, namespace and name of a workload, which no other existing workload has."""
 
     kind: WorkloadKind
     namespace: str
@@ -60,20 +60,21 @@ class WorkloadName(NamedTuple):
 
     @property
     def text(self) -> str:
-        """Name in messages, such as JobSet research/train or ReplicaSet research/server-5d9."""
+        """Form for messages, such as "JobSet research/train" or "ReplicaSet research/server-5d9"."""
         kind, name = owner_of_name(self.kind, self.name)
         return f"{kind} {self.namespace}/{name}"
 
     @property
     def id(self) -> str:
-        """Name that users see and can type, such as JobSet/research/train."""
+        """Form that users can type, such as "JobSet/research/train"."""
         return self.text.replace(" ", "/")
 
 
 def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
-    """Return Kubernetes' kind and name of a workload. For pods with a controller, both are in the workload's name.
+    """Return the kind and name that a workload has in Kubernetes.
 
-    Such a name is `<kind>.<name>`. It is no name of a pod, because names of objects have no capital letters.
+    A workload of kind POD whose pods have a controller is named `<kind>.<name>` after the controller. No pod can have
+    such a name, because names of pods have no capital letters.
     """
     owner, dot, rest = name.partition(".")
     return (owner, rest) if kind is WorkloadKind.POD and dot and owner[:1].isupper() else (kind.value, name)
@@ -81,21 +82,21 @@ def owner_of_name(kind: WorkloadKind, name: str) -> tuple[str, str]:
 
 @lru_cache(maxsize=65536)
 def group_key(namespace: str, group_name: str) -> GroupKey:
-    """Return the key of a group, as the JobSet controller computes it for a child Job. Restarts do not change it."""
+    """Return the key of a group, as the JobSet controller computes the key of a child Job. Restarts keep the key."""
     text = f"{namespace}/{group_name}".encode("utf-8", "surrogatepass")
     return GroupKey(hashlib.sha1(text, usedforsecurity=False).hexdigest())
 
 
 @lru_cache(maxsize=65536)
 def uid_in(namespace: str, uid: str) -> WorkloadUid:
-    """Return the UID of a workload for the UID in an owner reference, which users can write, in one namespace."""
+    """Return a UID that depends on the namespace, because users can write the UID of any object in owner references."""
     text = f"{namespace}/{uid}".encode("utf-8", "surrogatepass")
     return WorkloadUid(hashlib.sha256(text).hexdigest()[:32])
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Toleration:
-    """Toleration of a pod. An empty effect matches every effect, an empty key with Exists every taint."""
+    """Toleration of a pod. An empty effect matches all effects; an empty key with Exists matches all taints."""
 
     key: str = ""
     operator: str = "Equal"
@@ -105,7 +106,7 @@ class Toleration:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Expression:
-    """One requirement of a node selector term; `on_field` means matchFields, whose only key is metadata.name."""
+    """One expression of a node selector term. `on_field` is True in matchFields, whose only key is metadata.name."""
 
     key: str
     operator: str
@@ -113,83 +114,83 @@ class Expression:
     on_field: bool = False
 
 
-#: Expressions of a term, all of which must hold. At least one term of a pod must hold.
+#: Node selector term: all its expressions must hold. A node must satisfy at least one term of a pod.
 Term = tuple[Expression, ...]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Volumes:
-    """Volumes of a pod by PersistentVolumeClaims, and their restriction (`model.volumes`)."""
+    """PersistentVolumeClaims of a pod, and the restrictions by their volumes, which `model.volumes` adds."""
 
-    #: Names of the claims, which are in the namespace of the pod.
+    #: Names of the claims in the namespace of the pod.
     claims: tuple[str, ...] = ()
-    #: Zones in which all volumes are available; None for any zone.
+    #: Zones in which all the volumes can be used; None for any zone.
     zones: tuple[str, ...] | None = None
-    #: Types of Compute Engine's disks among the volumes.
+    #: Types of the disks of Compute Engine among the volumes.
     disks: tuple[str, ...] = ()
-    #: Why no node can attach the volumes now; empty if one can, or if that is unknown.
+    #: Reason why no node can attach the volumes now; empty if a node can, or if that is unknown.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Requirements:
-    """Requirements of a pod, or of the template of a replicated job, on its node."""
+    """Requirements of a pod, or of the pods of a template, on their nodes."""
 
     chips: int = 0
-    #: Whether ResourceClaims request all chips of the host; `chips` is then their number by the catalogue.
+    #: Whether the pod requests all chips of its host by ResourceClaims. If so, `chips` is taken from the catalogue.
     claims: bool = False
     cpu_millicores: int = 0
     memory_bytes: int = 0
-    #: Bytes of ephemeral storage and of huge pages by resource, only those that are requested.
+    #: Requested bytes of ephemeral storage and of huge pages by resource, without resources that are not requested.
     other_bytes: tuple[tuple[str, int], ...] = ()
-    #: None without volumes that restrict the node.
+    #: Volumes that may restrict the node; None if the pod has no PersistentVolumeClaims.
     volumes: Volumes | None = None
     node_selector: Mapping[str, str] = field(default_factory=dict)
-    #: requiredDuringSchedulingIgnoredDuringExecution; empty if there is no constraint.
+    #: Terms of requiredDuringSchedulingIgnoredDuringExecution; empty if the pod has no such affinity.
     affinity_terms: tuple[Term, ...] = ()
     tolerations: tuple[Toleration, ...] = ()
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only annotations in `constants.READ_ANNOTATIONS`.
+    #: Annotations whose keys are in `constants.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Limit that is exceeded, so that these requirements are incomplete; empty if none.
+    #: Message about a limit of `model.bounds` because of which requirements are incomplete; empty if they are complete.
     problem: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pod:
-    """Pod with chips and the labels of a workload, which `Workloads.uid_of` verifies."""
+    """Pod that requests chips. `Workloads.uid_of` checks whether its workload exists."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
     name: str
     uid: str
-    #: Name in a label, which users can write.
+    #: Name of the workload in a label of the pod, which users can write.
     workload_name: str
-    #: UID in a label; empty if pods of the kind, or of the installed release, do not have it.
+    #: UID of the workload in a label; empty if pods of the kind, or of the installed release, lack the label.
     workload_uid: str = ""
-    #: Group that controls the pod by its owner reference, for a JobSet the child Job; empty if none.
+    #: Name of the group by the pod's owner reference, such as the child Job of a JobSet; empty if the pod has no group.
     group_name: str = ""
-    #: Key of that group.
+    #: Key of the group; empty if the pod has no group.
     group_key: GroupKey
-    #: Controller of a Job's pod or of a pod of kind POD; None if the pod has none, or for other kinds.
+    #: Controller, only for pods of Jobs and pods of kind POD; None for other pods and without a controller.
     owner: ObjectRef | None = None
-    #: Index in the group, 0 for the leader; None if unknown.
+    #: Index of the pod in its group; 0 for the leader, None if unknown.
     completion_index: int | None = None
-    #: Number of pods in the group when it was created; 0 if every group of the workload has the same number.
+    #: Number of pods that the group had when it was created; 0 if all groups of the workload have the same number.
     group_size: int = 0
     phase: str = "Pending"
-    #: Name of the pod's node; empty if not bound.
+    #: Name of the pod's node; empty if the pod is not bound.
     node_name: str = ""
     requirements: Requirements
-    #: spec.priority, which its PriorityClass sets; 0 if it has none.
+    #: Value of spec.priority, which the PriorityClass sets; 0 without a priority.
     priority: int = 0
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
-    #: Time since which the scheduler has reported the pod as Unschedulable; None if it does not.
+    #: Time since which the scheduler has reported the pod as Unschedulable; None if the scheduler does not report it.
     unschedulable_since: datetime | None = None
     unschedulable_message: str = ""
     #: Whether the pod belongs to a gang, which the scheduler ignores until enough pods of the gang exist.
     gated: bool = False
-    #: deletionTimestamp, which for pods is the end of the grace period.
+    #: Value of deletionTimestamp, which for pods is the end of the grace period.
     deletion_deadline: datetime | None = None
 
     @property
@@ -200,29 +201,30 @@ class Pod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PodGroup:
-    """Groups of equal pods, such as an entry of spec.replicatedJobs of a JobSet, in which each child Job is a group."""
+    """Entry in the spec of a workload with equal groups, such as one of spec.replicatedJobs with its child Jobs."""
 
     #: Name of the entry; empty if all groups of a workload are equal.
     name: str
+    #: Number of groups.
     replicas: int
-    #: Maximum number of additional groups, for example during a rolling update. Only their pods show that they exist.
+    #: Maximum number of additional groups, such as during a rolling update. An additional group counts if it has pods.
     surge: int = 0
-    #: Whether each group's name ends with a number. If not, there is one group, with the workload's name.
+    #: Whether the name of each group ends with a number. If not, the entry has one group with the name of the workload.
     numbered: bool = True
-    #: Group without chips whose pods must be ready before this group's pods are created; empty if none.
+    #: Name of the entry without chips whose pods must be ready before pods of this entry are created; empty if none.
     after: str = ""
-    #: Whether a group may have any number in its name. A number without pods counts only while fewer than `replicas`
-    #: groups have pods.
+    #: Whether the name of a group may end with any number, even above `replicas`. Groups without pods count only while
+    #: fewer than `replicas` groups have pods.
     any_number: bool = False
-    #: Whether the pod with the lowest unfinished index leads. False with exclusive placement: only index 0 can lead.
+    #: Whether the existing pod with the lowest index is the leader. If not, only the pod of index 0 can be the leader.
     lowest_leads: bool = False
-    #: Number of groups that have succeeded; they get pods again only if the workload restarts.
+    #: Number of groups that have succeeded and get pods again only if the workload restarts.
     succeeded: int = 0
-    #: activeDeadlineSeconds of the Job; 0 if none.
+    #: Value of activeDeadlineSeconds of the Job; 0 if the Job has none.
     deadline_seconds: int = 0
-    #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the Job's name.
+    #: Whether JobSet lets the pods of each child Job select nodes that are labelled with the name of the Job.
     selects_job_nodes: bool = False
-    #: Number of child Jobs that are one group, because only together their pods fill a slice.
+    #: Number of child Jobs that form one group, because only their pods together fill a slice.
     jobs: int = 1
     #: Number of pods per group.
     parallelism: int
@@ -230,31 +232,31 @@ class PodGroup:
 
 
 class Condition(NamedTuple):
-    """Condition of a status."""
+    """Condition in the status of an object."""
 
     true: bool
     reason: str = ""
     message: str = ""
-    #: Time of the last transition; None if the status has none.
+    #: Time of the last transition; None if the condition has no time.
     since: datetime | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ask:
-    """Request of a ProvisioningRequest or a CapacityBuffer, before its templates are read, and its status."""
+    """Spec and status of a ProvisioningRequest (request) or CapacityBuffer (buffer), without the pod templates."""
 
     resource_version: str
-    #: Names of PodTemplates of the namespace, each with the number of pods (request) or slices (buffer), or with None
-    #: if the other fields of a buffer determine the number of slices.
+    #: Names of PodTemplates in the namespace, each with the number of pods (request) or slices (buffer). None if other
+    #: fields of the buffer determine the number.
     pod_sets: tuple[tuple[str, int | None], ...] = ()
-    #: Buffers only: API group, kind and name of the workload whose slices are the model.
+    #: Buffers only: API group, kind and name of the workload whose slices the buffer copies.
     scalable: tuple[str, str, str] = ("", "", "")
-    #: Buffers only: number of slices in percent of those of that workload.
+    #: Buffers only: number of slices in percent of the slices of `scalable`; None if not set.
     percentage: int | None = None
     #: Buffers only: maximum number of chips; None if not limited.
     max_chips: int | None = None
     conditions: Mapping[str, Condition] = field(default_factory=dict)
-    #: Requests only: node pools in the status of a request that has been served.
+    #: Requests only: names of node pools in the status of a request that has been served.
     named: tuple[str, ...] = ()
 
     def is_true(self, condition: str) -> bool:
@@ -264,7 +266,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Workload:
-    """Owner of groups of pods. The pods end when their owner ends."""
+    """Object that owns groups of pods, or requests slices. The pods end when the object ends."""
 
     kind: WorkloadKind = WorkloadKind.JOBSET
     namespace: str
@@ -272,23 +274,23 @@ class Workload:
     uid: WorkloadUid
     groups: tuple[PodGroup, ...] = ()
     suspended: bool = False
-    #: "Completed" or "Failed"; empty if not finished.
+    #: "Completed" or "Failed"; empty if the workload has not finished.
     terminal_state: str = ""
     #: Whether deletionTimestamp is set.
     deleting: bool = False
     labels: Mapping[str, str] = field(default_factory=dict)
-    #: Only annotations that are read.
+    #: Annotations whose keys are in `constants.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Controller of the workload, if it is not the usual one of this cluster; otherwise empty.
+    #: Value of spec.managedBy if another controller than the usual one of the kind runs the workload; otherwise empty.
     managed_by: str = ""
-    #: Limit that is exceeded, so that the workload is not served; empty if none.
+    #: Message why the workload is not served, such as about an exceeded limit; empty if it can be served.
     problem: str = ""
     created_at: datetime = datetime.min.replace(tzinfo=UTC)
-    #: Time at which the workload was last suspended or resumed, by its controller's clock; None if never or unknown.
+    #: Time of the last suspension or resumption, by the clock of the workload's controller; None if never or unknown.
     suspension_changed_at: datetime | None = None
-    #: Requested slices; None for kinds with pods.
+    #: Request for slices; None for kinds with pods.
     ask: Ask | None = None
-    #: Only for kind POD: the controller of the pods; None if the workload is the pod.
+    #: Controller of the pods, only for kind POD; None for other kinds, and if the workload is a pod.
     controller: ObjectRef | None = None
 
     def __str__(self) -> str:
@@ -296,17 +298,17 @@ class Workload:
 
     @property
     def full_name(self) -> WorkloadName:
-        """Identity among the existing workloads."""
+        """Kind, namespace and name."""
         return WorkloadName(self.kind, self.namespace, self.name)
 
     @property
     def owner_kind(self) -> str:
-        """Kubernetes' kind of the object; for pods with a controller, of the controller."""
+        """Kind of the object in Kubernetes; for pods with a controller, the kind of the controller."""
         return self.controller.kind if self.controller is not None else self.kind.value
 
     @property
     def owner_name(self) -> str:
-        """Name of the object; for pods with a controller, of the controller."""
+        """Name of the object in Kubernetes; for pods with a controller, the name of the controller."""
         return self.controller.name if self.controller is not None else self.name
 
     @property
@@ -316,30 +318,30 @@ class Workload:
 
     @property
     def lives(self) -> bool:
-        """Whether the workload has pods, or will have: not finished, not suspended, not being deleted."""
+        """Whether the workload has or will have pods: it is not finished, not suspended, and not being deleted."""
         return self.keeps_pools(while_suspended=False)
 
     def keeps_pools(self, *, while_suspended: bool) -> bool:
-        """Whether the workload keeps its pools: it lives, or is suspended and `while_suspended` is true."""
+        """Whether the pools of the workload are kept: it `lives`, or is suspended and `while_suspended` is True."""
         return not (self.finished or self.deleting or (self.suspended and not while_suspended))
 
 
 @dataclass(frozen=True, slots=True)
 class Workloads:
-    """Existing workloads by UID and by name, because some pods and pools contain only the name."""
+    """Existing workloads by UID and by name, because some pods and pools have only the name of their workload."""
 
     by_uid: Mapping[WorkloadUid, Workload]
     uid_of_name: Mapping[tuple[WorkloadKind, str, str], WorkloadUid]
 
     @classmethod
     def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
-        """Index workloads by name."""
+        """Return the workloads with an index by name."""
         return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
-        """Return the UID of a pod's workload; None if none of that name exists, or the pod has another workload UID.
+        """Return the UID of a pod's workload; None if no workload has the name, or if the pod has another workload UID.
 
-        Pods without a workload UID that are older than the workload belong to an earlier workload of the same name.
+        A pod without a workload UID that is older than the workload belonged to an earlier workload of the same name.
         """
         if pod.kind is WorkloadKind.POD:
             found = self.by_uid.get(WorkloadUid(pod.workload_uid))
@@ -352,7 +354,7 @@ class Workloads:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ObjectRef:
-    """Reference to an object. The reference to a controller comes from a user, and may lack a name or UID."""
+    """Reference to an object. In a reference to a controller, which users can write, name or UID may be empty."""
 
     kind: str
     api_version: str
@@ -362,12 +364,12 @@ class ObjectRef:
 
     @property
     def type(self) -> tuple[str, str]:
-        """API version and kind."""
+        """API version and kind, in this order."""
         return self.api_version, self.kind
 
 
 def pod_ref(pod: Pod) -> ObjectRef:
-    """Return the reference of a pod, or of the requesting object if the pod only represents a slice."""
+    """Return the reference to a pod. If the pod only represents a requested slice, return that to the request."""
     if not pod.kind.has_pods:
         kind, uid = pod.kind, pod.workload_uid
         return ObjectRef(
@@ -377,7 +379,7 @@ def pod_ref(pod: Pod) -> ObjectRef:
 
 
 def workload_ref(workload: Workload) -> ObjectRef:
-    """Return the reference of a workload; for pods with a controller, the reference of the controller."""
+    """Return the reference to a workload; for pods with a controller, the reference to the controller."""
     return workload.controller or ObjectRef(
         kind=workload.kind.value,
         api_version=workload.kind.api_version,
