@@ -168,7 +168,7 @@ class KubeApi(Api):
         try:
             yield
         except wire.TRANSPORT_ERRORS as error:
-            # urllib3's errors are in reference cycles, so their tracebacks would keep the variables of all callers.
+            # urllib3's errors are in reference cycles, so their tracebacks would keep callers' variables in memory.
             traceback.clear_frames(error.__traceback__)
             words = f"can't be reached: {error}"
             if isinstance(error, NewConnectionError):
@@ -191,7 +191,7 @@ class KubeApi(Api):
             data = json.dumps(request.body, separators=(",", ":")).encode()
         url = self.server + request.path + (f"?{urlencode(parameters)}" if parameters else "")
         timeouts = request.timeouts
-        # The two attempts of a GET share one deadline; otherwise a delete after it could be sent after the lease ended.
+        # Both attempts of a GET share one deadline; otherwise a delete that follows could be sent after the lease ends.
         _DEADLINE.set(time.monotonic() + timeouts.connect_seconds + timeouts.read_seconds)
 
         def send() -> urllib3.BaseHTTPResponse:

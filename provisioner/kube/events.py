@@ -44,7 +44,7 @@ _TIDY_SECONDS, _NAMED_NAMESPACES = 60.0, 5
 
 @dataclass(slots=True, eq=False)
 class _Series:
-    """One Event and its repetitions, with the message and time of the last one, and the number of all."""
+    """One Event with its repetitions: message and time of the last occurrence, and number of occurrences."""
 
     ref: ObjectRef
     #: "Warning" or "Normal".

@@ -1,4 +1,4 @@
-"""Reads fields of raw JSON. A wrong type counts as absent, but is an error in identities and deletion times."""
+"""Reads fields of raw JSON. Values of a wrong type count as absent, but in identities and deletion times as errors."""
 
 from __future__ import annotations
 

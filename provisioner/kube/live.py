@@ -171,7 +171,7 @@ def release(api: Api, node_name: str) -> None:
 
 
 def _change_node(api: Api, node_name: str, change: Callable[[JsonObject], JsonObject | None]) -> None:
-    """Read a node and patch it with the result of `change`; do nothing without a node or without a result."""
+    """Read a node and patch it with the result of `change`; do nothing if there is no node or `change` returns None."""
     path = object_path("nodes", node_name)
     for attempt in range(1, _CHANGE_ATTEMPTS + 1):
         try:

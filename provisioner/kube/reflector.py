@@ -85,8 +85,8 @@ class Reflector(Generic[T]):
     """Records of the objects of one collection, updated by lists and watches. JSON is not kept.
 
     `parse` returns an object's record, None for unwanted objects. If it raises, the object's last record is kept.
-    `on_change` is called after each change for which `quiet` is not true, and must not block. One thread, the feeder,
-    sends the request that `begin` returns, passes on each page, line, end of a watch and error, and waits as returned.
+    `on_change` is called after each change that is not `quiet`, and must not block. One thread, the feeder, sends the
+    request that `begin` returns, passes on each page, line, end of a watch and error, and waits for the returned time.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class Reflector(Generic[T]):
         self.problem: str | None = None
         #: Whether the last error was the response that the API server does not know the kind; False after a list.
         self.missing = False
-        #: Time of the first response since the last list that the API server does not know the kind; None if none.
+        #: Time of the first response since the last list that the API server does not know the kind. None at first.
         self._missing_since: float | None = None
         self._relist = False
 

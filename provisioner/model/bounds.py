@@ -7,9 +7,9 @@ LABEL_VALUE = 63
 LABEL_KEY = 317
 #: Longest name of an object in Kubernetes.
 OBJECT_NAME = 253
-#: Characters of an annotation of the provisioner: several times as many as the longest list of CHOICES choices has.
+#: Characters of an annotation of the provisioner: several times as many as the longest list of capacity choices has.
 ANNOTATION = 4096
-#: Characters of the scheduler's message about a pod, which is the maximum of the message of an Event.
+#: Characters of the scheduler's message about a pod; the message of an Event may have as many.
 SCHEDULER_MESSAGE = 1024
 #: Characters of the message of a condition. The API accepts 32,768.
 CONDITION_MESSAGE = 2048

@@ -156,7 +156,7 @@ class NodePool:
     ends_at: datetime | None = None
     #: Workload policy of the pool; empty if none.
     policy_name: str = ""
-    #: Values of node settings by field (`settings.node_fields`), without unknown ones.
+    #: Known values of node settings by field (`settings.node_fields`).
     node: Mapping[str, Any] = field(default_factory=dict, compare=False)
     #: Prefixes of the names of the pool's nodes, without the hyphen at the end; empty if unknown.
     node_prefixes: tuple[str, ...] = field(default=(), compare=False)

@@ -91,7 +91,7 @@ def choice_of(pool: NodePool | NodePoolRequest) -> CapacityChoice:
 
 
 class CapacityKey(NamedTuple):
-    """Key of the back-off of a pool. Pools that may be available although this pool is not have another key."""
+    """Key of the back-off of pools. If a pool is not available, pools with an equal key are probably not either."""
 
     zone: Zone
     machine_type: str

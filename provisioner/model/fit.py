@@ -182,7 +182,7 @@ def label_misfit(requirements: Requirements, view: NodeView) -> str:
 
 
 def trusted(requirements: Requirements, view: NodeView) -> tuple[str, ...]:
-    """Return the selectors and affinity keys of a fitting pod for which a new node needs labels without prediction."""
+    """Return the selectors and affinity keys of a fitting pod that rely on labels that are not predicted for a node."""
     found = [f"{key}={value}" for key, value in requirements.node_selector.items() if view.may_carry(key)]
     if not any(all(_holds(expression, view, sure=True) for expression in term) for term in requirements.affinity_terms):
         terms = (term for term in requirements.affinity_terms if all(_holds(expression, view) for expression in term))

@@ -188,7 +188,7 @@ class Pod:
     #: Time since which the scheduler has reported the pod as Unschedulable; None if the scheduler does not report it.
     unschedulable_since: datetime | None = None
     unschedulable_message: str = ""
-    #: Whether the pod belongs to a gang, which the scheduler ignores until enough pods of the gang exist.
+    #: Whether the scheduler ignores the pod until enough pods of its gang exist.
     gated: bool = False
     #: Value of deletionTimestamp, which for pods is the end of the grace period.
     deletion_deadline: datetime | None = None

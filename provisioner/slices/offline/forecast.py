@@ -112,7 +112,7 @@ def forecast(
 def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> Forecast:
     """Decide about all objects that were read. Pools have `options` only on request: finding these takes long.
 
-    Each object that is not `accepted` is planned on its own, so that it does not use up the limits of other objects.
+    An object whose `Subject` is not accepted is planned on its own, so that it does not use up limits of other objects.
     """
     read_train_jobs(reading)
     _add_slices_of_asks(reading)
