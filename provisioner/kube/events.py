@@ -129,7 +129,8 @@ class EventRecorder:
         """Wait until all recorded Events are written or dropped; return False after the time-out."""
         with self._changed:
             return self._changed.wait_for(
-                lambda: not (self._writing or any(each.waiting for each in self._namespaces.values())), timeout_seconds
+                lambda: not (self._writing or any(space.waiting for space in self._namespaces.values())),
+                timeout_seconds,
             )
 
     def stop(self) -> None:
@@ -170,12 +171,14 @@ class EventRecorder:
                 return
             self._tidied_at = now
             for name, space in list(self._namespaces.items()):
-                for series in [each for each in space.known.values() if now - each.seen_at > _WINDOW_SECONDS]:
+                for series in [entry for entry in space.known.values() if now - entry.seen_at > _WINDOW_SECONDS]:
                     if self._forget(series):
                         self._drop(name, "not written in ten minutes")
                 if not space.known:
                     del self._namespaces[name]
-            self._budgets = {owner: each for owner, each in self._budgets.items() if each.fill(now) < each.burst}
+            self._budgets = {
+                owner: budget for owner, budget in self._budgets.items() if budget.fill(now) < budget.burst
+            }
             drops, self._drops = self._drops, Counter()
         if drops:
             shown = dict(drops.most_common(_NAMED_NAMESPACES))
@@ -197,7 +200,7 @@ class EventRecorder:
         budget = self._budgets.get(owner) or Budget(_BURST, _REFILL_PER_SECOND, now)
         if budget.fill(now) < 1:
             return self._drop(namespace, "too many for one object")
-        sizes = {name: len(each.known) for name, each in self._namespaces.items()}
+        sizes = {name: len(space.known) for name, space in self._namespaces.items()}
         if sum(sizes.values()) >= self._capacity:
             # The table is full: drop the oldest Event of the largest namespace, or the new Event if its own is as big.
             largest = max(sizes, key=sizes.__getitem__)
@@ -215,7 +218,7 @@ class EventRecorder:
         if self._writes.fill(now) < 1:
             return None
         spaces = self._namespaces.items()
-        return next((name for name, each in spaces if each.waiting and each.paused_until <= now), None)
+        return next((name for name, space in spaces if space.waiting and space.paused_until <= now), None)
 
     def _failed(self, series: _Series, error: Exception) -> None:
         namespace = series.ref.namespace

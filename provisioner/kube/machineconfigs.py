@@ -36,7 +36,7 @@ def parse_machine_config(raw: Any) -> tuple[tpu.Accelerator, ...] | None:
         if (family.get("usagePolicy") or {}).get("mode") in _INACTIVE_MODES:
             return None
         tpus = [entry for entry in _entries(family, "accelerators") if entry.get("providerType") == "tpu"]
-        return tuple(_accelerator(each, family) for each in tpus) or None
+        return tuple(_accelerator(accelerator, family) for accelerator in tpus) or None
     except (ArithmeticError, AttributeError, KeyError, TypeError, ValueError) as error:
         name = fields.name(fields.at(raw, "metadata").get("name"))
         raise fields.MalformedObject(f"MachineConfig {name} cannot be read: {error!r}") from error
@@ -58,7 +58,9 @@ def _accelerator(raw: Mapping[str, Any], family: Mapping[str, Any]) -> tpu.Accel
         label=label,
         generation=label,
         machine_types=machines,
-        listed_topologies=tuple(str(tpu.Topology.parse(each)) for each in (*_entries(raw, "topologies"), *alone)),
+        listed_topologies=tuple(
+            str(tpu.Topology.parse(topology)) for topology in (*_entries(raw, "topologies"), *alone)
+        ),
         workload_policy=GENERATION_LABEL.fullmatch(label) is not None,
     )
 

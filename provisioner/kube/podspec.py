@@ -98,9 +98,9 @@ def _only_value(terms: Iterable[dict[str, Any]], key: str) -> str:
     for term in terms:
         expressions = fields.mappings(term.get("matchExpressions"))
         allowed = [
-            {value for value in fields.sequence(each.get("values")) if isinstance(value, str)}
-            for each in expressions
-            if each.get("key") == key and each.get("operator") == "In"
+            {value for value in fields.sequence(expression.get("values")) if isinstance(value, str)}
+            for expression in expressions
+            if expression.get("key") == key and expression.get("operator") == "In"
         ]
         if allowed:
             values |= set.intersection(*allowed)
@@ -139,7 +139,9 @@ def uses_claims(spec: object, status: object = None) -> bool:
     asked = fields.mapping(spec)
     containers = (*_with_resources(asked.get("containers")), *_with_resources(asked.get("initContainers")))
     resources = (fields.mapping(container["resources"]) for container in containers)
-    names = (name for each in resources for part in ("requests", "limits") for name in fields.mapping(each.get(part)))
+    names = (
+        name for amounts in resources for part in ("requests", "limits") for name in fields.mapping(amounts.get(part))
+    )
     return (
         has_claims(spec)
         or "extendedResourceClaimStatus" in fields.mapping(status)
@@ -216,7 +218,7 @@ def requirements(
 def _other_bytes(what: str, spec: dict[str, Any]) -> tuple[tuple[str, int], ...]:
     parts = [spec, *_with_resources(spec.get("containers")), *_with_resources(spec.get("initContainers"))]
     resources = [fields.mapping(part.get("resources")) for part in parts] + [{"requests": spec.get("overhead")}]
-    named = {key for each in resources for role in ("requests", "limits") for key in fields.mapping(each.get(role))}
+    named = {key for entry in resources for role in ("requests", "limits") for key in fields.mapping(entry.get(role))}
     amounts = ((key, ceil(pod_requests(what, spec, key))) for key in BYTE_RESOURCES if key in named)
     return tuple((key, amount) for key, amount in amounts if amount > 0)
 
@@ -266,7 +268,7 @@ def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, .
         found = [(expression, False) for expression in fields.mappings(entry.get("matchExpressions"))]
         found += [(field_, True) for field_ in fields.mappings(entry.get("matchFields"))]
         expressions += len(found)
-        values += sum(len(fields.sequence(each.get("values"))) for each, _ in found)
+        values += sum(len(fields.sequence(expression.get("values"))) for expression, _ in found)
         if expressions > bounds.EXPRESSIONS or values > bounds.EXPRESSION_VALUES:
             reader.refuse(
                 f"required node affinity has more than {bounds.EXPRESSIONS} expressions or "
@@ -274,7 +276,7 @@ def required_terms(reader: BoundedReader, spec: dict[str, Any]) -> tuple[Term, .
             )
             return (MATCHES_NOTHING,)
         if found:
-            terms.append(tuple(_expression(reader, each, on_field=on_field) for each, on_field in found))
+            terms.append(tuple(_expression(reader, expression, on_field=on_field) for expression, on_field in found))
     return tuple(terms) or (MATCHES_NOTHING,)
 
 

@@ -465,7 +465,7 @@ def _reduced(kept: Kept[T] | None, key: Key, raw: object, records: Mapping[Key, 
         return {}
     created_at = fields.created_at(raw) or fields.UNKNOWN_TIME
     exceeding = kept.add(key, records[key], created_at.timestamp())
-    return {each: kept.bound.reduce(records[each], kept.bound.problem) for each in exceeding}
+    return {other: kept.bound.reduce(records[other], kept.bound.problem) for other in exceeding}
 
 
 def _identity(raw: object) -> tuple[Key, str]:

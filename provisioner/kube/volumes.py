@@ -54,9 +54,9 @@ def _zones(terms: Iterable[Iterable[dict[str, Any]]]) -> frozenset[str] | None:
     allowed: list[set[str]] = []
     for term in terms:
         zones = [
-            {fields.name(value) for value in fields.sequence(each.get("values"))[: bounds.ZONES]}
-            for each in term
-            if each.get("key") in constants.ZONE_LABELS and each.get("operator", "In") == "In"
+            {fields.name(value) for value in fields.sequence(expression.get("values"))[: bounds.ZONES]}
+            for expression in term
+            if expression.get("key") in constants.ZONE_LABELS and expression.get("operator", "In") == "In"
         ]
         if not zones:
             return None

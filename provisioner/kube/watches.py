@@ -141,7 +141,7 @@ class CombinedWatch(Generic[T]):
         if len(snapshots) == 1:
             return snapshots[0]
         if any(new is not old for new, old in itertools.zip_longest(snapshots, self._snapshots)):
-            self._merged = MappingProxyType({key: record for each in snapshots for key, record in each.items()})
+            self._merged = MappingProxyType({key: record for snapshot in snapshots for key, record in snapshot.items()})
             self._snapshots = snapshots
         return self._merged
 

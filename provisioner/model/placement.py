@@ -88,7 +88,10 @@ def without_marks(requirements: Requirements, namespace: str) -> tuple[Requireme
     if mark_of(requirements, namespace):
         host = selector.get(constants.HOSTNAME, "")
         selector = {key: value for key, value in selector.items() if key not in (*MARKS, constants.HOSTNAME)}
-    kept = tuple(tuple(each for each in term if (each.key, each.operator) != _KEEPS_OFF) for term in terms)
+    kept = tuple(
+        tuple(expression for expression in term if (expression.key, expression.operator) != _KEEPS_OFF)
+        for term in terms
+    )
     if kept == terms and selector is requirements.node_selector:
         return requirements, host
     # A term of which no expressions are left matches any node. One such term is enough, so all terms are removed.

@@ -336,7 +336,7 @@ class Workloads:
     @classmethod
     def of(cls, by_uid: Mapping[WorkloadUid, Workload]) -> Workloads:
         """Return the workloads with an index by name."""
-        return cls(by_uid, {each.full_name: uid for uid, each in by_uid.items()})
+        return cls(by_uid, {workload.full_name: uid for uid, workload in by_uid.items()})
 
     def uid_of(self, pod: Pod) -> WorkloadUid | None:
         """Return the UID of a pod's workload; None if no workload has the name, or if the pod has another workload UID.

@@ -143,7 +143,7 @@ LOST = Failure(kind=FailureKind.UNKNOWN_OUTCOME, message="The call was lost insi
 def lost_calls(calls: Mapping[str, OpenCall[CallT]], live: frozenset[str], now: datetime) -> dict[str, OpenCall[CallT]]:
     """Return the open calls that are older than LOST_SECONDS and are not in `live`, the keys that threads work on."""
     limit = now - timedelta(seconds=LOST_SECONDS)
-    return {key: each for key, each in sorted(calls.items()) if each.since <= limit and key not in live}
+    return {key: call for key, call in sorted(calls.items()) if call.since <= limit and key not in live}
 
 
 def without_lost(
@@ -156,14 +156,14 @@ def without_lost(
             memory = fold(memory, answer)
         except Exception:  # noqa: BLE001 - one call must not affect the others
             memory = answered(memory, answer)
-    left = {key: each for key, each in memory.writes.items() if not _is_over(each, now, live=key in live)}
+    left = {key: write for key, write in memory.writes.items() if not _is_over(write, now, live=key in live)}
     return replace(memory, writes=left)
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
     """Return the memory with the result of a write, or without a completed call; unchanged if it is not open."""
     if isinstance(answer, AnsweredCall):
-        return replace(memory, calls={key: each for key, each in memory.calls.items() if key != answer.call.key})
+        return replace(memory, calls={key: call for key, call in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure
     if key not in memory.writes:
         return memory
@@ -192,13 +192,13 @@ def choose_writes(
     """Return the first allowed write of each object, and the times from which the other proposals are allowed."""
     chosen: dict[str, ProposedT] = {}
     later = []
-    for each in proposals:
-        key = each.write.key
+    for proposal in proposals:
+        key = proposal.write.key
         if key in chosen:
             continue
-        until = _blocked_until(writes.get(key), each, now)
+        until = _blocked_until(writes.get(key), proposal, now)
         if until is None:
-            chosen[key] = each
+            chosen[key] = proposal
         else:
             later.append(until)
     return list(chosen.values()), later

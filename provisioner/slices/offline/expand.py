@@ -219,9 +219,9 @@ def leaders_of(
     else:
         job, of_jobset, of_job = replicated_jobs_of(raw)[template.place], *_annotations_of(raw, template)
         placed, inherited = selects_job_nodes(of_jobset, of_job), dict[str, str]()
-        for each in (of_jobset, of_job):
-            if constants.EXCLUSIVE_TOPOLOGY in each:
-                inherited |= {key: fields.text(each[key]) for key in _PLACEMENT if key in each}
+        for annotations in (of_jobset, of_job):
+            if constants.EXCLUSIVE_TOPOLOGY in annotations:
+                inherited |= {key: fields.text(annotations[key]) for key in _PLACEMENT if key in annotations}
         asked = replace(asked, annotations={**asked.annotations, **inherited})
         for number in numbers:
             child = job.child(number)

@@ -116,8 +116,8 @@ def forecast_of(reading: Reading, rules: PoolRules, *, options: bool = True) -> 
     """
     read_train_jobs(reading)
     _add_slices_of_asks(reading)
-    accepted = {uid: each for uid, each in reading.subjects.items() if each.accepted}
-    apart = [{uid: each} for uid, each in reading.subjects.items() if not each.accepted]
+    accepted = {uid: subject for uid, subject in reading.subjects.items() if subject.accepted}
+    apart = [{uid: subject} for uid, subject in reading.subjects.items() if not subject.accepted]
     plan = _decide(accepted, reading, rules)
     pools = tuple(_pools(reading, plan, rules, with_options=options))
     _Remarks(reading, accepted, plan, rules).add()
@@ -143,7 +143,7 @@ def _add_slices_of_asks(reading: Reading) -> None:
 def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: PoolRules) -> Plan:
     pods = (_admitted(pod, subject.workload, reading.settings) for subject in subjects.values() for pod in subject.pods)
     snapshot = Snapshot(
-        workloads={uid: each.workload for uid, each in subjects.items()},
+        workloads={uid: subject.workload for uid, subject in subjects.items()},
         pods=tuple(with_volumes(pods, reading.storage)),
         pools_listed_at=MOMENT,
         namespace_labels=reading.namespace_labels,
@@ -291,11 +291,11 @@ class _Remarks:
         key = (slice_.workload.uid, self.subjects[slice_.workload.uid].template_of.get(slice_.group_name))
         found = {} if key in self._searched else _problems_of(slice_, self.reading.settings, self.rules)
         self._searched.add(key)
-        first_problem = next((each for each in found if first.message.endswith(f": {each}")), "")
+        first_problem = next((text for text in found if first.message.endswith(f": {text}")), "")
         impossible = found.pop(first_problem, False)
         self._remark(slice_, first.message, reason=first.reason, impossible=impossible)
-        for problem, each in found.items():
-            self._remark(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=each)
+        for problem, unservable in found.items():
+            self._remark(slice_, f"{NO_POOL}{problem}", reason=first.reason, impossible=unservable)
 
     def _remark(
         self,
@@ -359,13 +359,22 @@ def _problems_of(slice_: Slice, settings: Settings, rules: PoolRules) -> dict[st
 def _merged(remarks: Iterable[Finding]) -> list[Finding]:
     """Merge remarks that differ only in the name of the group, counting their slices; sort by file and line."""
     found: dict[tuple[str, int | Path, str, str, str, Severity], Finding] = {}
-    for each in remarks:
-        words = each.message.replace(each.group_name, "") if each.group_name else each.message
-        key = (each.document.source, each.line or each.path, each.subject, each.reason, words, each.severity)
+    for remark in remarks:
+        words = remark.message.replace(remark.group_name, "") if remark.group_name else remark.message
+        key = (
+            remark.document.source,
+            remark.line or remark.path,
+            remark.subject,
+            remark.reason,
+            words,
+            remark.severity,
+        )
         before = found.get(key)
-        found[key] = each if before is None else before._replace(slices=before.slices + 1)
+        found[key] = remark if before is None else before._replace(slices=before.slices + 1)
     order = {source: place for place, source in enumerate(dict.fromkeys(key[0] for key in found))}
-    return sorted(found.values(), key=lambda each: (order[each.document.source], each.line, each.subject, each.message))
+    return sorted(
+        found.values(), key=lambda remark: (order[remark.document.source], remark.line, remark.subject, remark.message)
+    )
 
 
 def settings_by_object(variables: Mapping[str, str]) -> Callable[[Document], Settings]:

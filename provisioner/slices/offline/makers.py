@@ -54,7 +54,7 @@ def _job_of(job: Json, spec: Json, nodes: object) -> Json:
             ]
             pod = {**pod, "containers": containers}
     for change in fields.mappings(spec.get("podTemplateOverrides")):
-        if job.get("name") in [each.get("name") for each in fields.mappings(change.get("targetJobs"))]:
+        if job.get("name") in [target.get("name") for target in fields.mappings(change.get("targetJobs"))]:
             pod = {**pod, **{key: value for key, value in fields.mapping(change.get("spec")).items() if value}}
     return {**job, "template": {**made, "spec": {**job_spec, "template": {**template, "spec": pod}}}}
 
@@ -62,7 +62,7 @@ def _job_of(job: Json, spec: Json, nodes: object) -> Json:
 def jobset_of_pathways_job(raw: Json) -> Json:
     """Return the JobSet of a PathwaysJob, only with its workers. Raises ShapeError for an unknown machine or shape."""
     workers = fields.mappings(fields.mapping(raw.get("spec")).get("workers"))
-    return _jobset(raw, {"replicatedJobs": [_workers(each) for each in workers]}, {})
+    return _jobset(raw, {"replicatedJobs": [_workers(worker) for worker in workers]}, {})
 
 
 def _workers(entry: Json) -> Json:

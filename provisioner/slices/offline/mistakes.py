@@ -68,5 +68,7 @@ def unread_keys(raw: object) -> Iterator[tuple[Path, str]]:
 def _mended(key: str) -> str:
     if key in _ANNOTATIONS:
         return "make it an annotation"
-    near = nearest(key.removeprefix(_PREFIX), [each.removeprefix(_PREFIX) for each in _ANNOTATIONS], _LIKE_KEY)
+    near = nearest(
+        key.removeprefix(_PREFIX), [annotation.removeprefix(_PREFIX) for annotation in _ANNOTATIONS], _LIKE_KEY
+    )
     return f"did you mean {_PREFIX}{near}?" if near else "remove it"

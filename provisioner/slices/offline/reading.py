@@ -208,7 +208,7 @@ def _read_plain(
 ) -> None:
     """Read a pod, or an object whose controller creates pods of kind POD."""
     named, serve_pods = title(raw["kind"], raw["metadata"]), reading.settings.serve_pods
-    most = min(each for each in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if each is not None)
+    most = min(limit for limit in (reading.most_of_object, MAX_SLICES - reading.slices + 1) if limit is not None)
     try:
         pods = list(controllers.pods_of(raw, template, most=most, serve_pods="all"))
         served = pods and list(controllers.pods_of(raw, template, most=1, serve_pods=serve_pods))
@@ -366,7 +366,7 @@ def _tell_of_others(reading: Reading, document: Document, created: dict[str, Any
         reading.remark(document, ("metadata",), named, message, Severity.NOTE)
         return
     # A Job with a domain in its apiVersion, such as Volcano's batch.volcano.sh, is not meant to be Kubernetes' Job.
-    same = (each for each in workloads.KINDS.values() if each.kind.value.lower() == kind.lower())
+    same = (described for described in workloads.KINDS.values() if described.kind.value.lower() == kind.lower())
     meant = next(same, None) if kind != "Job" or "." not in version else None
     what, advice = bounds.cut(kind), "plan a pod that it creates"
     parts = [] if meant is not None or kind == "DaemonSet" else unknown.parts_of(document, created)

@@ -56,8 +56,8 @@ def parts_of(document: Document, created: dict[str, Any]) -> list[tuple[Document
 
 def _part(document: Document, created: dict[str, Any], holder: Path, place: int) -> tuple[Document, Template]:
     around = [fields.mapping(value_at(document.value, holder[:end])) for end in range(len(holder) + 1)]
-    spec = {key: each[key] for each in around for key in _INHERITED if key in each} | around[-1]
-    pods = next((each[key] for each in reversed(around) for key in ("replicas", "minReplicas") if each.get(key)), 1)
+    spec = {key: level[key] for level in around for key in _INHERITED if key in level} | around[-1]
+    pods = next((level[key] for level in reversed(around) for key in ("replicas", "minReplicas") if level.get(key)), 1)
     marks = around[-2 if holder[-1:] == ("spec",) else -1].get("metadata")
     metadata = {**created["metadata"], "uid": f"{created['metadata']['uid']}-{place}"}
     raw = {**created, "metadata": metadata, "spec": {"template": {"metadata": marks, "spec": spec}}}

@@ -183,9 +183,14 @@ def check_reservation(gke: GkeClient, project: str, name: str, zones: Iterable[s
             f"project {project} has no reservation of this name in {', '.join(zones)}",
             "Correct its name, project or zone in CAPACITY or ALLOWED_RESERVATIONS.",
         )
-    ends = {zone: f" until {at:%Y-%m-%d %H:%M} UTC" for zone, each in found.items() if (at := each.ends_at) is not None}
+    ends = {
+        zone: f" until {at:%Y-%m-%d %H:%M} UTC"
+        for zone, reservation in found.items()
+        if (at := reservation.ends_at) is not None
+    }
     where = ", ".join(
-        f"{each.status or 'of an unknown status'} in {zone}{ends.get(zone, '')}" for zone, each in found.items()
+        f"{reservation.status or 'of an unknown status'} in {zone}{ends.get(zone, '')}"
+        for zone, reservation in found.items()
     )
     if all(reservation.status != "READY" for reservation in found.values()):
         return warning(f"{where}, not READY", "Until it is READY, node pools on it fail.")

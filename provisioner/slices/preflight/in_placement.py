@@ -95,10 +95,12 @@ def _installed(api: Api) -> tuple[str, bool]:
     policy = _read(api, "mutatingadmissionpolicies", PLACEMENT_POLICY)
     if policy is not None and _read(api, "mutatingadmissionpolicybindings", PLACEMENT_POLICY) is not None:
         variables = fields.mappings(fields.mapping(policy.get("spec")).get("variables"))
-        conditions = [fields.text(each.get("expression")) for each in variables if each.get("name") == "assigned"]
+        conditions = [
+            fields.text(variable.get("expression")) for variable in variables if variable.get("name") == "assigned"
+        ]
         return f"the policy {PLACEMENT_POLICY}", any(condition.endswith(_ALL_NAMESPACES) for condition in conditions)
     webhooks = fields.mappings((_read(api, "mutatingwebhookconfigurations", PLACEMENT_WEBHOOKS) or {}).get("webhooks"))
-    if any(fields.text(each.get("name")).startswith("placement.") for each in webhooks):
+    if any(fields.text(webhook.get("name")).startswith("placement.") for webhook in webhooks):
         # The webhook server's setting PLACEMENT_NAMESPACES is unknown here, but with any value, labels have an effect.
         return f"the webhook of {PLACEMENT_WEBHOOKS}", False
     return "", False
@@ -124,7 +126,7 @@ def _unseen_class(raw: Any) -> str | None:
     spec = fields.at(raw, "spec")
     selectors = [str(selector) for selector in fields.mappings(spec.get("selectors"))]
     # A DeviceClass without selectors selects the devices of all drivers.
-    of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in each for each in selectors)
+    of_tpus = not selectors or any(constants.TPU_DRIVER_NAME in selector for selector in selectors)
     seen = fields.text(spec.get("extendedResourceName")) in ("", constants.TPU_RESOURCE)
     return _label_of(raw)[0] if of_tpus and not seen else None
 
@@ -150,7 +152,7 @@ def _list(api: Api, path: str, parse: Callable[[Any], _T | None]) -> list[_T]:
         return None
 
     try:
-        return [each for each in list_all(api, path, {}, read) if each is not None]
+        return [record for record in list_all(api, path, {}, read) if record is not None]
     except (NotFound, Forbidden):
         # `check_kind` reports a kind that is not served, and `check_rights` a missing right.
         return []
