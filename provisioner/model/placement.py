@@ -81,8 +81,8 @@ def mark_of(requirements: Requirements, namespace: str) -> str:
 def without_marks(requirements: Requirements, namespace: str) -> tuple[Requirements, str]:
     """Return requirements without the marks of a namespace, and the host that a marked pod selects; empty for any host.
 
-    Marks are removed because they do not restrict the type of machine. So are the affinity that excludes the nodes of
-    slices, and the hostname that a marked pod selects, because each pod of a slice may select another host.
+    Marks are removed because they do not restrict the type of machine. The affinity that excludes the nodes of slices
+    is also removed, as is the hostname that a marked pod selects, because each pod of a slice may select another host.
     """
     selector, terms, host = requirements.node_selector, requirements.affinity_terms, ""
     if mark_of(requirements, namespace):

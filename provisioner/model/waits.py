@@ -31,7 +31,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.UNKNOWN_OUTCOME: (1, 60),
     FailureKind.ALREADY_EXISTS: (1, 60),
     FailureKind.UNAVAILABLE: (1, 60),
-    # The following calls are repeated because a user may correct the cause at any time, without an event.
+    # Calls with these failures are repeated, because a user may correct the cause at any time and no event reports it.
     FailureKind.INVALID: (30, 600),
     FailureKind.PERMISSION: (30, 600),
     FailureKind.NOT_FOUND: (10, 600),

@@ -161,7 +161,7 @@ def without_lost(
 
 
 def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) -> MemoryT:
-    """Return the memory with the result of a write, or without a completed call; unchanged if it is not open."""
+    """Return the memory with the result of a write, or without a completed call. Other results change nothing."""
     if isinstance(answer, AnsweredCall):
         return replace(memory, calls={key: call for key, call in memory.calls.items() if key != answer.call.key})
     key, failure = answer.write.key, answer.failure
@@ -178,7 +178,7 @@ def answered(memory: MemoryT, answer: AnsweredCall[Any] | AnsweredWrite[Any]) ->
 def with_open(
     memory: MemoryT, now: datetime, *, calls: Iterable[Any] = (), writes: Iterable[Proposed[Any]] = ()
 ) -> MemoryT:
-    """Return the memory with further open calls and writes, which are sent after this."""
+    """Return the memory with further open calls and writes. Called before these are sent."""
     return replace(
         memory,
         calls={**memory.calls, **{call.key: OpenCall(call=call, since=now) for call in calls}},

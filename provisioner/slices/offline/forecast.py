@@ -154,12 +154,15 @@ def _decide(subjects: Mapping[WorkloadUid, Subject], reading: Reading, rules: Po
 
 
 def _admitted(pod: Pod, workload: Workload, settings: Settings) -> Pod:
-    """Return a pod with the toleration that GKE adds for its ComputeClass, and the node selectors of all-or-nothing."""
+    """Return a pod with the fields that admission adds in a cluster and that decisions need.
+
+    These are the toleration for its ComputeClass and, if the workload is all-or-nothing, the selectors of the slice.
+    """
     asked, key = pod.requirements, slice_key(pod.requirements.labels)
     if name := asked.node_selector.get(constants.COMPUTE_CLASS):
         own = Toleration(key=constants.COMPUTE_CLASS, value=name, effect="NoSchedule")
         asked = replace(asked, tolerations=(*asked.tolerations, own))
-    # Only slices whose pods have these node selectors start together; the placement policy adds them in a cluster.
+    # Only slices whose pods have these node selectors start together.
     together = read_wishes(asked.annotations, workload.annotations).all_or_nothing
     if key and (settings.all_or_nothing if together is None else together):
         asked = replace(asked, node_selector={**asked.node_selector, **labels_of(key, pod.namespace)})

@@ -23,7 +23,7 @@ _OLDEST = (1, 30)
 _LEASE_SECONDS = 60.0
 ACCESS_REVIEWS = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
 ADMISSION_GROUP = "admissionregistration.k8s.io"
-#: Name of the admission policy that adds node selectors to the pods of slices, and of its binding. Second, name of the
+#: Name of the admission policy that adds node selectors to the pods of slices, and of the policy's binding; name of the
 #: configuration of the webhooks that do the same in clusters without the policy.
 PLACEMENT_POLICY, PLACEMENT_WEBHOOKS = "tpu-provisioner-placement", "tpu-provisioner-webhook"
 DEVICE_CLASSES = "deviceclasses"
@@ -103,7 +103,7 @@ def rights_used(settings: Settings) -> tuple[Right, ...]:
 
 
 def check_api_server(api: Api, server: str) -> Finding:
-    """Check the API server's version; a warning if the server forbids the request. Raises Unavailable."""
+    """Check the API server's version; return a warning if the server forbids it. Raises Unavailable."""
     try:
         answer = api.get("/version")
     except Unauthorized as error:
@@ -144,7 +144,7 @@ def check_kind(api: Api, kind: Kind) -> Finding:
 
 
 def is_granted(api: Api, right: Right) -> bool:
-    """Return whether RBAC grants a right to this identity. Checking needs no right itself. Raises ClusterError."""
+    """Return whether the API server grants a right to this identity. Every user may ask that. Raises ClusterError."""
     resource, _, subresource = right.resource.partition("/")
     named = {**asdict(right), "resource": resource, "subresource": subresource}
     spec = {"resourceAttributes": {key: value for key, value in named.items() if value and key != "optional"}}
@@ -156,7 +156,7 @@ def is_granted(api: Api, right: Right) -> bool:
 
 
 def check_rights(api: Api, settings: Settings) -> Finding:
-    """Check that RBAC grants every right in `rights_used`; if only optional ones are missing, that is a warning."""
+    """Check that every right in `rights_used` is granted; return a warning if only optional rights are missing."""
     used = rights_used(settings)
     missing = [right for right in used if not is_granted(api, right)]
     if missing:
