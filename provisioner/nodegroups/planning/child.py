@@ -27,6 +27,7 @@ from provisioner.nodegroups.api.types import Child, InstanceTemplate, Kind, Mana
 from provisioner.nodegroups.compute.records import READY, Manager, Resource, ResourcePolicy, parse_link
 from provisioner.nodegroups.planning import events, manager, memory
 from provisioner.nodegroups.planning.actions import Delete, Insert, ListMachines, Poll, Read, target_of
+from provisioner.nodegroups.planning.nodes import fleet_of
 from provisioner.nodegroups.planning.ownership import is_ours, mark_for, not_served, squats
 from provisioner.nodegroups.planning.resource import asked_for, difference, not_to_be_used
 from provisioner.nodegroups.planning.round import NOTHING, Round, Step, later, want
@@ -139,7 +140,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # Both calls are sent together, so that a process that crashes early has both results or none.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
-        return Outcome(step=step, condition=_unread(child, known))
+        return Outcome(step=step, condition=_rejected(known, memory.READ, f"the {_WHAT[child.kind]} cannot be read"))
     if reading.resource is None:
         return _absent(child, known, ctx)
     if not is_ours(child, reading.resource, ctx):
@@ -152,25 +153,18 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = ctx.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
-    condition = None
-    wait = known.backoffs.get(memory.POLL)
-    if wait is not None and wait.failure.kind not in _PASSING:
-        message = f"the progress of the {_WHAT[child.kind]} cannot be read: {wait.failure.message}"
-        condition = not_ready(Reason.REQUEST_REJECTED, message)
-    elif operation.type is OperationType.CREATE and memory.INSERT not in known.backoffs:
+    condition = _rejected(known, memory.POLL, f"the progress of the {_WHAT[child.kind]} cannot be read")
+    if condition is None and operation.type is OperationType.CREATE and memory.INSERT not in known.backoffs:
         condition = _being_made(child)
     return Outcome(step=want(known, memory.POLL, call, due_at, ctx), condition=condition)
 
 
-def _unread(child: Child, known: memory.ResourceMemory) -> Condition | None:
-    """Return a condition if the resource cannot be read and its state is unknown."""
-    wait = known.backoffs.get(memory.READ)
-    if condition_of(child.status.conditions, ConditionType.READY) is not None and known.reading is None:
-        # Keep the condition of an earlier process, which could read the resource.
-        return None
+def _rejected(known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
+    """Return a condition if the last read or list was rejected, None if it was not or only failed temporarily."""
+    wait = known.backoffs.get(what)
     if wait is None or wait.failure.kind in _PASSING:
         return None
-    return not_ready(Reason.REQUEST_REJECTED, f"the {_WHAT[child.kind]} cannot be read: {wait.failure.message}")
+    return not_ready(Reason.REQUEST_REJECTED, f"{words}: {wait.failure.message}")
 
 
 def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
@@ -245,6 +239,7 @@ def _ours(
         again, url = _UNUSABLE_SECONDS, ""
     elif isinstance(child, ManagedInstanceGroup) and isinstance(resource, Manager):
         condition, again, step = manager.sight(child, known, resource, ctx)
+        condition = _unlisted(child, known, ctx) or condition
     else:
         condition = created(difference(child, resource))
         again = _SETTLED_SECONDS if _lasts(child, ctx.now) else _CONFIRMED_SECONDS
@@ -259,7 +254,7 @@ def _delete(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
     else:
         hold, step = _in_use(child, ctx), NOTHING
     if isinstance(hold, Condition):
-        return Outcome(step=step, condition=hold)
+        return Outcome(step=step, condition=_unlisted(child, known, ctx) or hold)
     attempt = known.attempts + 1
     call = Delete(
         target=target_of(child),
@@ -274,6 +269,13 @@ def _delete(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at = known.kept.until
         condition = not_ready(Reason.DRAINING_NODES, known.kept.failure.message)
     return Outcome(step=step + want(known, memory.DELETE, call, due_at, ctx), condition=condition)
+
+
+def _unlisted(child: Child, known: memory.ResourceMemory, ctx: Round) -> Condition | None:
+    """Return a condition if the machines of a managed instance group are unknown because the list is rejected."""
+    if not isinstance(child, ManagedInstanceGroup) or fleet_of(child, ctx) is not None:
+        return None
+    return _rejected(known, memory.LIST, "its machines cannot be listed")
 
 
 def _being_made(child: Child) -> Condition:

@@ -121,8 +121,8 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
     if fleet is None or resolved is None:
         there = sightings.manager is not None and sightings.manager.status.url
         if there and before is not None:
-            # Keep the condition of an earlier process, until this process has listed the machines.
-            return before, status
+            # Keep the condition of an earlier process, until this process has listed the machines or cannot do so.
+            return (None if was_whole(group) else _failed(sightings)) or before, status
         if not there:
             status = replace(status, machines=(), node_summary=_summary(resolved, None, None))
         return _waiting(sightings), status

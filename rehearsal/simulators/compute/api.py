@@ -80,7 +80,7 @@ _LIST_KINDS = {
 }
 
 
-_RIGHTS = {"insert": "create", "listManagedInstances": "get", "aggregatedList": "list"}
+_RIGHTS = {"insert": "create", "listManagedInstances": "list", "aggregatedList": "list"}
 #: Permissions in addition to compute.COLLECTION.VERB of each method. If several are missing, the error names the first.
 _MORE = {
     "instanceGroupManagers.insert": (

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 
 from provisioner.model.capacity import Failure, FailureKind
-from provisioner.nodegroups.api.statuses import Reason
+from provisioner.nodegroups.api.statuses import Reason, is_true
 from provisioner.nodegroups.api.types import Kind
 from provisioner.nodegroups.compute.errors import GRANT_HELP
 from provisioner.nodegroups.compute.records import ComputeError
-from provisioner.nodegroups.planning.memory import READ
 from rehearsal.simulators.compute.api import PERMISSIONS
-from tests.nodegroups.simulation.world import SETTINGS, World, make_group
+from tests.nodegroups.simulation.world import SETTINGS, World, make_group, ready_world
 from tests.support.nodegroup_rights import ACT_AS, METHODS, NEEDED
 
 #: Maximum time in seconds until a condition names the missing permission.
@@ -27,13 +26,19 @@ _DELETES = {
     "compute.instanceTemplates.delete": Reason.DELETING_TEMPLATE,
     "compute.resourcePolicies.delete": Reason.DELETING_POLICY,
 }
+_READS = {
+    "compute.instanceGroupManagers.get": Reason.DELETING_MIG,
+    "compute.instanceGroupManagers.list": Reason.DELETING_MIG,
+    "compute.instanceTemplates.get": Reason.DELETING_TEMPLATE,
+    "compute.resourcePolicies.get": Reason.DELETING_POLICY,
+}
 
 
-_LIST = "compute.instanceGroupManagers.list"
+_NAMED = "Required '{}' permission"
 
 
 def _is_told(world: World, permission: str) -> bool:
-    return f"Required '{permission}' permission" in world.message("train")
+    return _NAMED.format(permission) in world.message("train")
 
 
 def test_controller_calls_only_the_documented_methods() -> None:
@@ -51,19 +56,7 @@ def test_controller_calls_only_the_documented_methods() -> None:
     assert called == METHODS
 
 
-def test_group_is_served_without_the_permission_to_list_managed_instance_groups() -> None:
-    """The controller then misses only one thing: managed instance groups without a TPUNodeGroup."""
-    world = World()
-    world.deny(_LIST)
-    world.make("train", topology="2x4")
-    world.wait(7200.0)
-    backoff = world.process.memory.resources["project project-1"].backoffs[READ]
-    assert f"Required '{_LIST}' permission" in backoff.failure.message
-    assert world.process.calls["ListManagers"] < 30
-    world.take_down("train")
-
-
-@pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys() - {_LIST}))
+@pytest.mark.parametrize("permission", sorted(NEEDED - _DELETES.keys()))
 def test_group_is_created_after_a_missing_permission_is_granted(permission: str) -> None:
     """The condition names the missing permission. The group is ready soon after the grant, and leaves no resource."""
     world = World()
@@ -84,12 +77,44 @@ def test_group_is_created_after_a_missing_permission_is_granted(permission: str)
     world.check_nothing_left()
 
 
-@pytest.mark.parametrize(("permission", "reason"), _DELETES.items())
-def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
-    """The condition of a deleted group names the missing permission, and the group is deleted soon after the grant."""
+@pytest.mark.parametrize("permission", [each for each in _READS if "Managers" in each])
+def test_restarted_process_names_the_missing_permission_of_a_group_that_waits(permission: str) -> None:
+    """Before, the condition of the earlier process remained: the group waited for capacity, even if it had machines."""
     world = World()
+    world.cloud.limit(0)
+    world.kube.create_group(make_group("train", topology="2x4"))
+    world.wait_until(lambda: world.reason("train") == Reason.INSTANCES_CREATION_FAILED)
     world.deny(permission)
-    world.make("train", topology="2x4")
+    world.restart()
+    world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
+    assert world.reason("train") == Reason.REQUEST_REJECTED
+    world.cloud.limit(None)
+    world.deny()
+    world.wait_until(lambda: world.is_ready("train"), within_seconds=1200.0)
+
+
+@pytest.mark.parametrize("permission", _READS)
+def test_restarted_process_keeps_a_ready_group_and_names_the_missing_permission(permission: str) -> None:
+    """Only the condition of the child, and that of the group about it, name the permission. Nothing is changed."""
+    world = ready_world(topology="2x4")
+    world.deny(permission)
+    world.restart()
+    world.wait_until(lambda: any(_NAMED.format(permission) in each.message for each in world.group().status.conditions))
+    assert world.is_ready("train")
+    world.deny()
+    world.wait_until(lambda: all(map(is_true, world.group().status.conditions)))
+    assert set(world.process.writes) == {"PatchStatus"}
+
+
+@pytest.mark.parametrize(("permission", "reason"), (_READS | _DELETES).items())
+def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str, reason: Reason) -> None:
+    """The condition of a deleted group names the missing permission, and the group is deleted soon after the grant.
+
+    Before, a restarted process without the permission to read kept the condition of the earlier process.
+    """
+    world = ready_world(topology="2x4")
+    world.deny(permission)
+    world.restart()
     world.delete_group("train")
     world.wait_until(lambda: _is_told(world, permission), within_seconds=_TOLD_WITHIN_SECONDS)
     assert world.reason("train") == reason
