@@ -54,8 +54,8 @@ _SETTLED_SECONDS = 3600.0
 _UNUSABLE_SECONDS = 5.0
 #: Interval in seconds between reads of a policy or a template until it has been ready for this time.
 _CONFIRMED_SECONDS = 60.0
-#: Number of consecutive failures, the last one a rejection, after which a resource with the annotation `abandon` is
-#: given up. One rejection is not enough, because a new permission is not effective immediately.
+#: Number of consecutive failures that are lasting. If the last one is a rejection, a resource with the annotation
+#: `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
 _REFUSALS = 3
 #: Kinds of failures that are no rejection of the request: the resource may still be created or deleted.
 _PASSING = frozenset(
@@ -135,12 +135,12 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         return _poll(child, known, known.operation, ctx)
     reading = known.reading
     if reading is None or reading.asked_at < known.changed_at:
-        due_at = max(known.changed_at, ctx.memory.began_at)
+        due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
             # Both calls are sent together, so that a process that crashes early has both results or none.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
-        return Outcome(step=step, condition=_rejected(known, memory.READ, f"the {_WHAT[child.kind]} cannot be read"))
+        return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:
         return _absent(child, known, ctx)
     if not is_ours(child, reading.resource, ctx):
@@ -153,18 +153,24 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
     seconds = min(_LAST_POLL_SECONDS, _FIRST_POLL_SECONDS * _POLL_GROWTH**polls)
     due_at = ctx.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
-    condition = _rejected(known, memory.POLL, f"the progress of the {_WHAT[child.kind]} cannot be read")
+    condition = _unknown(child, known, memory.POLL, f"the progress of the {_WHAT[child.kind]} cannot be read")
     if condition is None and operation.type is OperationType.CREATE and memory.INSERT not in known.backoffs:
         condition = _being_made(child)
     return Outcome(step=want(known, memory.POLL, call, due_at, ctx), condition=condition)
 
 
-def _rejected(known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
-    """Return a condition if the last read or list was rejected, None if it was not or only failed temporarily."""
-    wait = known.backoffs.get(what)
-    if wait is None or wait.failure.kind in _PASSING:
+def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
+    """Return a condition if the last reads, lists or polls failed, None otherwise.
+
+    If the resource was ready before, only a lasting rejection is reported.
+    """
+    wait, ready = known.backoffs.get(what), condition_of(child.status.conditions, ConditionType.READY)
+    if wait is None:
         return None
-    return not_ready(Reason.REQUEST_REJECTED, f"{words}: {wait.failure.message}")
+    was_ready, passing = is_true(ready) and not child.meta.deleting, wait.failure.kind in _PASSING
+    if (was_ready and passing) or ((was_ready or passing) and wait.failures < _REFUSALS):
+        return None
+    return not_ready(Reason.PROVISIONING if passing else Reason.REQUEST_REJECTED, f"{words}: {wait.failure.message}")
 
 
 def _absent(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
@@ -272,10 +278,10 @@ def _delete(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
 
 
 def _unlisted(child: Child, known: memory.ResourceMemory, ctx: Round) -> Condition | None:
-    """Return a condition if the machines of a managed instance group are unknown because the list is rejected."""
+    """Return a condition if the machines of a managed instance group are unknown because the list fails."""
     if not isinstance(child, ManagedInstanceGroup) or fleet_of(child, ctx) is not None:
         return None
-    return _rejected(known, memory.LIST, "its machines cannot be listed")
+    return _unknown(child, known, memory.LIST, "its machines cannot be listed")
 
 
 def _being_made(child: Child) -> Condition:

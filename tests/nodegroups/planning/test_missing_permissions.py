@@ -125,6 +125,30 @@ def test_group_is_deleted_after_a_missing_permission_is_granted(permission: str,
     world.check_nothing_left()
 
 
+def test_unreachable_compute_engine_is_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before, a new group, and a group that was deleted after a restart, had no message: only the log had one."""
+
+    def fail(*_: object) -> None:
+        raise ComputeError(Failure(kind=FailureKind.UNAVAILABLE, message="Connection refused."))
+
+    def is_told() -> bool:
+        return any("cannot be read: Connection refused." in each.message for each in world.group().status.conditions)
+
+    world = World()
+    with monkeypatch.context() as unreachable:
+        unreachable.setattr(world.cloud, "call", fail)
+        world.kube.create_group(make_group("train", topology="2x4"))
+        world.wait_until(is_told, within_seconds=60.0)
+    world.wait_until(lambda: world.is_ready("train"))
+    world.wait(60.0)
+    monkeypatch.setattr(world.cloud, "call", fail)
+    world.restart()
+    world.wait(600.0)
+    assert all(map(is_true, world.group().status.conditions))
+    world.delete_group("train")
+    world.wait_until(is_told, within_seconds=60.0)
+
+
 @pytest.mark.parametrize("permission", [*PERMISSIONS["instances.setMetadata"], ""])
 def test_machines_without_tokens_are_not_recreated_and_join_later(
     permission: str, monkeypatch: pytest.MonkeyPatch
