@@ -154,7 +154,9 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
     due_at = ctx.now if known.polled_at is None else later(known.polled_at, seconds, child.meta.uid)
     call = Poll(target=target_of(child), operation=OperationName(operation.name), type=operation.type)
     condition = _unknown(child, known, memory.POLL, f"the progress of the {_WHAT[child.kind]} cannot be read")
-    if condition is None and operation.type is OperationType.CREATE and memory.INSERT not in known.backoffs:
+    if condition is None and operation.type is OperationType.DELETE:
+        condition = not_ready(Reason.PROVISIONING, f"Compute Engine is deleting the {_WHAT[child.kind]}")
+    elif condition is None and memory.INSERT not in known.backoffs:
         condition = _being_made(child)
     return Outcome(step=want(known, memory.POLL, call, due_at, ctx), condition=condition)
 

@@ -151,6 +151,16 @@ def test_resized_managed_instance_group_is_reported_until_its_size_is_restored(
     world.wait_until(lambda: world.is_ready("train"), within_seconds=1800.0)
 
 
+def test_status_says_that_compute_engine_deletes_the_machines() -> None:
+    """Before, the message was "its nodes are being cordoned" for the minutes that Compute Engine takes."""
+    world = ready_world(topology="2x4")
+    world.cloud.world.change_settings({"operation_seconds": 600.0})
+    world.delete_group("train")
+    world.wait(60.0)
+    assert world.reason("train") == Reason.DELETING_MIG
+    assert world.message("train").endswith("is being deleted: Compute Engine is deleting the managed instance group")
+
+
 def test_child_that_appears_after_its_finalizer_was_removed_is_deleted() -> None:
     """Otherwise a child whose create was in flight during the deletion would keep the template, and so the group."""
     world = ready_world(topology="2x4")
