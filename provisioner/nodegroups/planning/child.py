@@ -164,13 +164,17 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
     """Return a condition if the last reads, lists or polls failed, None otherwise.
 
-    If the resource was ready before, only a lasting rejection is reported.
+    If there is a condition, perhaps of an earlier process, only lasting failures replace it. If the resource was ready,
+    only rejections do, and only if machines would be lost unseen.
     """
     wait, ready = known.backoffs.get(what), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:
         return None
-    was_ready, passing = is_true(ready) and not child.meta.deleting, wait.failure.kind in _PASSING
-    if (was_ready and passing) or ((was_ready or passing) and wait.failures < _REFUSALS):
+    passing = wait.failure.kind in _PASSING
+    if wait.failures < _REFUSALS and (passing or ready is not None):
+        return None
+    is_settled = is_true(ready) and not child.meta.deleting
+    if is_settled and (passing or not isinstance(child, ManagedInstanceGroup)):
         return None
     return not_ready(Reason.PROVISIONING if passing else Reason.REQUEST_REJECTED, f"{words}: {wait.failure.message}")
 
