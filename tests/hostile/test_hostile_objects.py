@@ -17,6 +17,7 @@ import pytest
 
 from provisioner import constants
 from provisioner.kube.fields import MalformedObject
+from provisioner.model import bounds
 from provisioner.model.capacity import NodePool, Taint
 from provisioner.model.workloads import Pod, Workload
 from provisioner.slices.planning.memory.state import Memory
@@ -327,6 +328,24 @@ def test_many_slices_without_a_possible_choice_take_little_memory() -> None:
     plan, peak, _ = measured(lambda: plan_for(jobsets, pods, free=False))
     assert "9000Gi" in told(plan)
     assert peak < 1_000 * 64 * len(jobs)
+
+
+@pytest.mark.parametrize(("selected", "own"), [(constants.POOL_JOB_KEY, True), ("kubernetes.io/arch", False)])
+def test_pods_that_select_their_own_pool_have_a_bound_on_choices(
+    selected: str, own: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slices with the same affinity are checked once, unless their pods select labels that differ by slice."""
+    monkeypatch.setattr(bounds, "NAMESPACE_OWN_POOLS", 3)
+    workload, pods = evil_jobset(), [evil_pod(job=job) for job in range(5)]
+    workload["spec"]["replicatedJobs"][0]["replicas"] = len(pods)
+    terms = [{"matchExpressions": [{"key": selected, "operator": "Exists"}]}]
+    for pod in pods:
+        required = {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}
+        pod["spec"]["affinity"] = {"nodeAffinity": required}
+    jobsets, read_pods = [parse_jobset(workload)], [pod for raw in pods for pod in read(parse_pod, raw)]
+    plan = plan_for(jobsets, read_pods, free=False)
+    assert sum(create.workload.name == "evil" for create in plan.creates) == (3 if own else 5)
+    assert ("more than 3 pairs of a slice and a choice of capacity" in told(plan)) is own
 
 
 # --- Random ---

@@ -12,6 +12,7 @@ no second pool is created, and an existing pool is adopted.
 
 import hashlib
 import re
+from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -169,18 +170,23 @@ def blueprint_key(slice_: Slice, settings: Settings, choice: CapacityChoice, cop
     The key has the `id` of choice, wishes and shape, because equal values are the same object within a round.
     """
     asked = slice_.requirements
-    # Pods with affinity or with selectors for labels of an owner may fit only the slice's own pool.
-    own = slice_.id if asked.affinity_terms or not _OWN_KEYS.isdisjoint(asked.node_selector) else None
     return (
         id(choice),
         id(slice_.shape),
         id(slice_.wishes),
         slice_.nodes,
         starts_together(slice_, settings),
-        own or demand_key(asked),
+        slice_.id if _selects_own_pool(slice_) else demand_key(asked),
         frozenset(asked.annotations.items()),
         frozenset(copied.items()),
     )
+
+
+def _selects_own_pool(slice_: Slice) -> bool:
+    """Return whether pods select labels of an owner, so that they may fit only the slice's own pool."""
+    asked = slice_.requirements
+    keys = (expression.key for term in asked.affinity_terms for expression in term)
+    return not _OWN_KEYS.isdisjoint((*asked.node_selector, *keys))
 
 
 def blueprint(
@@ -383,6 +389,8 @@ class Candidates:
         self._blueprints: dict[Hashable, Blueprint | UnmeetableError] = {}
         #: Specifications by slice, number of nodes, and `id` of the choice: `choices` returns the same objects again.
         self._specifications: dict[tuple[SliceId, int, int], Specification | UnmeetableError] = {}
+        #: Number of blueprints for only one slice, by namespace.
+        self._own: Counter[str] = Counter()
 
     def choices(self, slice_: Slice, zone: Zone | None = None) -> Choices:
         """Return the choices for a slice; if `zone` is given and its workload must be in one zone, only those there."""
@@ -414,6 +422,14 @@ class Candidates:
         key = blueprint_key(slice_, self._settings, choice, copied)
 
         def draw() -> Blueprint:
+            namespace = slice_.workload.namespace
+            self._own[namespace] += _selects_own_pool(slice_)
+            if self._own[namespace] > bounds.NAMESPACE_OWN_POOLS:
+                raise UnmeetableError(
+                    f"namespace {namespace} has more than {bounds.NAMESPACE_OWN_POOLS:,} pairs of a slice and a choice "
+                    "of capacity whose pods select labels of their own node pool: name fewer choices, or remove the "
+                    "selectors"
+                )
             drawn = blueprint(slice_, self._settings, rules, choice, copied)
             request = specify(slice_, drawn, self._settings, rules).stamped(
                 pool_name(slice_.workload.name, slice_.id, 0), 0
