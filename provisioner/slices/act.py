@@ -1,7 +1,8 @@
-"""Carries out plans: submits the calls, and returns their answers to the loop.
+"""Carries out plans: submits calls to the supplier and to Kubernetes, and returns their answers to the loop.
 
-No call waits for a long operation: it runs in a pool of threads, and later rounds look at its result. Changes of nodes
-that Kubernetes rejects are repeated after growing pauses, and are reported as an alert after `_ALERT_SECONDS`.
+Each call runs in a pool of threads and ends without waiting for the operation that it starts: later rounds look up the
+operation. Changes of nodes, pods and statuses that Kubernetes rejects are repeated after growing pauses; an alert
+reports an object whose changes have been rejected for `_ALERT_SECONDS`.
 """
 
 import contextlib
@@ -33,15 +34,15 @@ from provisioner.workloads.pods import list_pods_on_node
 
 _log = structlog.get_logger(__name__)
 
-#: Time-out in seconds of a supplier's changing call. No such call is made if the lease may end within this time.
+#: Time-out in seconds of a create or delete of a node pool. Neither is sent if the Lease may end within this time.
 CALL_TIMEOUT_SECONDS = 10.0
 _NO_LEASE = Failure(kind=FailureKind.UNAVAILABLE, message=NO_LEASE)
-#: Pause in seconds after the first rejection of a change. Each further rejection doubles the pause, up to the maximum.
+#: Pause in seconds after the first rejection of a change. Each further one doubles the pause, up to the maximum.
 _FIRST_PAUSE_SECONDS = 1.0
 _MAX_PAUSE_SECONDS = 60.0
 #: Time in seconds for which a change must have been rejected before an alert is raised.
 _ALERT_SECONDS = 600.0
-#: Maximum number of concurrent writes of statuses, because deletes of later rounds wait until they have ended.
+#: Maximum number of concurrent writes of statuses: deletes of later rounds use the same threads, and wait for these.
 _MAX_WRITES = 64
 
 
@@ -54,15 +55,15 @@ class _Rejection(NamedTuple):
 
 @dataclass(slots=True, kw_only=True)
 class Actor(CallingActor[Answer]):
-    """Carries out plans. The key of a create or delete is the pool's name."""
+    """Carries out plans. The base class knows a submitted create or delete by a key, which is the name of the pool."""
 
     supplier: Supplier
     api: Api
     gate: Gate
     #: Runs creates and look-ups.
     executor: Executor
-    #: Runs calls that also use Kubernetes: deletes with their gate, and changes of nodes. They are separate, because a
-    #: pool of thousands of nodes takes long, and must not delay creates.
+    #: Runs calls to Kubernetes: deletes, whose checks read it, and changes of nodes, pods and statuses. Creates have
+    #: another executor, because the delete of a pool of thousands of nodes takes long, and must not delay creates.
     slow_executor: Executor
     #: Nodes, pods and objects with a status that are being changed: only one thread at a time may change each of them.
     _changing: set[str] = field(default_factory=set)
@@ -70,9 +71,9 @@ class Actor(CallingActor[Answer]):
     _rejected: dict[str, _Rejection] = field(default_factory=dict)
 
     def carry_out(self, plan: Plan) -> None:
-        """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect the others."""
+        """Submit all calls of a plan without waiting. A call that cannot be submitted does not affect other calls."""
         self.gate.forget_all_but(plan.memory.deletes.keys())
-        # Deletes come first: they save money, and creates may wait for the end of their operations.
+        # Deletes come first: they save money, and creates may have to wait until the operations of deletes have ended.
         for delete in plan.deletes:
             call = functools.partial(self._delete, delete)
             self._submit(delete.name, call, self.slow_executor, self._delete_failed)
@@ -80,7 +81,7 @@ class Actor(CallingActor[Answer]):
             name = create.request.name
             self._submit(name, functools.partial(self._create, create), self.executor, self._create_failed)
         for look_up in plan.look_ups:
-            # The next round decides on a look-up again if it was not submitted.
+            # If a look-up cannot be submitted, the next round decides it again.
             self.submit(functools.partial(self._look_up, look_up), self.executor)
         changes: list[tuple[str, Callable[[], object]]] = [
             *((assignment.node, functools.partial(self._assign, assignment)) for assignment in plan.assignments),
@@ -96,13 +97,13 @@ class Actor(CallingActor[Answer]):
             self._rejected.pop(unwanted, None)
         for target, change in changes:
             self._submit_change(target, change)
-        # Later rounds write the other statuses: each write changes its object, which starts a round.
+        # Later rounds write the statuses beyond the maximum. Each write starts a round, because it changes an object.
         free = _MAX_WRITES - len(self._changing & {target for target, _ in writes})
         for target, write in writes:
             free -= free > 0 and self._submit_change(target, write)
 
     def _submit_change(self, target: str, change: Callable[[], object]) -> bool:
-        """Submit a change unless its object is being changed or its next try is not due; return whether it was sent."""
+        """Submit a change of an object; return False if another change is running, or if the pause has not ended."""
         rejection = self._rejected.get(target)
         if target in self._changing or (rejection is not None and self.monotonic() < rejection.retry_at):
             return False
@@ -123,7 +124,7 @@ class Actor(CallingActor[Answer]):
         executor: Executor,
         failed: Callable[[PoolName, Failure], Answer],
     ) -> None:
-        """Submit a create or delete; if that is impossible, answer with a failure."""
+        """Submit a create or delete; if no thread can be started, its answer is a failure of kind UNAVAILABLE."""
 
         def not_sent(why: str) -> Answer:
             return failed(name, Failure(kind=FailureKind.UNAVAILABLE, message=why))
@@ -193,7 +194,7 @@ class Actor(CallingActor[Answer]):
         return LookUpAnswer(look_up=look_up, at=self.clock(), exists=True)
 
     def _assign(self, assignment: Assignment) -> None:
-        """Write the labels of a node. Raises Conflict if an unfinished pod is on one of the nodes to verify."""
+        """Write the labels of a node. Raises Conflict if a pod uses chips of one of the nodes in `verify`."""
         for node in assignment.verify:
             pods = list_pods_on_node(self.api, node)
             if using := [f"{pod.namespace}/{pod.name}" for pod in pods if pod.keeps_node(self.clock())]:
@@ -203,7 +204,7 @@ class Actor(CallingActor[Answer]):
         live.label(self.api, assignment.node, assignment.labels)
 
     def _set_cost(self, cost: PodCost) -> None:
-        """Write the deletion cost of a pod unless the pod no longer exists, or another pod has its name."""
+        """Write the deletion cost of a pod, unless the pod no longer exists or another pod has the same name."""
         annotations = {constants.POD_DELETION_COST: str(cost.cost)}
         body = {"metadata": {"uid": cost.uid, "annotations": annotations}}
         with contextlib.suppress(Conflict, NotFound):
@@ -218,7 +219,7 @@ class Actor(CallingActor[Answer]):
             self.api.patch(f"{path}/status", body)
 
     def _change(self, change: Callable[[], object], target: str) -> None:
-        """Make a change of a node, pod or status, and record a rejection: a later round decides the change again."""
+        """Make a change of a node, pod or status; record a rejection, after which a later round repeats the change."""
         try:
             change()
         except ClusterError as error:
@@ -236,13 +237,13 @@ class Actor(CallingActor[Answer]):
             self._changing.discard(target)
 
     def rejected(self) -> Mapping[str, str]:
-        """Return the last error by node, pod or object with a status, if rejected for at least `_ALERT_SECONDS`."""
+        """Return the last error of each node, pod or other object whose changes were rejected for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
         # The dictionary is copied, because other threads record rejections at the same time.
         return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
 
     def alerts(self) -> tuple[Alert, ...]:
-        """Return an alert if Kubernetes has rejected changes for `_ALERT_SECONDS`."""
+        """Return one alert if Kubernetes has rejected the changes of an object for `_ALERT_SECONDS`; otherwise none."""
         if not (rejected := self.rejected()):
             return ()
         message = (

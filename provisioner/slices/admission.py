@@ -1,12 +1,13 @@
 """Reviews workloads when they are created or updated, and changes the selectors of Jobs. Pure.
 
 Objects and settings are arguments. A review reports only problems that the owner can correct by changing the workload;
-Events report stockouts, a pause and the demand of other workloads. A review rejects only objects that no nodes at all
-can serve, because another provisioner's nodes may serve the objects that this provisioner does not.
+Events report stockouts, a pause and the demand of other workloads. A review rejects an object only if no nodes at all
+can serve it: an object that this provisioner does not serve may get nodes from another provisioner.
 
 Selectors are changed as the Go provisioner's admission_controller did, but only for Jobs that get a node pool with the
-changed selectors: otherwise pods would wait for nodes that are never created, or lose a request to another controller.
-Bounds and limits on all Jobs of a JobSet together are not checked. Existing selectors are not overwritten.
+changed selectors. Pods of other Jobs would wait for nodes that are never created, or would lose selectors that another
+controller reads. Values of existing selectors are not overwritten. The change does not depend on bounds and limits for
+the Jobs of a JobSet together.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -39,9 +40,9 @@ from provisioner.workloads.plain import misfit_of
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 #: Kinds whose pods have no index.
 _UNNUMBERED = ("Deployment", "ReplicaSet")
-#: Kinds that are reviewed. An object that was created for one of them, such as a JobSet's Job, is not reviewed again.
+#: Kinds that are reviewed. An object that is controlled by an object of these kinds, such as a JobSet's Job, is not.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
-#: API group and kind of the controllers whose objects are not reviewed again.
+#: API group and kind of owners that are reviewed themselves: the objects that they control are not reviewed again.
 REVIEWED_OWNERS = frozenset(
     {
         *(("apps", each) for each in (STATEFUL_SET, *_UNNUMBERED)),
@@ -53,11 +54,11 @@ REVIEWED_OWNERS = frozenset(
 _COUNTS = ("replicas", "parallelism", "completions")
 #: Annotation in which `kubectl apply` saves the whole object.
 _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
-#: Maximum number of slices of an object that are checked: the first ones, and the last one, whose name is the longest.
-#: Fewer if slices have several choices of capacity, because a review of one namespace delays those of all others.
+#: Maximum number of slices of an object that are checked: its first slices, and its last, whose name is the longest.
+#: The number is smaller if slices have several choices of capacity: a long review of one object delays all others.
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
-#: Kinds that are read themselves, not through their pods.
+#: Kinds of workloads whose objects the provisioner reads. If another kind controls pods, it reads only the pods.
 _KINDS = {each.value: each for each in WorkloadKind if each is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
 #: Label of workloads that Kueue admits.
@@ -66,14 +67,14 @@ _QUEUE = "kueue.x-k8s.io/queue-name"
 
 class _Pods(NamedTuple):
     template: Template
-    #: Number of pods; None if unknown, or if they share a slice with other pods.
+    #: Number of pods; None if it is unknown, or if pods of another template are in the same slice.
     number: int | None = None
     #: Whether the pods may fill several slices.
     several: bool = False
 
 
 def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[Finding]:
-    """Yield the problems of slice shapes; pods that do not select an accelerator and a topology are skipped."""
+    """Yield the problems with the slices that an object's pod templates request, and with keys that are never read."""
     metadata = fields.mapping(document.raw.get("metadata"))
     name = fields.text(metadata.get("name")) or f"{fields.text(metadata.get('generateName'))}xxxxx"
     subject = title(kind, {"namespace": namespace, "name": name})
@@ -91,7 +92,8 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
             words, path = str(error), path_of(str(error), document.raw, pods.template)
         else:
             words, path = _misfit(document.raw, kind, pods, shape), pods.template.pods_path
-            # Fewer pods are possible: other pods may use the remaining hosts, and slices may be filled step by step.
+            # Only too many pods are impossible: if there are too few, other pods may use the remaining hosts. The pods
+            # of a StatefulSet may fill several slices, one after the other.
             impossible = not pods.several and (pods.number or 0) > shape.nodes(1)
             doubt = _doubt(document.raw, kind, pods, shape)
             if doubt and not words:
@@ -104,7 +106,7 @@ def _shape_problems(document: Document, kind: str, namespace: str) -> Iterator[F
 
 
 def _asked_at(raw: dict[str, Any], template: Path) -> tuple[str, str, int, str]:
-    """Return the accelerator, topology, chips and machine type that a template requests. Raises MalformedObject."""
+    """Return the accelerator, topology, chips per pod and machine type of a template. Raises MalformedObject."""
     spec = fields.mapping(value_at(raw, (*template, "spec")))
     selector = podspec.node_selector_of(spec)
     return (
@@ -129,7 +131,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
-    """Whether an object or a template opts out, or requests slices from another controller."""
+    """Whether the metadata of an object or template opts out of the provisioner, or requests Slice resources."""
     labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
@@ -139,7 +141,7 @@ def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
 
 
 def _doubt(raw: dict[str, Any], kind: str, pods: _Pods, shape: tpu.Shape) -> str:
-    """Return why the pods of a Job probably do not form a slice although their number is right; empty if they do."""
+    """Return why the pods of a Job may not form a slice although their number is right; empty without such a reason."""
     if kind not in (_JOB, CRON_JOB, WorkloadKind.JOBSET.value) or not shape.multi_host:
         return ""
     spec = fields.mapping(value_at(raw, pods.template.pods_path[:-1]))
@@ -177,8 +179,8 @@ def judge(raw: object, settings: Settings, rules: PoolRules, *, namespace: str =
     `raw` is decoded JSON of any kind; `namespace` is used if the object has none. OPT_IN_LABEL is not checked, because
     the labels of the namespace are unknown. Errors come first. `slices` of a finding is always 1.
 
-    The function reads nothing, and never raises, whatever the JSON is. Its time depends on the size of the object, not
-    on its demand: it checks at most 256 slices and 1,024 choices, and only the Event reports limits of more slices.
+    The function makes no calls, and never raises. Its duration depends on the size of the object, not on the number of
+    slices: it checks at most 256 slices and 1,024 choices. An Event later reports a limit that only more slices exceed.
     """
     document = Document(raw)
     most = min(_MAX_SLICES, _MAX_CHOICES // _choices_of_slice(document, settings))
@@ -211,7 +213,7 @@ class Judge:
 
     settings_of: Callable[[Document], Settings]
     rules: PoolRules
-    #: Returns warnings of another product about the pods of an object in a namespace.
+    #: Returns warnings about environment variables in the pods of an object; the second argument is its namespace.
     doubts: Callable[[Mapping[str, Any], str], Sequence[str]] = lambda _raw, _namespace: ()
 
 
@@ -239,11 +241,12 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     scaled = request.operation == "UPDATE" and _only_scales(request)
     found = _findings(request, request.object, by, scaled=scaled)
     if found and request.operation == "UPDATE":
-        # Problems from before the update must not prevent suspending or labelling the object.
+        # Problems that the object had before the update must not prevent its owner from suspending or labelling it.
         before = {(each.reason, each.message) for each in _findings(request, request.old_object, by, scaled=scaled)}
         found = [finding for finding in found if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
-        # Kueue changes selectors when it suspends or resumes, and would repeat a rejected update and keep its quota.
+        # Kueue changes selectors when it suspends or resumes a workload. If such an update were rejected, Kueue would
+        # repeat it, and the workload would keep its quota.
         return Answer(warnings=tuple(str(finding) for finding in found if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(finding) for finding in found if denies and finding.impossible]
@@ -258,9 +261,10 @@ def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bo
         return []
     settings = by.settings_of(document)
     found = _of_slices(request.kind, document, namespace, settings, by.rules, scaled=scaled)
-    # The opt-in label may have any key, so a finding that its key is unknown is dropped.
+    # The opt-in label may have any key, so the finding that this key is never read is dropped.
     found = [finding for finding in found if finding.path[-1:] != (settings.opt_in_label or ())[:1] or not finding.path]
-    # `doubts` are about environment variables, which depend on the request but not on the placement of the pods.
+    # Environment variables depend on the requested slice, so they are checked only if the request has no mistakes. They
+    # do not depend on the placement of the pods, so a finding about the placement does not count.
     mistakes = any(not finding.message.startswith(NOT_PLACED) for finding in found)
     if mistakes or request.kind == POD or _is_suspended(document.raw):
         return found
@@ -273,19 +277,20 @@ def _of_slices(
     metadata = fields.mapping(document.raw.get("metadata"))
     of_pods = kind not in _KINDS or (kind == _JOB and not is_served_job(WorkloadKind.JOB, metadata, settings))
     shapes, raw = list(_shape_problems(document, kind, namespace)), document.raw
-    # A scaled object gets no findings about limits: often an autoscaler chose the number, and limits only delay pods.
+    # Limits are not checked for a scaled object: often an autoscaler chose the number, and limits only delay pods.
     if of_pods and (scaled or _is_left_alone(metadata)):
         return shapes
     if of_pods and kind != POD:
-        # The object controls the pods, even if another controller, such as KServe's, created the object.
+        # Without owner references, the object counts as the controller of its pods, which it is, even if another
+        # controller, such as KServe's, created the object.
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
-        # Only the shape check finds that a Job has more pods than hosts; no other nodes can serve such a Job.
+        # Only `_shape_problems` finds that a Job has more pods than hosts. No nodes at all can serve such a Job.
         if any(finding.impossible for finding in shapes):
             said = [finding._replace(impossible=finding.reason == constants.INVALID_REQUEST) for finding in said]
         shapes = []
-    # Drop the Event's reason if the request is invalid only for this provisioner.
+    # The reason InvalidRequest is dropped if the request is invalid only for this provisioner.
     said = [
         each._replace(reason="") if each.reason == constants.INVALID_REQUEST and not each.impossible else each
         for each in said
@@ -297,7 +302,7 @@ def _of_slices(
 
 
 def _is_said(finding: Finding) -> bool:
-    """Whether the owner can correct a finding; for fields of a wrong type, the API server itself rejects the object."""
+    """Whether a finding is reported: the owner can correct it, and the API server does not reject the object for it."""
     if finding.severity is Severity.NOT_SERVED:
         return finding.message.removeprefix(NOT_SERVED) in (NO_TOPOLOGY.why, NO_SELECTORS.why)
     return bool(finding.subject) and finding.severity is not Severity.NOTE
@@ -320,10 +325,10 @@ def _is_to_be_completed(raw: dict[str, Any], kind: str) -> bool:
 
 
 def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
-    """Return the settings without conditions that end on their own, such as a pause."""
+    """Return the settings without the pause, and without limits that only delay workloads or do not apply to `raw`."""
     settings = replace(settings, pause_creation=False, max_creates_per_hour=None)
     if any(ended_before(fields.mapping(raw.get("spec"))).values()):
-        # The jobs run one after the other, so limits do not apply to their sum.
+        # The replicated jobs run one after the other, so the limits do not apply to the sum of their pools.
         settings = replace(
             settings,
             max_chips=None,
@@ -335,7 +340,10 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether labels, annotations and spec differ only in numbers of pods or groups; without `up`, none increases."""
+    """Whether an update of labels, annotations and spec changes only numbers of pods or groups, or nothing.
+
+    If `up` is False, the numbers may only decrease.
+    """
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()
@@ -370,8 +378,9 @@ class JobChanges:
 
     #: Whether child Jobs of JobSets get a selector with a value that no other job has.
     job_key: bool = False
-    #: Value of the location hint selector; empty to add none.
+    #: Value of the location hint selector that Jobs get; empty adds no selector.
     location_hint: str = ""
+    #: Whether selectors that request other capacity than on-demand are removed.
     on_demand: bool = False
 
 
@@ -381,7 +390,10 @@ def jobset_to_read(request: Request, changes: JobChanges) -> str:
 
 
 def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping[str, Any] | None = None) -> Answer:
-    """Answer the review of a Job that starts; `jobset` is its JobSet as read. Other requests are admitted unchanged."""
+    """Answer the review of a Job that starts with the changes of its selectors; admit other requests unchanged.
+
+    `jobset` is the JobSet that `jobset_to_read` names, as read from the API server; None if it names none.
+    """
     name = marked(fields.mapping(request.object.get("metadata")), constants.REPLICATED_JOB_NAME)
     jobs = jobs_in_slice(jobset, name) if jobset is not None else 1
     # Child Jobs that together fill a slice must select the same nodes.
@@ -400,7 +412,7 @@ def review_job(request: Request, changes: JobChanges, by: Judge, jobset: Mapping
 
 
 def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> dict[str, Any]:
-    """Return a JobSet with only the child Jobs of one slice; a Job without a JobSet is returned unchanged."""
+    """Return the JobSet of a Job with only the child Jobs of one slice; return a Job without a JobSet unchanged."""
     if jobset is None:
         return job
     only = {"name": "only", "replicas": jobs, "template": {"spec": job["spec"]}}
@@ -408,7 +420,7 @@ def _alone(job: dict[str, Any], jobset: Mapping[str, Any] | None, jobs: int) -> 
 
 
 def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dict[str, Any]] | None:
-    """Return the node selector of a Job that starts before and after the changes; None if nothing changes."""
+    """Return the node selector of a starting Job without and with the changes; None if nothing changes."""
     if (request.kind, request.subresource) != ("Job", "") or not _starts(request):
         return None
     spec = fields.at(request.object, "spec", "template", "spec")
@@ -428,9 +440,10 @@ def _changed(request: Request, changes: JobChanges) -> tuple[dict[str, Any], dic
 
 
 def _starts(request: Request) -> bool:
-    """Whether a child Job starts, or another Job is created, whose nodes have not been requested.
+    """Whether a child Job of a JobSet starts for the first time, or another Job is created.
 
-    Kueue requests nodes by the templates of JobSets and other Jobs. After its first start, a Job's template is fixed.
+    False if Kueue has requested the nodes, because it used the selectors that the pod template had. After the first
+    start of a Job, its pod template can no longer be changed.
     """
     is_child, before = bool(_jobset_of(request)), request.old_object
     resumed = is_child and _is_suspended(before) and "startTime" not in fields.at(before, "status")

@@ -1,4 +1,4 @@
-"""HTTP API of the board, version 1, and the status page: paths, responses, and their description.
+"""HTTP API, version 1, and files of the status page: paths, responses, and the OpenAPI document.
 
 All paths are read-only. Fields that are added to version 1 have a default; existing fields keep their name and meaning.
 """
@@ -36,7 +36,7 @@ class _Part(NamedTuple):
     summary: str
     #: Fields of the response in addition to the version.
     fields: Mapping[str, Any]
-    #: Returns the values of the fields, in the same order.
+    #: Returns the values for `fields`, in the order of `fields`.
     find: Callable[[Document], tuple[Any, ...]]
 
 
@@ -61,7 +61,7 @@ _PARTS: Mapping[str, _Part] = {
 
 
 def pages(board: Board) -> tuple[Page, ...]:
-    """Return the pages that show the board."""
+    """Return the files of the status page and the paths of the API, whose responses are read from `board`."""
     return (
         *file_pages("provisioner.slices"),
         Page(path=ROOT, make=lambda: _json(json.dumps({"paths": sorted(description()["paths"])}).encode())),
@@ -77,7 +77,7 @@ def _json(body: bytes) -> Response:
 
 
 def _versioned(document: Document, body: bytes) -> Response:
-    """Return the response with a body. Its ETag names the process, because each process counts its own versions."""
+    """Return the response with a document. The ETag names the process, because each process counts its own versions."""
     about = document.about
     tag = f'W/"{about.identity}.{about.started_at.timestamp():.6f}.{document.version}"'
     return Response(body, 200, {**_NO_STORE, "ETag": tag}, _JSON)
@@ -91,7 +91,7 @@ def _part(board: Board, part: _Part) -> Response:
 
 @functools.cache
 def description() -> dict[str, Any]:
-    """Return the OpenAPI document, derived from the types that are served."""
+    """Return the OpenAPI document, which is derived from the Python types of the responses."""
     types = [Document, dict[str, str], *(kind for part in _PARTS.values() for kind in part.fields.values())]
     found, components = msgspec.json.schema_components(types, ref_template="#/components/schemas/{name}")
     document, variables, *schemas = found

@@ -30,7 +30,7 @@ from provisioner.slices.suppliers.nodegroup.supplier import NodeGroupSupplier
 
 #: Maximum number of concurrent calls to the API server for the checks before the delete of one pool.
 _AT_ONCE_PER_POOL = 16
-#: Maximum number of these calls for all pools together.
+#: Maximum number of concurrent calls for the checks before the deletes of all pools together.
 _AT_ONCE = 32
 
 
@@ -41,10 +41,10 @@ def choose(
     clock: Callable[[], datetime],
     observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
-    """Return the supplier of these settings, and the proof that the supplier and Kubernetes belong to one cluster.
+    """Return the supplier that PROVIDER names, and the object that proves that GKE and Kubernetes are one cluster.
 
-    With PROVIDER=gce there is no proof, because node pools are objects of the API server itself. Raises ValueError
-    with PROVIDER=gke but without `gke`.
+    The proof is None with PROVIDER=gce, because node pools are then objects of the Kubernetes API server itself. Raises
+    ValueError if PROVIDER is gke and `gke` is None.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None
@@ -136,7 +136,7 @@ def build(
 def make_gate(
     api: Api, clock: Callable[[], datetime], *, keep_suspended: bool = False, node_namespace: str = ""
 ) -> Gate:
-    """Return the gate before deletes, with its own threads."""
+    """Return the gate, which checks each pool before its delete, with its own threads."""
     gates = ThreadPoolExecutor(max_workers=_AT_ONCE, thread_name_prefix="gate")
     for_each = Parallel(executor=gates, at_once=_AT_ONCE_PER_POOL)
     return Gate(api=api, clock=clock, keep_suspended=keep_suspended, node_namespace=node_namespace, for_each=for_each)

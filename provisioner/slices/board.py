@@ -52,7 +52,7 @@ class Journal:
                 Entry(number=number, at=at, kind=kind, message=message, warning=warning, pool=pool, workload=workload)
             )
             if len(self._entries) > self._max_entries:
-                # If several namespaces have the most entries, this is the namespace of the oldest entry.
+                # If several namespaces have the most entries, `most_common` returns the one with the oldest entry.
                 ((largest, _),) = Counter(map(_namespace_of, self._entries)).most_common(1)
                 self._entries.remove(next(entry for entry in self._entries if _namespace_of(entry) == largest))
 
@@ -69,7 +69,7 @@ def _namespace_of(entry: Entry) -> str:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class About:
-    """Release, cluster and process, for the head of the page."""
+    """Release, cluster and process, for the head of the status page."""
 
     release: str
     project: str
@@ -80,7 +80,7 @@ class About:
     started_at: datetime
 
 
-# Without slots, because the view is cached when it is first requested.
+# Without slots, because `cached_property` stores the view in the instance.
 @dataclass(frozen=True, kw_only=True)
 class Published:
     """Result of one round."""
@@ -93,14 +93,15 @@ class Published:
 
     @cached_property
     def view(self) -> View:
-        """View of the round."""
+        """View of the round, built when it is first read."""
         return build_view(self.snapshot, self.plan, self.settings, self.at)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Document:
-    """The answers of the API, except settings. `version` counts changes, except of times, since the process started."""
+    """Content of all responses of the API, except the settings."""
 
+    #: Number of changes since the process started; changes of `served_at` and `View.at` do not count.
     version: int
     #: Time at which the process created this response.
     served_at: datetime
@@ -113,7 +114,7 @@ class Document:
     problems: tuple[str, ...]
     #: Whether this process leads, but has not decided anything for a minute, so that the view is old.
     stalled: bool
-    #: View of the last round; None before the first decision.
+    #: View of the last decision; None before the first decision, or if `leading` is false.
     view: View | None
     tracks: tuple[Track, ...]
     activity: tuple[Entry, ...]
@@ -121,7 +122,7 @@ class Document:
 
 @dataclass(slots=True, kw_only=True)
 class Board:
-    """Latest state for the API. The loop's thread publishes; any thread may read."""
+    """Latest state for the API. Only the loop's thread calls `publish`; any thread may call the other methods."""
 
     about: About
     #: Environment variables that the settings were read from.

@@ -1,10 +1,10 @@
-"""Checks before a delete: proves its reason, and lists the pods on the pool's nodes, before and after cordoning these.
+"""Checks a pool before its delete: proves the reason, and lists the pods on its nodes before and after cordoning them.
 
-Decisions are based on caches, which are not enough to delete a pool, so each delete reads the API server. A pool with
-pods is not cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does
-not show that choice: if there may be such pods, the pool stays cordoned for a minute before its delete. Between the
-last check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check
-gets no pod before the delete has reached GKE, because the node reports its chips only several seconds later.
+Decisions are based on caches, which may be out of date, so these checks read the API server. A pool that pods still use
+is not cordoned. A cordon does not stop a pod for which the scheduler has already chosen a node, and the API does not
+show that choice: if there may be such pods, the pool is kept cordoned for a minute before its delete. Between the last
+check and the delete, only pods that tolerate the cordon can be bound. A node that registers after the last check gets
+no pod before the delete has reached GKE, because the node reports its chips only several seconds later.
 
 `provisioner.model.membership` determines the nodes of a pool. A pool with fewer nodes than hosts is not deleted while
 pods of its workload are on a node whose pool is unknown.
@@ -34,7 +34,7 @@ _log = structlog.get_logger(__name__)
 
 #: Wait in seconds after a cordon, far longer than the scheduler takes from its choice of a node to the binding.
 BINDING_SECONDS = 60.0
-#: Reasons that hold only if the workload no longer needs pools.
+#: Reasons of deletes that hold only if the workload no longer needs pools.
 _ENDED = frozenset({DeleteReason.WORKLOAD_GONE, DeleteReason.WORKLOAD_FINISHED, DeleteReason.WORKLOAD_SUSPENDED})
 
 
@@ -43,7 +43,7 @@ class NeededError(KeptError):
 
 
 class SettlingError(KeptError):
-    """The pool is cordoned, but pods for which the scheduler chose its nodes before may still be bound."""
+    """The pool is cordoned, but pods for which the scheduler chose a node before the cordon may still be bound."""
 
     def __init__(self, wait_seconds: float) -> None:
         """`wait_seconds` is the time until the delete may be sent."""
@@ -54,7 +54,7 @@ class SettlingError(KeptError):
 
 
 class _Closed(NamedTuple):
-    """Cordoned nodes of a pool, as names and UIDs, and the time since which all of them have been cordoned."""
+    """Names and UIDs of a pool's cordoned nodes, and the monotonic time since which all of them have been cordoned."""
 
     nodes: frozenset[tuple[str, str]]
     since: float
@@ -62,7 +62,7 @@ class _Closed(NamedTuple):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Gate:
-    """Lets a delete pass, or raises KeptError. Raises ClusterError if Kubernetes does not answer."""
+    """Checks deletes: raises KeptError if a pool must be kept, and ClusterError if a call to Kubernetes fails."""
 
     api: Api
     clock: Callable[[], datetime]
@@ -72,9 +72,9 @@ class Gate:
     node_namespace: str = ""
     #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
     for_each: ForEach = one_by_one
-    #: A node with a pod that keeps the pool, by pool: while this node has such a pod, no other node is checked.
+    #: For each pool that pods keep, a node with such a pod: while it has one, no other node of the pool is checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
-    #: Pools that have been cordoned and not uncordoned since.
+    #: Pools whose nodes the gate has cordoned, and has not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)
 
     def forget_all_but(self, asked_for: Collection[PoolName]) -> None:
@@ -84,7 +84,10 @@ class Gate:
             self._closed.pop(name, None)
 
     def pass_through(self, delete: Delete) -> None:
-        """Prove the reason, cordon the nodes, and make sure that no pod is on them."""
+        """Prove the reason of a delete, cordon the nodes, and check that no pod that keeps the pool is on them.
+
+        Raises SettlingError, without uncordoning the nodes, if the delete must wait.
+        """
         living = self._prove(delete)
         kept_on = self._kept_on.get(delete.name)
         if kept_on is not None:
@@ -114,14 +117,14 @@ class Gate:
             raise
         except (ClusterError, KeptError):
             if closed:
-                # The next attempt checks all nodes again, because an uncordon may fail.
+                # An uncordon may fail, so the next attempt must check all nodes again, not only the node in `_kept_on`.
                 self._kept_on.pop(delete.name, None)
             self._closed.pop(delete.name, None)
             self.for_each(self._uncordon, closed)
             raise
 
     def _refuse_if_unknown(self, delete: Delete, unknown: Collection[str], living: Workload | None) -> None:
-        """Raise KeptError if a pod of the living workload is on one of the nodes whose pool is unknown."""
+        """Raise KeptError if a pod of the workload `living` is on one of the nodes `unknown`, whose pool is unknown."""
         if living is None or not unknown:
             return
         for pod in list_pods_of_workload(self.api, living.kind, living.namespace, living.name, living.uid):
@@ -133,7 +136,10 @@ class Gate:
                 )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
-        """Raise SettlingError until all nodes have been cordoned long enough; open or new nodes restart the time."""
+        """Raise SettlingError if the delete must wait until all nodes have been cordoned for BINDING_SECONDS.
+
+        The time restarts if a node was not cordoned (`anew`) or is new.
+        """
         now, closed = self.monotonic(), self._closed.get(delete.name)
         if anew or closed is None or not nodes <= closed.nodes:
             closed = self._closed[delete.name] = _Closed(nodes, now)
@@ -164,7 +170,10 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Raise KeptError if the pool is still needed; return the pool's workload if it lives, otherwise None."""
+        """Return the pool's workload if it exists and needs pools, otherwise None.
+
+        Raises KeptError if the reason of the delete does not hold.
+        """
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid
@@ -178,7 +187,7 @@ class Gate:
         keeps = same and workload is not None and workload.keeps_pools(while_suspended=self.keep_suspended)
         living = workload if keeps else None
         if living is not None and delete.reason in _ENDED:
-            # If any of these reasons holds now, the workload does not live, even if another reason was decided.
+            # If any reason in `_ENDED` held now, `living` would be None, even if this delete has another reason.
             raise NeededError(f"{_name(delete, living)} {'lives' if living.lives else 'is suspended and keeps it'}")
         if delete.reason is DeleteReason.SLICE_STUCK:
             of_slice = [pod for pod in list_pods_of_workload(self.api, *named) if _spared(delete, pod)]
@@ -194,27 +203,27 @@ class Gate:
         ]
 
     def _runs(self, pod: BoundPod | Pod) -> bool:
-        """Whether a pod has not ended, and may run until its grace ends if it is being deleted."""
+        """Whether a pod is unfinished, and its grace period has not passed if it is being deleted."""
         return not pod.finished and (pod.deletion_deadline is None or pod.deletion_deadline > self.clock())
 
     def _uncordon(self, node: str) -> None:
         try:
             live.uncordon(self.api, node)
         except ClusterError as error:
-            # The next round sees a kept pool with a cordon of the provisioner, and tries again.
+            # The next round finds the provisioner's cordon on a pool that is kept, and uncordons the node.
             _log.warning("node.uncordon_failed", node=node, error=str(error))
 
 
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
-    """Whether a pod belongs to the stuck slice because of which the pool is replaced: it does not keep the pool."""
+    """Whether a pod belongs to the stuck slice whose pool is replaced: such a pod does not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    # For a Job that is not served, the delete has kind POD, and pods that are listed by node have the kind of Jobs.
+    # If only the pods of a Job are served, `delete.kind` is POD. In the list of a node's pods, their kind is JOB.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 
 
 def _is_of(living: Workload | None, pod: BoundPod) -> bool:
-    """Whether a pod, with or without chips, belongs to the living workload by namespace, name, UID and group."""
+    """Whether a pod, with or without chips, belongs to the workload `living`, by its namespace, name, UID and group."""
     if living is None or not pod.group_key:
         return False
     if living.kind is WorkloadKind.POD:

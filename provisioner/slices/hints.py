@@ -1,9 +1,9 @@
-"""Saves the part of the memory that is worth keeping after a crash, as text in one ConfigMap.
+"""Saves the part of the planner's memory that is useful after a restart, as text in one ConfigMap.
 
 The hints are:
 
 - the times since which pools are idle; otherwise a deletion delay of an hour would restart,
-- back-off; otherwise a create that blocks the cluster for half an hour, or a useless pool, would be repeated,
+- back-off; otherwise a create that blocks the cluster for half an hour, or creates a useless pool, would be repeated,
 - the slice that last ran on each pool,
 - the times of the creates of the last hour, for the limit on them,
 - the attempts of creates that no list confirms yet, so that a create is sent again with the same name.
@@ -40,9 +40,10 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap.
 
-    Entries beyond the size limit are left out, first the slices that last ran on pools: pods usually show these.
+    Entries beyond the size limit are left out, first the slice that last ran on each pool: its pods usually show this.
     """
-    # Only the back-offs that end last are saved: there may be any number, because pods name reservations in the keys.
+    # Only the back-offs that end last are saved. Their number has no bound, because their keys contain reservations,
+    # and pods can name any reservation.
     backoffs = _latest((key, each) for key, each in memory.backoffs.items() if each.slice_id is None)
     refused = _latest((key, each.unschedulable) for key, each in memory.slices.items() if each.unschedulable)
     pools = memory.pools.items()
@@ -55,7 +56,7 @@ def to_text(memory: Memory) -> dict[str, str]:
         "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
-    # Each section takes its name and at least two brackets.
+    # Each section has at least the characters of its name and two brackets.
     left = bounds.HINTS - sum(len(name) + 2 for name in sections)
     for name, entries in sections.items():
         text[name] = _cut(entries, left + 2)
@@ -64,7 +65,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
 
 def from_text(data: Mapping[str, str]) -> Memory:
-    """Parse the hints; an invalid section is left out."""
+    """Return a memory that contains only the saved hints; an invalid section is left out."""
     refused = _backoffs(data, "refused", list[tuple[SliceId, FailureKind, str, int, _Moment, _Moment]])
     idle_since = dict(_read(data, "idle-since", list[tuple[PoolName, _Moment]]))
     last_users = dict(_read(data, "last-users", list[tuple[PoolName, SliceId]]))
@@ -112,7 +113,7 @@ def _backoffs(
 
 
 def _cut(entries: list[Any], most: int) -> str:
-    """Return the first entries as JSON of at most `most` characters."""
+    """Return as many of the first entries as fit into `most` characters of JSON."""
     text = _dump(entries)
     while entries and len(text) > most:
         entries = entries[: max(0, len(entries) * most // len(text))]
@@ -156,7 +157,7 @@ class HintsStore:
         return stored
 
     def save(self, data: Mapping[str, str]) -> bool:
-        """Create or update the hints; return False if that failed, which is logged once per cause."""
+        """Create or update the ConfigMap; return False after a failure, which is logged once per cause."""
         try:
             self._write(data)
         except ClusterError as error:
@@ -171,7 +172,7 @@ class HintsStore:
         return before != self._last_cause
 
     def _write(self, data: Mapping[str, str]) -> None:
-        """Write only the data: the labels and annotations belong to the installer of the object."""
+        """Create the ConfigMap, or change only its data: its installer may have set labels and annotations."""
         try:
             self._api.patch(self._path, {"data": dict(data)})
         except NotFound:
