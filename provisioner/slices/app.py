@@ -43,8 +43,8 @@ def choose(
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier that PROVIDER names, and the object that proves that GKE and Kubernetes are one cluster.
 
-    The proof is None with PROVIDER=gce, because node pools are then objects of the Kubernetes API server itself. Raises
-    ValueError if PROVIDER is gke and `gke` is None.
+    The proof is None with PROVIDER=gce, because node pools are then objects of the Kubernetes API server itself.
+    PROVIDER=gke without a client in `gke` raises ValueError.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

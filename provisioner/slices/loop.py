@@ -31,18 +31,18 @@ _CREATE_LIST_AGE_SECONDS = 5.0
 _HINTS_GAP_SECONDS = 2.0
 #: Time in seconds without a decision after which owners of waiting slices are notified.
 _STALLED_SECONDS = 60.0
-#: Interval in seconds between two of these notifications.
+#: Interval in seconds between two notifications of the owners of waiting slices.
 _STALLED_GAP_SECONDS = 30.0
 
 
 @dataclass(slots=True, kw_only=True)
 class Loop(RoundLoop[answers.Answer]):
-    """The loop of slices. `memory` and all parts are used only by its thread."""
+    """Loop that serves slices. Only its thread runs rounds and uses `memory`; any thread may call `problems`."""
 
     settings: Settings
     watches: Watches
     pools: PoolList
-    #: None if node pools are objects of the same API server.
+    #: Proof that GKE and Kubernetes are one cluster; None if node pools are objects of the Kubernetes API server.
     identity: ClusterProof | None
     actor: Actor
     reporter: Reporter
@@ -55,11 +55,11 @@ class Loop(RoundLoop[answers.Answer]):
     _hints: dict[str, str] | None = None
     _hints_saved_monotonic: float = float("-inf")
     _problems: tuple[str, ...] = ()
-    #: Time since which no decision was possible; None if decisions are made.
+    #: Monotonic time since which no decision was possible; None if decisions are made.
     _stalled_since: float | None = None
-    #: Time of the last notification about this; None if there was none.
+    #: Monotonic time of the last notification that no decision was possible; None if there was none.
     _notified_stalled: float | None = None
-    #: The last round, whose slices and pools the next round reuses; None if the catalogue has changed since then.
+    #: The last round, whose slices and pools the next round reuses; None if the catalogue of machine types has changed.
     _last_round: Round | None = None
     _machine_configs: Listed = field(default_factory=dict)
 
@@ -71,7 +71,7 @@ class Loop(RoundLoop[answers.Answer]):
             self._save_hints(force=True)
 
     def problems(self) -> tuple[str, ...]:
-        """Return why the provisioner cannot work; a follower that waits for the lease has no problem."""
+        """Return why no decisions can be made; empty if they can. Waiting for the Lease is not such a reason."""
         return (*not_synced(self.watches), *self._problems)
 
     def round(self) -> float:
@@ -120,11 +120,11 @@ class Loop(RoundLoop[answers.Answer]):
         self.report(lambda: self.reporter.tell_notices(notices))
 
     def fold(self, answer: answers.Answer) -> None:
-        """Record an answer in the memory."""
+        """Record the answer of a call in the memory."""
         self.memory = answers.fold(self.memory, answer, self.pools.by_name())
 
     def clock_set(self, by: timedelta) -> None:
-        """Also shift the times of the list of pools, the proof and the timeline."""
+        """Shift all times after the clock was set, also those of the list of pools, the proof and the timeline."""
         RoundLoop.clock_set(self, by)
         self.pools.clock_set(by)
         if self.identity is not None:
@@ -138,7 +138,7 @@ class Loop(RoundLoop[answers.Answer]):
         if self._machine_configs is before:
             return False
         self._last_round = None
-        # Pods and workloads are read with the catalogue, which decides how many pods are the hosts of one slice.
+        # Pods and workloads are parsed with the catalogue, because it determines how many pods are on one slice.
         for objects in (self.watches.pods, *self.watches.workloads.values()):
             objects.relist()
         return True
@@ -182,8 +182,8 @@ class Loop(RoundLoop[answers.Answer]):
             take_snapshot, self.watches, self.pools, self.actor.live_calls(), self.actor.rejected().keys()
         )
         snapshot = observe()
-        # The catalogue must contain all MachineConfigs that the snapshot counts as known, so it is updated after the
-        # snapshot. After a change the snapshot is taken again, because it was built with the old catalogue.
+        # The catalogue must contain all MachineConfigs that the snapshot counts as known, so the catalogue is updated
+        # after the snapshot. If this changes the catalogue, the snapshot is out of date, and is taken again.
         if self._follow_catalogue():
             snapshot = observe()
         rules = self.pools.supplier.rules
@@ -193,7 +193,7 @@ class Loop(RoundLoop[answers.Answer]):
         return plan, snapshot
 
     def _due_in_seconds(self) -> float:
-        """Return the seconds until the node pools must be listed."""
+        """Return the seconds until the node pools must be listed; 0 or less if the list is due."""
         every_seconds = self.last_plan.poll_seconds if self.last_plan is not None else 0.0
         return self.pools.due_in_seconds(self.clock(), every_seconds=every_seconds)
 

@@ -1,8 +1,8 @@
-"""Marks pods for the pool of their slice when they are created, or keeps them off the pools of slices. Pure.
+"""Adds node selectors (marks) to new pods for the pool of their slice, or keeps them off the pools of slices. Pure.
 
 The webhook server uses this module on clusters without MutatingAdmissionPolicy. The policy in
-deploy/components/placement makes the same changes; a pod that both review is changed once. Not handled: pods without
-chips in namespaces for administrators' ResourceClaims, because the registration of the webhook excludes them.
+deploy/components/placement makes the same changes; if it has changed a pod already, the webhook changes nothing. Not
+handled: pods without chips in namespaces for administrators' ResourceClaims, which the webhook's registration excludes.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,7 +19,7 @@ _TERMS = ("spec", "affinity", "nodeAffinity", _REQUIRED, "nodeSelectorTerms")
 
 
 def review_placement(request: Request, *, assigned: bool) -> Answer:
-    """Return the changes of a new pod; `assigned` is whether pools in its namespace are assigned to slices."""
+    """Return the changes of a new pod; `assigned` is whether its namespace has pools assigned to slices."""
     if (request.kind, request.operation, request.subresource) != ("Pod", "CREATE", ""):
         return Answer()
     metadata, spec = (fields.mapping(request.object.get(key)) for key in ("metadata", "spec"))
@@ -37,12 +37,12 @@ def _requests_chips(spec: dict[str, Any]) -> bool:
     try:
         return podspec.counted_chips("pod", spec) > 0
     except fields.MalformedObject:
-        # The API server rejects a pod with such an amount.
+        # The requested amount is no number, and the API server rejects such a pod.
         return True
 
 
 def _is_served(metadata: dict[str, Any], spec: dict[str, Any], *, chips: bool) -> bool:
-    """Return whether the provisioner can serve a pod; any other pod would never be bound with marks."""
+    """Return whether the provisioner can serve a pod; marks would prevent any other pod from being bound."""
     labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     selector = fields.mapping(spec.get("nodeSelector"))
     return (

@@ -1,12 +1,12 @@
 """Defines all metrics of the provisioner, and measures each round.
 
 Labels are bounded: they are kinds, phases, methods and reasons, never names of workloads or pools. Namespaces are
-labels only if a limit names them, or if they are among the first hundred (`account_of`). docs/metrics.md is generated
-from the texts here.
+labels only if a limit names them, or if they are among the first hundred that use chips (`account_of`). docs/metrics.md
+is generated from the texts in this module.
 
 A chip counts while its node exists, so a pool that GKE cannot create does not count. A start-up begins when the
-scheduler marks the leader pod as unschedulable; the pod's condition has this time, also after a restart of the
-provisioner. Stages that a slice had reached when this process first saw the slice waiting are not measured.
+scheduler finds the leader pod unschedulable. The time of this is in the pod's condition, so a restart of the
+provisioner does not lose it. Stages that a slice had reached when this process first saw it waiting are not measured.
 """
 
 import time
@@ -35,7 +35,7 @@ from provisioner.slices.planning.round import Snapshot, Supply
 from provisioner.slices.view.types import State, state_of
 
 PREFIX = "tpu_provisioner_"
-#: State label of a pool's chips, by phase of the pool.
+#: Value of the label `state` for the chips of a pool, by phase of the pool.
 CHIP_STATES = {
     Phase.WANTED: "wanted",
     Phase.BLOCKED: "wanted",
@@ -47,26 +47,26 @@ CHIP_STATES = {
     Phase.DELETING: "deleting",
     Phase.FAILED: "idle",
 }
-#: Value of the labels phase and state for split pools and slices.
+#: Value of the labels `phase` and `state` for split pools and slices.
 SPLIT = "split"
-#: Phases for which the time since the plan of a pool is measured.
+#: Phases for which the time is measured that a pool takes from its plan to the phase.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 #: Upper bounds in seconds, from a start on an existing pool to the hours that a stockout takes.
 _STARTUP_BUCKETS = (15, 30, 60, 90, 120, 180, 240, 300, 420, 600, 900, 1200, 1800, 2700, 3600, 7200, 14400, 28800)
-#: Kind of failure without a message of GKE: the provisioner gave the pool up, because its nodes did not become ready.
+#: Kind of failure of a pool for which GKE reports no failure, but whose nodes did not become ready in time.
 NOT_READY = "not_ready"
 _USAGE_LABELS = ("workload_namespace", "accelerator", "capacity", "use")
 #: Upper bounds in seconds, from 0.1 s with a simulator to two hours with scarce capacity.
 _PHASE_BUCKETS = (0.1, 0.3, 1, 3, 10, 30, 60, 120, 180, 300, 450, 600, 900, 1800, 2700, 3600, 5400, 7200)
-#: Label value of all further namespaces. No namespace has this name, because names cannot contain "_".
+#: Value of the label `workload_namespace` beyond the maximum number of namespaces. Names of namespaces have no "_".
 OTHERS = "_other"
 
 
 class Use(Enum):
     """Use of a chip."""
 
-    #: A slice counts on its pool, and no pod of the slice is bound there (yet, or between two restarts).
+    #: A slice expects to run on the pool, and none of its pods is bound there yet, or between two restarts.
     STARTING = "starting"
     #: Unfinished pods are bound to the pool.
     RUNNING = "running"
@@ -76,8 +76,8 @@ class Use(Enum):
     DRAINING = "draining"
 
 
-# Fields have the values of enumeration members instead of the members, whose hash is slow: each round hashes an account
-# for each pool.
+# The fields are values of enumeration members, not the members, because each round hashes an account for each pool, and
+# the hash of a member is slow.
 class Account(NamedTuple):
     """Labels by which chips are counted."""
 
@@ -153,7 +153,7 @@ class Metrics(LoopMetrics):
         self.show(values_of(Plan(memory=Memory()), (), {}, datetime.now(UTC), deletion_delay_seconds=0.0))
         self.show(usage_of({}, {}, ()))
         self.set_unknown_sources(())
-        # Rare results begin at 0, because Prometheus' `increase` and `rate` ignore the first value of a series.
+        # Rare results begin at 0, because Prometheus' `increase` and `rate` ignore the first value of a time series.
         for result in ("ok", *(kind.value for kind in FailureKind)):
             self.creates.labels(result)
         for reason in DeleteReason:
@@ -166,7 +166,7 @@ class Metrics(LoopMetrics):
             self.pool_failures.labels(kind)
 
     def set_unknown_sources(self, names: Iterable[str]) -> None:
-        """Set the optional sources of facts that are unknown, so that no decision depends on them."""
+        """Show which optional sources of facts are unknown at the moment."""
         text = "1 while an optional source of facts, which the cluster has, is forbidden, fails or is not read yet."
         self.show([Shown("source_unknown", text, dict.fromkeys(names, 1), ("source",))])
 
@@ -200,14 +200,17 @@ class PoolUse(NamedTuple):
 
     account: Account
     chips: int
-    #: Cost of these chips per hour; None without a price.
+    #: Cost of the chips per hour, in the currency of CHIP_HOUR_PRICES; None without a price.
     cost_per_hour: float | None = None
 
 
 def follow(
     before: Mapping[SliceId, Startup], pools: Iterable[PoolState], now: datetime
 ) -> tuple[dict[SliceId, Startup], list[tuple[Stage, float]]]:
-    """Return the start-ups of waiting slices, and each stage reached since the last round with its time in seconds."""
+    """Return the start-ups of waiting slices, and each newly reached stage with the seconds since its start-up began.
+
+    `before` has the start-ups of the last round.
+    """
     waiting: dict[SliceId, Startup] = {}
     measured: list[tuple[Stage, float]] = []
     started: set[SliceId] = set()
@@ -243,7 +246,7 @@ def use_of(supply: Supply, state: PoolState, prices: Prices) -> PoolUse | None:
 
 
 def account_of(known: Collection[Account], wanted: Account) -> Account:
-    """Return `wanted`; if `known` has the maximum of accounts or namespaces, the account of all further namespaces."""
+    """Return `wanted`; with namespace OTHERS if `known` already has the maximum number of accounts or namespaces."""
     if wanted in known or wanted.namespace == OTHERS:
         return wanted
     namespaces = {account.namespace for account in known} - {OTHERS}
@@ -298,7 +301,7 @@ class Meter:
             if use is not None:
                 account = account_of(self._chip_seconds, use.account)
                 uses.append(use._replace(account=account))
-                # Both counters begin at 0, because `increase` ignores the first value of a counter.
+                # Both counters of the account begin at 0, because `increase` ignores the first value of a counter.
                 self._chip_seconds.setdefault(account, 0.0)
                 self._costs.setdefault(account, 0.0)
         self._uses = tuple(uses)
@@ -339,7 +342,7 @@ def values_of(
     yield Shown("chips", text, chips, ("state",))
     text = "Slices of several hosts that have pods on several node pools, or share one with another slice."
     yield Shown("split_slices", text, len(plan.split_slices))
-    # A delete that is sent again counts as blocked until its answer; otherwise the alert would begin again.
+    # A delete that is tried again counts as blocked until its answer; otherwise the time of the alert would restart.
     deletes = [call for call in memory.deletes.values() if call.state is not CallState.ACCEPTED]
     blocked = sum(call.postponed_since is not None for call in deletes)
     yield Shown("deletes_blocked", "Node pools that are not deleted because of unfinished pods.", blocked)
@@ -348,7 +351,7 @@ def values_of(
     text = "How long the leader pod that waits longest has been unschedulable, by what its slice waits for."
     causes = ((cause, waits[uid]) for cause, uid in _causes(plan) if uid in waits)
     yield Shown("waiting_oldest_seconds", text, _largest(causes), ("cause",))
-    # Pools of workloads that are not watched are never overdue.
+    # A pool counts as overdue only if its workload is watched: otherwise the workload may still need the pool.
     undecided = {state.name for state in plan.pools if state.undecided}
     moments = (known.unneeded_since for name, known in memory.pools.items() if name not in undecided)
     since = min(filter(None, moments), default=now)
@@ -399,7 +402,7 @@ def _phase_of(state: PoolState) -> str:
 
 
 def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
-    """Yield the causes for which slices wait, a kind of failure or a limit, with the UIDs of their leader pods."""
+    """Yield each cause of each slice that waits, a kind of failure or a limit, with the UID of the leader pod."""
     memory, ctx = plan.memory, plan.round
     if ctx is None:
         return
@@ -407,7 +410,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
         leader = ctx.slices[slice_id].leader
         if leader is not None and not wait.silent:
             yield from ((cause, leader.uid) for cause in wait.causes)
-    # A slice whose create tries failed capacity again is not in `plan.waits`, but still waits because of that failure.
+    # If a create tries capacity that failed before, its slice is not in `plan.waits`, but waits because of the failure.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
     pools = {name: each.pool for name, each in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():

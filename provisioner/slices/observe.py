@@ -79,13 +79,14 @@ OPTIONAL = frozenset(
         *(kind.resource for kind in KINDS.values() if kind.optional),
     )
 )
-#: Time in seconds after which the objects of a kind without a CRD count as deleted, because their pools cost money. Not
-#: immediately, because an API server that starts may answer 404 for a short time.
+#: Time in seconds for which the CRD of a kind must be missing before its workloads count as deleted: their pools cost
+#: money, but an API server that starts may answer 404 for a short time, although the CRD exists.
 _GONE_AFTER_SECONDS = 86_400.0
-#: Pause in seconds after a failed list, doubled by each further failure up to the cap.
+#: Pause in seconds after a failed list of node pools. Each further failure doubles the pause, up to the cap.
 _RELIST_SECONDS = 1.0
 _RELIST_CAP_SECONDS = 30.0
-#: Maximum share of a processor that periodic lists take. A list of 1,000 node pools of GKE takes 0.12 s of its time.
+#: Maximum share of one processor that periodic lists take. Listing 1,000 node pools of GKE takes 0.12 s of processor
+#: time.
 _MAX_LISTING_SHARE = 0.1
 
 
@@ -149,11 +150,12 @@ def make_watches(
     def watch_in_all(
         collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
-        """Watch in the served namespaces, or in all namespaces if the setting is empty."""
+        """Watch the collections in the namespaces that the settings name, or in all namespaces if they name none."""
         each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
         return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
 
-    # Objects beyond a bound keep the opt-in label, which determines whether they are served.
+    # If the objects of a namespace exceed a bound, the newest are reduced to a few fields. They keep the opt-in label,
+    # which determines whether they are served.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {
@@ -167,7 +169,8 @@ def make_watches(
         )
         for kind, each in kinds.items()
     }
-    # Pods of kind POD have no common label: with SERVE_PODS all unfinished pods are read, and the parser drops others.
+    # Pods of kind POD have no common label, so with SERVE_PODS all unfinished pods are listed, and the parser drops the
+    # pods that are not served.
     selectors = dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     pods = [
         Collection(name="pods", resource="pods", query={**query, "fieldSelector": UNFINISHED})
@@ -205,7 +208,7 @@ def _parse_resource_slice(raw: object) -> tuple[str, int]:
 
 @dataclass(slots=True, kw_only=True)
 class PoolList:
-    """The last list of node pools. Used only by the loop's thread."""
+    """Lists the node pools and keeps the last list. Used only by the loop's thread."""
 
     supplier: Supplier
     clock: Callable[[], datetime]
@@ -251,7 +254,7 @@ class PoolList:
         return True
 
     def clock_set(self, by: timedelta) -> None:
-        """Keep the age of the list after the clock was set."""
+        """Shift the times, so that the age of the list is the same after the clock was set."""
         self.listed_at, self.tried_at = shifted(self.listed_at, by), shifted(self.tried_at, by)
 
     def by_name(self) -> dict[PoolName, NodePool]:
@@ -262,7 +265,7 @@ class PoolList:
 def not_synced(watches: Watches) -> tuple[str, ...]:
     """Return why no decision may be based on the watches; empty if decisions may be.
 
-    Each kind must have been listed once; otherwise the hints of an earlier process about its slices would be dropped.
+    Each kind of workload must have been listed once: hints about slices that no listed workload has are dropped.
     """
     doubts = (
         doubt_of(name, watch)
@@ -283,7 +286,7 @@ def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
 
 
 def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
-    """Return the kinds whose workloads are not watched, or are unknown; other kinds are served anyway."""
+    """Return the kinds whose workloads are not watched, or cannot be read; all other kinds are served."""
     plain = () if watches.serve_pods != "none" else (WorkloadKind.POD,)
     lacking = {name for name, each in sources.items() if each is not Knowledge.KNOWN}
     return frozenset(plain).union(
@@ -358,10 +361,10 @@ def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
 
 
 def _with_devices(node: Node, offered: Mapping[str, int], *, known: bool) -> Node:
-    """Return a node; if it has no google.com/tpu, with the chips that it offers in ResourceSlices.
+    """Return a node; if it has no google.com/tpu, with the chips that its ResourceSlice offers.
 
-    While ResourceSlices are unknown, a ready node with the driver counts as having all chips of its machine. Otherwise
-    slices that start together would never start, and their pools would be replaced repeatedly.
+    While ResourceSlices cannot be read, a ready node whose label names the TPU driver counts as having all chips of its
+    machine. Otherwise slices that start together would never start, and their pools would be replaced repeatedly.
     """
     chips = node.allocatable_chips or offered.get(node.name, 0)
     if not (known or chips) and node.ready and node.labels.get(constants.TPU_DRA_DRIVER) == "true":

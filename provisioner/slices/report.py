@@ -27,11 +27,12 @@ from provisioner.slices.view.types import slice_of_pool, workload_of_pool
 
 _log = structlog.get_logger(__name__)
 
-#: Interval in seconds between Events of a lasting notice, slightly longer than the recorder's pause before a repeat.
+#: Interval in seconds between Events of a lasting notice, slightly longer than the 300 s for which `EventRecorder` does
+#: not repeat an Event.
 _REPEAT_SECONDS = 310.0
 #: Minimum interval in seconds between two log lines for a notice that ends and returns.
 _LOG_AGAIN_SECONDS = 10.0
-#: Maximum number of past notices that are remembered, so that a notice that returns often is not reported each time.
+#: Maximum number of past notices that are remembered: a remembered notice is not reported again if it returns soon.
 _MAX_PAST_NOTICES = 4096
 #: Identity of a notice: UID of its first object, reason, and key or message.
 _Identity = tuple[str, str, str]
@@ -57,11 +58,11 @@ class Reporter:
     journal: Journal = field(default_factory=Journal)
     clock: Callable[[], datetime] = wall_clock
     monotonic: Callable[[], float] = time.monotonic
-    #: Submitted creates and deletes, for the Events after their answers.
+    #: Submitted creates and deletes by pool; the Events after their answers need them.
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
-    #: Pools whose delete the gate refused, because their workload needs them.
+    #: Pools whose delete the last checks rejected, because a workload needs them.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
@@ -70,7 +71,7 @@ class Reporter:
     #: Kind and pool of each current alert; the pool is empty if an alert is about no single pool.
     _alerts: frozenset[tuple[str, PoolName]] = frozenset()
     _current_notices: set[_Identity] = field(default_factory=set)
-    #: Reports of current and past notices, those that ended first at the beginning.
+    #: Last reports of current and past notices, in the order in which the notices ended; current notices come last.
     _reported: OrderedDict[_Identity, _Reported] = field(default_factory=OrderedDict)
 
     def tell(self, plan: Plan, snapshot: Snapshot) -> None:
@@ -78,7 +79,7 @@ class Reporter:
         self._creates |= {create.request.name: create for create in plan.creates}
         self._deletes |= {delete.name: delete for delete in plan.deletes}
         states = plan.states
-        # A pool that has vanished keeps its last state until its end has been reported.
+        # A pool that no longer exists is missing in the plan. Its last state is used once more, to report its end.
         self._states = {**self._states, **states}
         for transition in plan.transitions:
             try:
@@ -192,7 +193,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # A pool that was deleted quickly was never seen in the phase DELETING; its accepted delete is enough.
+        # A pool that was deleted quickly may have been in phase DELETING in no round. Its accepted delete is enough.
         if transition.old is Phase.DELETING or name in self._delete_accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):
@@ -210,7 +211,7 @@ class Reporter:
             self.recorder.emit(ref, reason, message, warning=warning, key=key)
 
     def tell_notices(self, notices: tuple[Notice, ...]) -> None:
-        """Report the notices that are new or due again; `notices` has all current ones."""
+        """Report the notices that are new or due again; `notices` must contain all current notices."""
         now, current = self.monotonic(), set[_Identity]()
         for notice in notices:
             identity = (notice.objects[0].uid, notice.reason, notice.key or notice.message)
@@ -257,7 +258,7 @@ class Reporter:
         self.journal.write(self.clock(), kind, message, warning=warning, pool=pool, workload=workload)
 
     def _log_notice(self, notice: Notice) -> None:
-        """Write a notice to the log and the journal; the last of its objects is the workload."""
+        """Write a notice to the log and the journal; the last object of a notice is always the workload."""
         first, last = notice.objects[0], notice.objects[-1]
         _log.warning(
             "slice.notice",

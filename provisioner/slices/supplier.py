@@ -1,10 +1,10 @@
-"""Interfaces to a supplier of node pools: the loop calls `Supplier`, planning calls `PoolRules`.
+"""Interfaces to a supplier of node pools, such as GKE: the loop calls `Supplier`, planning calls `PoolRules`.
 
-GKE is one supplier; each has a folder in suppliers/. `PoolRules` are pure. The following contract of a `Supplier` is
-checked for every supplier by one suite of tests (tests/slices/suppliers/conformance.py):
+Each supplier has a folder in suppliers/. `PoolRules` are pure. The following contract of a `Supplier` is checked for
+every supplier by one suite of tests (tests/slices/suppliers/conformance.py):
 
-- Every method may be called from many threads, is one short exchange, and never waits for a long operation: a create or
-  delete returns once the supplier has accepted it, before its result is known. `SupplierError` is the only exception.
+- Every method may be called from many threads, and never waits for a long operation: a create or delete returns once
+  the supplier has accepted it, before its result is known. `SupplierError` is the only exception.
 - **Idempotent by name.** A second create of a name fails with ALREADY_EXISTS and changes nothing. A delete of a missing
   pool fails with NOT_FOUND. So a call whose response was lost may be sent again with the same name.
 - **UNKNOWN_OUTCOME** means that the response to a changing call was lost: the call may take effect, even later. After
@@ -12,8 +12,9 @@ checked for every supplier by one suite of tests (tests/slices/suppliers/conform
 - **Complete lists.** `list_pools` returns every pool of the cluster, also pools of other clients, because their names
   are in use. A pool that cannot be parsed is included with status UNKNOWN. A pool is listed from the moment that its
   create was accepted until nothing is left of it.
-- An operation is known until some time after its end. NOT_FOUND does not reveal its result: look at the pool.
-- A changing call sends nothing after `blocked` has returned a failure: it calls `blocked` right before each request.
+- `get_operation` finds an operation until some time after its end. NOT_FOUND does not reveal its result: look at the
+  pool.
+- `create_pool` sends nothing after `blocked` has returned a failure: it calls `blocked` right before each request.
 - A supplier that limits concurrent operations raises TOO_MANY_OPERATIONS; planning learns the limit from that, and
   counts each pool that is being created or deleted as an operation.
 """
@@ -39,7 +40,7 @@ from provisioner.model.fit import NodeView
 from provisioner.settings import Settings, node_fields
 from provisioner.slices.demand import Slice
 
-#: What to do if a supplier does not answer.
+#: Advice for the reader of a message that a supplier is unavailable.
 _AWAY = (
     "The provisioner asks again every few seconds; if the failure lasts, check the provisioner's network and "
     "https://status.cloud.google.com."
@@ -73,7 +74,7 @@ class PoolRules:
     supplier_name: str
     #: Interval in seconds between lists of the pools while no operation is in progress: each list is a call.
     idle_seconds: float
-    #: Labels of Google or Kubernetes that pods select, and that nodes have only if they are requested for the pool.
+    #: Labels of Google or Kubernetes that pods select, and that nodes have only if the request for the pool has them.
     passed_on: frozenset[str]
     #: Further labels of Google or Kubernetes that a pod may request for its nodes: they switch on a feature of the
     #: supplier, and no other program relies on them.
@@ -88,7 +89,8 @@ class PoolRules:
 def informed(rules: PoolRules, nodes: Iterable[Node]) -> PoolRules:
     """Return rules that predict nodes with the allocatable CPU and memory of the newest node of their machine type.
 
-    The newest node is most like new nodes, for example in its version. Equal amounts return the same object.
+    The newest node is most like new nodes, for example in its version. If the amounts are those of an earlier call, the
+    same object is returned.
     """
     newest: dict[str, Node] = {}
     for node in nodes:
@@ -164,10 +166,10 @@ class Supplier(Protocol):
         """
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Submit the creation of a node pool, and of the resources that it needs. Never retried here."""
+        """Submit the creation of a node pool, and of the resources that it needs. Does not retry a failed call."""
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Submit the deletion of a node pool with all its nodes. Never retried here.
+        """Submit the deletion of a node pool with all its nodes. Does not retry a failed call.
 
         Fails with OPERATION_IN_THE_WAY also if the pool is already being deleted.
         """
