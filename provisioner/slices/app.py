@@ -41,9 +41,9 @@ def choose(
     clock: Callable[[], datetime],
     observe: Callable[..., None] = lambda *_, **__: None,
 ) -> tuple[Supplier, ClusterProof | None]:
-    """Return the supplier that PROVIDER names, and the object that proves that GKE and Kubernetes are one cluster.
+    """Return the supplier that PROVIDER names, and an object that proves that GKE and Kubernetes are the same cluster.
 
-    The proof is None with PROVIDER=gce, because node pools are then objects of the Kubernetes API server itself.
+    The proof is None with PROVIDER=gce, because node pools are then objects of the Kubernetes API server.
     PROVIDER=gke without a client in `gke` raises ValueError.
     """
     if settings.on_gce:

@@ -1,4 +1,4 @@
-"""Notices for the owners of workloads, and alerts for the administrator, each with what to do."""
+"""Creates notices for the owners of workloads, and alerts for the administrator, each with what to do. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime, timedelta
@@ -27,7 +27,7 @@ _HELD_UP = timedelta(minutes=10)
 
 
 def underused(slice_: Slice) -> tuple[Notice, ...]:
-    """Return the notice that pods leave chips of their slice unused, with a smaller machine if any; empty if not."""
+    """Return a notice if pods leave chips of their slice unused, with a smaller machine type if any; otherwise none."""
     shape = slice_.shape
     if not slice_.served or shape is None:
         return ()
@@ -59,7 +59,7 @@ def not_created(workload: Workload) -> str:
 
 
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
-    """Report workloads that get no node pools at all, or never start, with the reason."""
+    """Yield a notice for each workload that gets no node pools at all, or whose pods can never be scheduled."""
     by_uid, policy = ctx.workloads.by_uid, ctx.policy
     served = [each for each in by_uid.values() if not each.managed_by and each.keeps_pools(while_suspended=True)]
     for each in served:
@@ -120,7 +120,7 @@ def of_create(slice_: Slice, request: NodePoolRequest, choices: Choices, ctx: Ro
 
 
 def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules) -> str:
-    """Return the selectors of the pod of which it is unknown whether the new nodes will have them; empty if none."""
+    """Return a message with the pods' selectors that the labels of the new nodes may not match; empty without these."""
     asked = slice_.requirements
     if not asked.affinity_terms and not any(map(may_be_there, asked.node_selector)):
         return ""
@@ -135,7 +135,7 @@ def _unknown_selectors(slice_: Slice, request: NodePoolRequest, rules: PoolRules
 
 
 def not_marked(ctx: Round) -> Iterator[Notice]:
-    """Report workloads that should start together, and do not because admission did not mark their pods."""
+    """Report workloads whose slices should start together, but do not, because admission did not mark their pods."""
     waiting = {
         slice_.workload.uid: slice_.workload
         for slice_ in ctx.slices.values()
@@ -175,7 +175,7 @@ def of_splits(ctx: Round, matching: Matching, splits: Splits) -> Iterator[Notice
         slice_, pools = ctx.slices[slice_id], sorted(matching.held[slice_id] - {PoolName("")})
         shared = any(name in splits.pools for name in pools)
         message = f"{_where(slice_, pools, shared=shared)}; {_remedy(slice_, is_split=slice_id in splits.slices)}"
-        # The key is constant: the pools in the message change with each pod, which is no reason for a new Event.
+        # The key is constant, so that no new Event is created when a further pod changes the pools in the message.
         yield notice(slice_, constants.SLICE_SPLIT, message, key="split")
 
 
@@ -319,10 +319,10 @@ def alerts_of_pools(ctx: Round, hanging: Collection[PoolName], unneeded: Collect
         if name in unneeded
         and call.postponed_since is not None
         and call.postponed_since <= now - _HELD_UP
-        # A workload that is not watched may live without limit: its pool is kept rightly, which needs no alert.
+        # A workload that is not watched may need its pool, so keeping the pool is right, and needs no alert.
         and not (call.needed and supply[name].undecided)
     }
-    # The alerts follow the order of the pools, because the order of a set of names is different in each process.
+    # The alerts have the order of `supply`, because the order of a set of names is different in each process.
     for name in (name for name in supply if name in hanging):
         where = f"look at it and at its operations in {ctx.rules.supplier_name}"
         messages.setdefault(name, f"Node pool {name} {how_it_hangs(supply[name], now)}; {where}")
@@ -341,7 +341,7 @@ def alerts_of_vanished(ctx: Round, vanished: int) -> Iterator[Alert]:
 
 
 def how_it_hangs(pool: Supply, now: datetime) -> str:
-    """Return a phrase with a pool's transitional status, its start and its reason; empty for other statuses."""
+    """Return a phrase with a pool's transitional status, its start and its reason; empty if the status is stable."""
     if pool.passing is None:
         return ""
     status, since = pool.passing

@@ -1,4 +1,4 @@
-"""Texts of the page and explain: why a slice waits or runs, and why a node pool is kept or deleted."""
+"""Texts of the status page and of `explain`: why slices wait or run, and why pools are kept or deleted. Pure."""
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -59,11 +59,11 @@ WHY_UNUSED = {
     Refusal.ZONE: "all node pools of the workload must be in another zone",
     Refusal.LIMIT: "a limit does not allow its chips for the slice",
 }
-#: Events about unbound pods of a slice that has its pool; the Event's message becomes the reason.
+#: Reasons of Events about unbound pods of a slice that has its pool; their messages explain the state of the slice.
 _UNBOUND = frozenset(
     {constants.HELD_FOR_OTHERS, constants.STUCK, constants.HOST_MAINTENANCE, constants.RESERVATION_ENDS}
 )
-#: Age of a node from which missing chips count as lost: a new node shows its chips sooner.
+#: Age of a node from which missing chips count as lost: a new node reports its chips before that age.
 _CHIPS_SHOWN = timedelta(minutes=10)
 
 
@@ -82,7 +82,7 @@ class Known:
 
 
 def of_workload(workload: Workload, *, has_slices: bool) -> str:
-    """Return why a workload has no slices; empty if it has slices, or if its state is the reason."""
+    """Return why a workload has no slices; empty if it has slices, or if it is suspended or has ended."""
     if has_slices or not workload.lives:
         return ""
     if workload.problem:
@@ -95,7 +95,7 @@ def of_workload(workload: Workload, *, has_slices: bool) -> str:
 
 
 def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: Known) -> str:
-    """Return why a slice waits, or the state of its pods and its pool; `events` has its messages by Event reason."""
+    """Return why a slice waits, or the state of its pods and its pool; `events` has its Events' messages by reason."""
     supply = known.supply.get(state.name)
     if supply is None:
         return "The create of its node pool is about to be sent."
@@ -104,14 +104,14 @@ def of_slice(slice_: Slice, state: PoolState, events: Mapping[str, str], known: 
 
 
 def of_split(events: Mapping[str, str]) -> str:
-    """Return where the pods of a split slice are; `events` has the slice's messages by Event reason."""
-    # Without a leader pod, the Event is only on the workload, and `events` lacks it.
+    """Return where the pods of a split slice are; `events` has the messages of its Events by reason."""
+    # If the slice has no leader pod, the Event is only about the workload, and `events` lacks it.
     unknown = "Pods of this slice, or of one that shares the node pool, are on several node pools."
     return events.get(constants.SLICE_SPLIT, unknown)
 
 
 def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) -> str:
-    """Add a warning if a node has lost its chips: earlier pods fail if the kubelet admits them there again."""
+    """Append a warning if a node of the pool has lost its chips: the kubelet would fail pods that it admits again."""
     if state.phase not in (Phase.PROVISIONING, Phase.IN_USE):
         return words
     for node in known.supply[state.name].nodes:
@@ -128,7 +128,7 @@ def _with_lost_chips(words: str, slice_: Slice, state: PoolState, known: Known) 
 
 
 def _of_use(slice_: Slice, state: PoolState, events: Mapping[str, str]) -> str:
-    """Return how a slice uses its pool if its pods explain more than the pool's phase; otherwise empty."""
+    """Return how a slice uses its pool; empty if the phase of the pool explains the slice's state better."""
     leader, workload = slice_.leader, slice_.workload
     if slice_.id not in state.holders and leader is not None and leader.node_name:
         return (
@@ -164,7 +164,7 @@ def _of_unbound_pods(slice_: Slice, state: PoolState) -> str:
 
 
 def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
-    """Return why a slice neither has nor wants a pool."""
+    """Return why a slice has no pool, and why none is planned for it."""
     workload, leader = slice_.workload, slice_.leader
     if workload.problem:
         return f"No node pools are created: {workload.problem}."
@@ -190,7 +190,7 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
 
 
 def _without_pods(slice_: Slice) -> str:
-    """Return what to check if a slice has no pods: a controller that cannot create them reports that in Events."""
+    """Return what to check if a slice has no pods, such as the Events of the controller that should create them."""
     name, group = slice_.workload.name, slice_.group_name
     groups = (each for each in slice_.workload.groups if group.startswith(f"{name}-{each.name}-"))
     if after := next((each.after for each in groups), ""):
@@ -227,7 +227,7 @@ def of_pool(state: PoolState, owner: Slice | None, events: Mapping[str, str], kn
 
 
 def is_kept(state: PoolState, memory: Memory) -> bool:
-    """Whether a pool without users is kept, because its workload lives according to the API server."""
+    """Whether a pool that no pod uses is kept, because the API server reports that its workload still needs pools."""
     call = memory.pool(state.name).delete
     return call is not None and call.needed and state.phase is Phase.IDLE
 
@@ -311,7 +311,7 @@ def _of_phase(state: PoolState, supply: Supply, known: Known) -> str:
             return f"Pods are bound to it; {what}." if state.ready_nodes < state.nodes else RUNS
         case Phase.DELETING:
             return f"{_how_it_goes(state, supply, known)}{_still_bound(state)}"
-    # Only FAILED is left: `of_pool` handles idle pools, and pools before their create have no supply.
+    # The phase is FAILED: `of_pool` handles idle pools, and pools before their create have no supply.
     lost = unready(supply) if supply.lost else "no reason is given."
     return f"It failed: {failure.message if failure is not None else lost}{_still_bound(state)}"
 

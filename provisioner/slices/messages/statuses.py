@@ -33,11 +33,12 @@ from provisioner.workloads.asks import NODE_POOLS
 
 #: Expected duration of a create until this process has measured one.
 _USUAL = timedelta(minutes=5)
-#: Type of a condition, and the condition, to which `_write` adds the time of its last transition.
+#: Type of a condition, and the condition; `_write` adds the time of the condition's last transition.
 _Typed = tuple[str, Condition]
 
 
-# Without slots, because `cached_property` needs a `__dict__`. The sets are computed only if a request has a booking.
+# Without slots, because `cached_property` stores values in the instance. `with_nodes`, `ended` and `awaited` are only
+# computed if a request has a booking.
 @dataclass(frozen=True)
 class _Facts:
     """Facts of one round on which statuses depend. Requests are identified by namespace and name."""
@@ -60,7 +61,7 @@ class _Facts:
     def ended(self) -> AbstractSet[tuple[str, str]]:
         """Requests whose pools no pod will use any more, because the workload that used the request has ended.
 
-        Its pods may have run elsewhere, or only between two rounds. A suspended workload may not have started yet.
+        A suspended workload does not count: it may not have started yet.
         """
         over = [each for each in self.ctx.workloads.by_uid.values() if each.finished or each.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
@@ -68,9 +69,9 @@ class _Facts:
 
     @cached_property
     def awaited(self) -> AbstractSet[tuple[str, str]]:
-        """Requests whose booking may be extended: a leader pod is unbound, and unschedulable for less than its time.
+        """Requests whose booking may be extended, because a leader pod waits, but for less than the booking time.
 
-        The pods of any other request may run on other pools, because the scheduler binds pods to any pool that fits.
+        If no leader pod waits, the pods of a request may run on other pools: the scheduler binds them to any that fits.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
         leaders = ((each, each.leader) for each in self.ctx.slices.values() if each.request and each.leader)
@@ -85,7 +86,7 @@ class _Facts:
         return sum(slice_.id in self.place and self.place[slice_.id].ready for slice_ in slices)
 
     def wait(self, slices: Iterable[Slice]) -> str:
-        """Return why the first slice without a pool waits, leaving out amounts that other workloads change."""
+        """Return why the first slice that waits does so, without amounts that other workloads change; empty if none."""
         wait = next((self.blocked[slice_.id] for slice_ in slices if slice_.id in self.blocked), None)
         return "" if wait is None else waits.message(wait, self.ctx, lasting=True)
 
@@ -106,10 +107,10 @@ def statuses(
     for each in asking:
         own, ask = slices[each.uid], each.ask
         asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
-        # A missing topology is a mistake to report in the status, so here only the other conditions of serving count.
+        # A topology is added here, so that a request without one gets a status that reports the mistake.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
         if ask is None or not any(ctx.policy.serves(each, requirements) for requirements in for_slices):
-            # Another provisioner may serve the request, so its status is not written.
+            # Another provisioner may serve the object, so its status is not written.
             continue
         if each.kind is WorkloadKind.CAPACITY_BUFFER:
             found += _write(each, ask, *_of_buffer(facts, each, ask, own), ctx.now)
@@ -154,10 +155,10 @@ def _is_free(each: Supply) -> bool:
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
-    """Yield the condition that ends a booking: all pools are used, the workload or a pool is gone, or time is over."""
+    """Yield the condition that ends a booking: its pools are used or lost, its workload has ended, or time is over."""
     ctx, named = facts.ctx, (workload.namespace, workload.name)
     pools = [PoolName(each) for each in ask.named]
-    # A pool with nodes exists, even if it is missing from a list.
+    # A pool with nodes exists, even if it is missing in the supplier's list.
     known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
     used = sum(bool(facts.matching.holders.get(pool)) for pool in pools)
@@ -178,12 +179,12 @@ def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]
 
 def _booked_until(ask: Ask, ctx: Round) -> datetime | None:
     since = ask.conditions[constants.PROVISIONED].since if ask.is_true(constants.PROVISIONED) else None
-    # A time in the future was written by a clock that was ahead, or by a user who may write the status.
+    # The time may be in the future: another clock was ahead, or a user wrote the status.
     return min(since, ctx.now) + timedelta(seconds=ctx.settings.booking_seconds) if since is not None else None
 
 
 def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
-    """Return the number of ready slices, with the reason why the others wait or the time at which they are expected."""
+    """Return the number of ready slices, and why the first of the other slices waits, or when all are expected."""
     ctx, place = facts.ctx, facts.place
     words = f"{facts.ready(slices)} of {len(slices)} slices are ready"
     if wait := facts.wait(slices):
@@ -196,7 +197,7 @@ def _progress(facts: _Facts, slices: Sequence[Slice]) -> str:
 
 
 def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
-    """Return the names of a request's pools, and the labels that all these pools share, for selectors of pods."""
+    """Return the names of a request's pools, and the values by which node selectors of pods can select all of them."""
     pools = [facts.place[slice_.id].name for slice_ in slices]
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:

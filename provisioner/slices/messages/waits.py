@@ -1,4 +1,4 @@
-"""Texts of the causes for which slices wait: for Events, statuses, the page and explain, with what to do about each."""
+"""Texts about why slices wait and what to do: for Events, statuses, the status page and `explain`. Pure."""
 
 from collections.abc import Collection, Iterator, Mapping
 from datetime import datetime
@@ -15,11 +15,11 @@ from provisioner.slices.planning.round import Round
 
 #: Start of the message about a request that cannot be served.
 NO_POOL = "No TPU node pool is created: "
-#: Cause for which creates and deletes wait while the supplier takes no more operations.
+#: Cause for which creates and deletes wait while the supplier accepts no more operations.
 OTHER_OPERATIONS = "other node pool operations of this cluster to end"
 #: Maximum number of characters of each failure in an Event that names several choices.
 _MAX_FAILURE_CHARACTERS = 200
-#: Cause in a few words, by kind; `cause` returns a more exact one for limits and failed choices.
+#: Cause of a wait in a few words, by kind of wait; `cause` returns a more exact text for limits and failed choices.
 _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.VOLUME: "the request",
     WaitKind.CATALOGUE: "the request",
@@ -35,16 +35,16 @@ _CAUSES: Mapping[WaitKind, str] = {
     WaitKind.BUFFER: "a limit",
     WaitKind.OPERATIONS: "other operations",
 }
-#: Reason of the Event, by kind; CREATION_WAITING for the others.
+#: Reason of the Event, by kind of wait; other kinds have CREATION_WAITING, or CREATION_FAILED after a rejection.
 _EVENTS: Mapping[WaitKind, str] = {
     WaitKind.REQUEST: constants.INVALID_REQUEST,
     WaitKind.PAUSE: constants.LIMIT_REACHED,
     WaitKind.LIMIT: constants.LIMIT_REACHED,
 }
-#: Kinds of waits whose Event is new if its text is new.
+#: Kinds of waits with a new Event for each new text. For other kinds, an Event with a new text is a repeat.
 _BY_TEXT = (WaitKind.CATALOGUE, WaitKind.REQUEST, WaitKind.CHOICES)
 _MORE_CHOICES = "To wait less, allow more capacity types or zones."
-#: What to do apart from waiting, by the failure of a capacity. The messages of other failures say what to do.
+#: What to do apart from waiting, by the kind of failure of a create. Messages of other failures contain what to do.
 _NEXT_STEPS: Mapping[FailureKind, str] = {
     FailureKind.STOCKOUT: _MORE_CHOICES,
     FailureKind.QUOTA: "Request more quota from Google, or allow other capacity types or zones.",
@@ -75,7 +75,10 @@ def next_step(wait: WaitsFor) -> str:
 
 
 def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
-    """Return the message; with `lasting`, without places and amounts that other workloads change, for statuses."""
+    """Return why a slice waits, as the text of an Event.
+
+    `lasting` leaves out places in the queue and amounts that other workloads change, for statuses.
+    """
     text = _sentence(wait, ctx, lasting=lasting)
     if wait.kind is WaitKind.LIMIT and wait.position and not lasting:
         text = f"{text.rstrip('.')}; place {wait.position} of {wait.of}."
@@ -85,7 +88,7 @@ def message(wait: WaitsFor, ctx: Round, *, lasting: bool = False) -> str:
 
 
 def note(wait: WaitsFor, ctx: Round) -> str:
-    """Return a shorter form of the message for the read model, which shows the failure of each choice next to it."""
+    """Return a shorter form of `message` for the view, which shows the failure of each choice separately."""
     if len(failed := distinct(wait.blockers)) > 1:
         kinds = " and ".join(dict.fromkeys(map(_kind, failed)))
         return f"None of {len(wait.blockers)} choices of capacity is available: {kinds}."
@@ -110,13 +113,14 @@ def notices(
         text, step = message(wait, ctx), next_step(wait)
         text = f"{text.rstrip('.')}. {step}" if step else text
         key = _key(wait)
-        # The key of joined slices lacks the pool, which changes with each further slice: no new Event is wanted then.
+        # The key for a slice that shares the pool lacks the name of the pool, which changes with each further slice: a
+        # new key would lead to a new Event.
         for slice_, name in ((ctx.slices[slice_id], wait.pool), *((other, "") for other in joined[slice_id])):
             yield notice(slice_, event, text, key=f"{key} {name}" if key else "", warning=wait.warning)
 
 
 def _key(wait: WaitsFor) -> str:
-    """Return the identity of the Event apart from the pool; empty if the text is the identity."""
+    """Return the key by which Events about a wait are the same, without the pool; empty if only equal texts are."""
     if wait.together is not None:
         return WaitKind.TOGETHER.value
     own = "" if wait.kind in _BY_TEXT else wait.kind.value
