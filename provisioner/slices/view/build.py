@@ -38,7 +38,7 @@ from provisioner.slices.view.types import (
     workload_of_pool,
 )
 
-#: States by precedence: if a slice has several pools, its state is the state of a pool that comes first in this list.
+#: States by precedence: if a slice has pools in several states, its state is the first of these states in this list.
 _BEST = (
     *(State.SPLIT, State.RUNNING, State.DRAINING, State.READY, State.JOINING, State.CREATING),
     *(State.WAITING, State.FAILED, State.IDLE, State.DELETING),
@@ -47,12 +47,12 @@ _BEST = (
 _WITH_PODS = (State.RUNNING, State.DRAINING)
 #: Notices by the UID of their object.
 _Notices = Mapping[str, tuple[NoticeView, ...]]
-#: Chips of the pools that will be deleted, and the time of the first delete, by scope of the limits.
+#: Chips of the pools that will be deleted, and the earliest time of such a delete, by scope of a limit.
 _Idle = Mapping[LimitScope, tuple[int, datetime]]
 _MAX_UNREADY_NODES = 10
 #: Maximum length in characters of messages in the view: twice the maximum of an Event.
 _MAX_CHARACTERS = 2048
-#: Phases in which a pool without pods still determines the state of the slice that it was created for.
+#: Phases in which a pool without pods determines the state of the slice that it was created for.
 _ENDING = (Phase.FAILED, Phase.DELETING)
 #: Shown in place of the capacity if a request is backed off because its pool failed.
 _FAILED_REQUEST = "a request whose node pool failed"
@@ -72,7 +72,7 @@ def _idle(pools: Iterable[PoolView]) -> _Idle:
 
 
 def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> QueueView | None:
-    """Return the place of a slice in the line for a limit; None if it waits for no limit."""
+    """Return the place of a slice in the line for a limit; None if the slice waits for no limit."""
     scope = wait.scope
     if scope is None or not wait.of:
         return None
@@ -92,7 +92,7 @@ def _queue(wait: WaitsFor, slices: Mapping[SliceId, Slice], idle: _Idle) -> Queu
 def _capacity_view(
     snapshot: Snapshot, plan: Plan, slices: Mapping[SliceId, Slice], settings: Settings, now: datetime
 ) -> CapacityView:
-    """Sum up the chips by state, and the limits and back-offs that prevent more."""
+    """Return the number of chips by state, and the limits and back-offs that prevent further creates."""
     chips = {state.value: 0 for state in State if state is not State.NONE}
     for pool in plan.pools:
         wait = plan.waits.get(pool.slice_id) if pool.phase.before_create and pool.slice_id is not None else None
@@ -157,8 +157,8 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     states = _states_of_slices(plan.pools, slices)
     pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
-    # While pods of a deleted controller terminate, a new controller may have its name, so two slices may have one id:
-    # the slice with a leader pod comes last, and is shown.
+    # While pods of a deleted controller terminate, a new controller may have the same name, so that two slices have one
+    # id. Of these, the slice with a leader pod is shown, because it comes last.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
     shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
     slice_views = [ctx.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]
@@ -196,7 +196,7 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
     for pool in pools:
         users = _users(pool)
         if not users and pool.phase in _ENDING and not pool.holders and pool.slice_id is not None:
-            # Show the failure or the delete of the slice's last pool.
+            # The failed or deleted pool is shown as the pool of the slice that it was created for.
             users = (pool.slice_id,)
         for slice_id in users:
             leader = slices[slice_id].leader if slice_id in slices else None
@@ -211,8 +211,8 @@ def _states_of_slices(pools: Iterable[PoolState], slices: Mapping[SliceId, Slice
 def _rank(pool: PoolState, slice_id: SliceId, leader: Pod | None) -> tuple[bool, int, bool]:
     """Return the sort key of a pool of a slice; the pool with the lowest key determines the slice's state."""
     is_next = pool.phase.before_create or (pool.claimant == slice_id and pool.phase not in _ENDING)
-    # If the leader pod is not bound, the slice has left its old pool, where the last pods may still end: the next pool
-    # counts. The old pool may have another shape, for example.
+    # If the leader pod is not bound, the slice has left its old pool, where its last pods may still terminate. The next
+    # pool, which may have another shape, then determines the state.
     left = leader is not None and not leader.node_name and not is_next
     return left, _BEST.index(state_of(pool)), slice_id not in pool.holders
 
@@ -264,7 +264,7 @@ class _Round(texts.Known):
                 # An earlier leader pod has used the pool, so the state begins with the current leader pod.
                 since, since_start = min(now, leader.created_at), False
             if not created and leader.unschedulable_since is not None:
-                # The slice may have waited longer than this entry exists, with another name for its next pool.
+                # The slice may have waited longer than `state` exists, because its next pool had another name before.
                 since = min(now, leader.unschedulable_since)
         return SliceView(
             id=slice_.shown_id,

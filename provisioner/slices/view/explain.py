@@ -1,4 +1,4 @@
-"""Explains why a slice, workload or pool waits, runs or is deleted: a headline, then the facts."""
+"""Explains why a slice, workload or pool waits, runs or is deleted: a headline, then the facts. Pure."""
 
 import difflib
 import re
@@ -47,7 +47,7 @@ _KINDS: Mapping[str, str] = {
 }
 #: Kinds in a name by which a workload is found; "" if the name has no kind.
 _WORKLOADS = ("", "workload", *WorkloadKind)
-#: Kind of the controllers that an object creates for its pods, and pattern of the rest of their names, by kind.
+#: Kinds of objects that create controllers for their pods: kind of the controllers, and pattern of their names' suffix.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
 #: Further kinds that may control pods.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
@@ -75,7 +75,7 @@ class Explanation:
     #: Kind of the object: slice, workload or pool.
     kind: str
     id: str
-    #: Activity of the object, its reason and duration, and the next step.
+    #: Sentences with the state of the object, the reason and duration of the state, and the next step.
     headline: str
     facts: tuple[tuple[str, str], ...]
     notices: tuple[NoticeView, ...]
@@ -102,7 +102,7 @@ def explain(
             if _is(workload.id, workload.name, name, namespace) and kind in ("", "workload", workload.kind)
         ]
     if kind in ("", "slice"):
-        # A Job is its own group: do not explain it twice.
+        # A workload whose only slice has the same name, such as a Job, is explained once, as a workload.
         explained = {explanation.id for explanation in found if explanation.kind == "workload"}
         found += [
             _slice(view, slice_, now, activity)
@@ -116,7 +116,7 @@ def explain(
 
 
 def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]:
-    """Return the workloads of kind POD that KIND/NAME names: a controller, or the ReplicaSets of a Deployment."""
+    """Return the workloads of a controller that KIND/NAME names, such as Jobs of a CronJob; empty for other kinds."""
     kind, _, rest = name.partition("/")
     kind = kind.lower().partition(".")[0].removesuffix("s")
     made, pattern = _MAKERS.get(kind, (kind, ""))
@@ -129,14 +129,14 @@ def _controllers_of(view: View, name: str, namespace: str) -> list[WorkloadView]
 
 
 def unknown_kind(name: str) -> str:
-    """Return the kind in KIND/NAME if `explain` does not know it, otherwise ""."""
+    """Return KIND of KIND/NAME if `explain` does not know the kind, otherwise ""."""
     kind, separator, rest = name.partition("/")
     known = _parts(name)[0] != "" or kind.lower().partition(".")[0].removesuffix("s") in _CONTROLLERS
     return kind if separator and "/" not in rest and not known else ""
 
 
 def nearest_kind(kind: str) -> str:
-    """Return the kind that is most similar to an unknown kind, "" if none is similar."""
+    """Return the known kind that is most similar to an unknown kind, "" if no kind is similar."""
     return next(iter(difflib.get_close_matches(kind.lower().partition(".")[0], _KINDS, n=1)), "")
 
 
@@ -175,7 +175,7 @@ def _is(id_: str, short_name: str, name: str, namespace: str) -> bool:
 
 
 def _slices_of_pod(view: View, name: str, namespace: str) -> list[SliceView]:
-    """Return the slices that a pod may belong to according to its name, which may fit several slices."""
+    """Return the slices that a pod may belong to according to its name; several slices are possible."""
     in_namespace = [slice_ for slice_ in view.slices if namespace in ("", slice_.id.split("/")[1])]
     leaders = [slice_view for slice_view in in_namespace if slice_view.leader == name]
     return leaders or [slice_view for slice_view in in_namespace if _is_pod_of(slice_view, name)]
@@ -228,7 +228,7 @@ def _is_in_reason(message: str, each: SliceView) -> bool:
 
 
 def _news(view: View, each: SliceView | None, activity: tuple[Entry, ...]) -> tuple[Entry, ...]:
-    """Return the entries about a slice without texts that the headline and the facts contain; all without a slice."""
+    """Return entries about a slice without texts that its headline and facts contain; unchanged entries if None."""
     if each is None:
         return activity
     news = (entry for entry in activity if not _is_in_reason(entry.message, each))
@@ -242,7 +242,7 @@ def _short(view: View, each: SliceView, text: str) -> str:
 
 
 def _facts_of_waiting(view: View, each: SliceView, now: datetime) -> Iterator[tuple[str, str]]:
-    """Yield what to do, the slice's place in the queue for a limit, the users of the limit, and choices in back-off."""
+    """Yield what to do, the slice's place in the queue for a limit, users of the limit, and its choices in back-off."""
     if each.next_step:
         yield "what to do", each.next_step
     if (queue := each.queue) is not None:
@@ -277,15 +277,15 @@ def _doing(each: SliceView, now: datetime) -> str:
     if each.queue is not None:
         about.append(f"place {each.queue.place} of {each.queue.length} in the queue")
     if each.next_try_at is not None and (due := clock(each.next_try_at, now)) not in each.reason:
-        # While no decision is possible, the time passes without an attempt.
+        # The time of the next try may have passed without an attempt, because no decision was possible.
         about.append("next try now" if each.next_try_at <= now else f"next try {due}")
     words = f"{words} ({', '.join(about)})" if about else words
-    # RUNS only repeats the state.
+    # The reason RUNS only repeats the state.
     return f"{words}: {each.reason}" if each.reason not in ("", RUNS) else f"{words}."
 
 
 def how_long(since: datetime, now: datetime, *, is_least: bool) -> str:
-    """Return the time since `since` as text; with `is_least`, as "more than" that time, which is then unknown."""
+    """Return the time since `since` as text; with `is_least`, with "more than", because the start was earlier."""
     return f"for {'more than ' if is_least else ''}{for_how_long(since, now)}"
 
 
@@ -333,7 +333,7 @@ def _workload(view: View, each: WorkloadView, now: datetime, activity: Iterable[
     elif not slices and (each.notices or each.reason):
         headline += f" {each.notices[0].message if each.notices else each.reason}"
     facts = [*_facts_of_waiting(view, first, now)] if first is not None else []
-    # The headline has the reason of the first slice, so facts about slices with the same reason leave it out.
+    # The headline contains the reason of the first slice, so the facts about slices with the same reason leave it out.
     facts += [
         (f"slice {one.group}", _doing(replace(one, reason="") if first and one.reason == first.reason else one, now))
         for one in slices
@@ -428,6 +428,6 @@ def _history(track: Track) -> Iterator[tuple[str, str]]:
 
 
 def _about(activity: Iterable[Entry], workload: str, pool: str) -> tuple[Entry, ...]:
-    """Return the last entries about a workload or a pool; each may be empty."""
+    """Return the last `_MAX_ACTIVITY_ENTRIES` entries about a workload or a pool; "" means no workload or no pool."""
     about = [entry for entry in activity if (workload and entry.workload == workload) or (pool and entry.pool == pool)]
     return tuple(about[-_MAX_ACTIVITY_ENTRIES:])

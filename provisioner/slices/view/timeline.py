@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """History of one node pool, from the slice that waited for it to its end. A reused pool has one track."""
+    """History of one node pool, from the time when a slice first waited for the pool, with all slices that used it."""
 
     pool: str
     segments: tuple[Segment, ...]
@@ -42,13 +42,13 @@ class Track:
 class Timeline:
     """Follows the pools from round to round. One thread calls `follow`; any thread may call `tracks`.
 
-    If all tracks have too many segments together, the namespace whose deleted pools have most of them loses its oldest
-    track of a deleted pool.
+    If all tracks together have too many segments, the oldest track of a deleted pool is dropped, in the namespace whose
+    deleted pools have the most segments.
     """
 
     def __init__(self) -> None:
         self._tracks: dict[PoolName, Track] = {}
-        #: Shown state of each pool in the last round; a segment begins when this state changes.
+        #: Phase, state and slice of each pool in the last round; a segment begins when they change.
         self._marks: dict[PoolName, Hashable] = {}
         #: Times at which deleted pools were first missing, the earliest first.
         self._ended: dict[PoolName, datetime] = {}
@@ -79,7 +79,7 @@ class Timeline:
         before = self._tracks.get(pool.name)
         segment = Segment(state=state_of(pool), slice=slice_of_pool(pool), workload=workload_of_pool(pool), since=now)
         if before is None:
-            # The plan may know that the pool has been in this state since before this process saw it.
+            # The plan may know that the pool was in this state before this process first saw the pool.
             self._tracks[pool.name] = Track(pool=pool.name, segments=(replace(segment, since=min(now, pool.since)),))
             return
         last = before.segments[-1]
@@ -108,7 +108,7 @@ class Timeline:
 
 
 def _namespace_of(track: Track) -> str:
-    """Return the namespace of the workload that a pool was last for; empty if it was for none."""
+    """Return the namespace of the last workload of a pool; empty if the pool never had a workload."""
     return next((segment.workload.split("/")[1] for segment in reversed(track.segments) if segment.workload), "")
 
 

@@ -1,4 +1,4 @@
-"""Types of the read model, whose JSON form the API returns, and the ids of pools' slices and workloads."""
+"""Types of the view, which the API returns as JSON, and functions for the state, slice and workload of a pool."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -92,7 +92,7 @@ class QueueView:
     other_users: int
     #: Chips of unneeded node pools that count against the limit.
     idle_chips: int
-    #: Earliest time at which one of these node pools is deleted; None without such a pool.
+    #: Earliest time at which an unneeded node pool that counts against the limit is deleted; None without such a pool.
     idle_until: datetime | None
 
 
@@ -115,22 +115,22 @@ class SliceView:
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty in other states.
     cause: str
-    #: Sentence with what to do apart from waiting; empty if waiting is all, or if the reason contains it.
+    #: Sentence with what to do apart from waiting; empty if nothing helps, or if the reason contains what to do.
     next_step: str
     #: Time of the next attempt to create a pool; None if none is planned.
     next_try_at: datetime | None
-    #: Name of the leader pod; empty without one, and for kinds without pods.
+    #: Name of the leader pod; empty without a leader pod, and for kinds of workloads without pods.
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool, which exists or is being created; empty without one.
+    #: Name of the slice's node pool, which exists or is being created; empty if the slice has no pool.
     pool: str
     accelerator: str
     machine_type: str
     topology: str
     chips: int
     hosts: int
-    #: Number of unfinished pods, and of those that are bound to a node.
+    #: Number of unfinished pods, and number of pods among them that are bound to a node.
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
@@ -155,7 +155,7 @@ class PoolView:
     other_slices: tuple[str, ...]
     #: Id of the workload that the pool is for, or was created for; empty if unknown.
     workload: str
-    #: Namespace of this workload.
+    #: Namespace of the workload that the pool is for, or was created for; empty if unknown.
     namespace: str
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
@@ -185,7 +185,7 @@ class BackoffView:
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; the delayed slices if a request failed for other reasons than capacity.
+    #: Topology and hosts; if a request failed for other reasons than capacity, the slices that are delayed.
     shape: str
     terms: str
     #: Kind of the failure: stockout, quota, permission, ...
@@ -199,7 +199,7 @@ class BackoffView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityView:
-    """Chips by state, and the limits and back-offs that prevent more."""
+    """Chips by state, and the limits and back-offs that prevent further creates."""
 
     #: Chips by state; states without chips are included.
     chips: dict[str, int]
@@ -207,7 +207,7 @@ class CapacityView:
     backoffs: tuple[BackoffView, ...]
     #: Node pool operations in progress in the cluster.
     operations: int
-    #: Operations that ran when GKE last rejected one; None a minute after that.
+    #: Number of operations in progress that GKE accepts, learned from its last rejection; None a minute after that.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of amounts, such as USD; empty if CHIP_HOUR_PRICES does not name it.
@@ -246,7 +246,7 @@ class Entry:
     kind: str
     message: str
     warning: bool
-    #: Node pool and workload (kind/namespace/name) of the decision; empty if none.
+    #: Name of the node pool, and id of the workload (kind/namespace/name); empty if the entry is about none.
     pool: str
     workload: str
 
@@ -264,17 +264,17 @@ STATES = {
     Phase.FAILED: State.FAILED,
 }
 
-#: Phases in which a split is shown. In the other phases, the end of the pool matters more.
+#: Phases in which a split is shown. In other phases, a pool has no pods yet, or it is more important that it ends.
 _WITH_PODS = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 
 def state_of(pool: PoolState) -> State:
-    """Return the state of one pool, or of the slice that waits for one."""
+    """Return the state of a pool that exists or is planned; SPLIT if it has pods of a split slice."""
     return State.SPLIT if pool.split and pool.phase in _WITH_PODS else state_of_use(pool)
 
 
 def state_of_use(pool: PoolState) -> State:
-    """Return the state of a pool for a slice that is not split."""
+    """Return the state of a pool that exists or is planned, without regard to split slices."""
     return State.DRAINING if pool.draining else STATES[pool.phase]
 
 
@@ -284,5 +284,5 @@ def workload_of_pool(state: PoolState) -> str:
 
 
 def slice_of_pool(state: PoolState) -> str:
-    """Return the id of the slice that a pool is for; empty if it is for none."""
+    """Return the id of the slice that a pool is for; empty if the pool is for no slice."""
     return f"{workload_of_pool(state)}/{state.group_name}" if state.slice_id is not None and state.named.name else ""
