@@ -43,8 +43,8 @@ def choose(
 ) -> tuple[Supplier, ClusterProof | None]:
     """Return the supplier that PROVIDER names, and an object that proves that GKE and Kubernetes are the same cluster.
 
-    The second value is None with PROVIDER=gce, because node pools are then objects of the Kubernetes API server. Raises
-    ValueError if PROVIDER is gke and `gke` is None.
+    PROVIDER=gce needs no proof, because its node pools are objects of the Kubernetes API server. Raises ValueError if
+    PROVIDER is gke without a client in `gke`.
     """
     if settings.on_gce:
         return NodeGroupSupplier(api=api, settings=settings, clock=clock), None

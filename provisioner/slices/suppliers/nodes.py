@@ -15,13 +15,13 @@ from provisioner.settings.node_fields import ROWS, own_settings
 from provisioner.slices.demand import Slice, allowlists
 from provisioner.slices.supplier import ImpossibleError, UnmeetableError
 
-#: Taint of nodes that Google may take back: only pods that tolerate it get such capacity.
+#: Taint of spot nodes, which Google may reclaim: only pods that tolerate the taint get spot capacity.
 SPOT_TAINT = Taint(key=constants.SPOT, value="true")
 #: Taint that keeps pods without chips off the nodes.
 CHIP_TAINT = Taint(key=constants.TPU_RESOURCE, value="present")
 #: Taint that GKE puts on nodes of GKE Sandbox.
 SANDBOX_TAINT = Taint(key=constants.SANDBOX, value=constants.GVISOR)
-#: Labels that GKE puts on nodes, by their kind of capacity.
+#: Labels that GKE puts on nodes, by the nodes' kind of capacity.
 CAPACITY_LABELS: Mapping[CapacityKind, Mapping[str, str]] = {
     CapacityKind.ON_DEMAND: {constants.PROVISIONING: "standard"},
     CapacityKind.RESERVATION: {constants.PROVISIONING: "standard"},
@@ -42,12 +42,12 @@ _READERS = {option.field: option.read for option in OPTIONS}
 def complete(
     request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bool
 ) -> NodePoolRequest:
-    """Return the request with the node settings, and with their labels and taints. Raises UnmeetableError."""
+    """Return the request with the node settings, and with labels and taints from them. Raises UnmeetableError."""
     asked, values = slice_.requirements, _node_values(slice_, shape, settings, gke=gke)
     labels, seconds = {**request.labels, **dict(values.get("node_labels", ()))}, request.max_run_seconds
     selected = asked.node_selector.get(constants.MAX_RUN_SECONDS)
     if selected is not None and (gke or request.capacity is CapacityKind.FLEX_START):
-        # `Candidates.choices` has checked the number.
+        # `Candidates.choices` has checked that the selected value is a valid number.
         labels[constants.MAX_RUN_SECONDS], seconds = selected, int(selected)
     seconds = seconds or int(values.get("node_max_run_seconds", 0))
     if request.capacity is CapacityKind.FLEX_START:
@@ -67,9 +67,9 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if theirs is not None:
             value, source = _added(theirs, value) if row.adds else theirs, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # A machine that cannot have pd-standard gets its first disk type; for the others, Google chooses.
+            # A machine that cannot have pd-standard gets the first of its disk types. Google chooses for the others.
             value = shape.machine_type.disk_types[0]
-        # False is the default and left out, except for private nodes, whose default depends on the cluster.
+        # False is the default and is left out, except for `node_private`, whose default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
             continue
         if problem := row.problem(value, shape):
@@ -79,7 +79,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
 
 
 def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
-    """Return the value that the pods of a slice choose for a node setting, None if none. Raises UnmeetableError."""
+    """Return the value that the pods of a slice request for a node setting, None if none. Raises UnmeetableError."""
     asked, row, ours = slice_.requirements, ROWS[name], getattr(settings, name)
     key = row.annotation if asked.annotations.get(row.annotation) else row.selector
     text = (asked.annotations.get(key) or asked.node_selector.get(key, "")) if key else ""
@@ -105,7 +105,7 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
 
 
 def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Return the entries of both; an entry of the administrator (`ours`) replaces the entries with the same name."""
+    """Return the administrator's entries (`ours`), and the pods' entries (`theirs`) that have other names."""
     names = set(map(_name_of, ours))
     return (*ours, *(each for each in theirs if _name_of(each) not in names))
 
@@ -142,7 +142,10 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the CPU and memory of the whole machine, because the system's share is unknown until nodes exist."""
+    """Return the CPU in millicores and the memory in bytes of the whole machine, also those that the system takes.
+
+    The share of the system is unknown until nodes exist.
+    """
     return machine.vcpus * 1000, machine.memory_gib << 30, {}
 
 
@@ -151,7 +154,7 @@ def _spot_taints(kind: CapacityKind) -> tuple[Taint, ...]:
 
 
 def machine_labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineType) -> dict[str, str]:
-    """Return the labels of a pool's machines by which pods select them."""
+    """Return the labels by which pods select the accelerator, topology and machine type of a pool."""
     return {
         constants.TPU_ACCELERATOR: accelerator.label,
         constants.TPU_TOPOLOGY: pool.topology,

@@ -158,7 +158,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
     pools = [ctx.pool_view(state) for state in plan.pools if state.name in decided.supply]
     waits_of, idle = plan.waits, _idle(pools)
     # While pods of a deleted controller terminate, a new controller may have the same name, so that two slices have one
-    # id. Of these, the slice with a leader pod is shown, because it comes last.
+    # id. The slice with a leader pod comes last, and is shown.
     leaders_last = sorted(slices.values(), key=lambda slice_: slice_.leader is not None)
     shown = {slice_.shown_id: slice_ for slice_ in leaders_last}.values()
     slice_views = [ctx.slice_view(slice_, states.get(slice_.id), waits_of.get(slice_.id), idle) for slice_ in shown]

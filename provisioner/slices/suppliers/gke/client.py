@@ -1,7 +1,7 @@
 """Calls GKE, or a simulator of it, through Google's client library, and Compute Engine and IAM by plain REST.
 
-This is the only module that imports the library. A call is sent once, without retries, and blocks until its response or
-its time-out.
+No other module of the provisioner imports the library. A call is sent once, without retries, and blocks until its
+response or its time-out.
 """
 
 import json
@@ -44,21 +44,21 @@ from provisioner.slices.suppliers.gke.translate import Cluster, Json, Message, R
 
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
-#: Time-out in seconds of a changing call; the lease must last longer when it begins (`act.CALL_TIMEOUT_SECONDS`).
+#: Time-out in seconds of a create or delete. The Lease must last longer when the call begins (`CALL_TIMEOUT_SECONDS`).
 _CHANGE_SECONDS = 10.0
-#: Sources of the service accounts of nodes, for messages.
+#: Sources of the service account of nodes, for messages about a wrong account.
 _ACCOUNTS = "GCP_NODE_SERVICE_ACCOUNT or the pod's annotation"
 _POLICY_GRANT_HELP = (
     "Grant the provisioner's identity the optional role with compute.resourcePolicies.get and "
     "compute.resourcePolicies.create on the project of the cluster."
 )
-#: Maximum number of creates whose texts are remembered. In failures of older creates, texts of users count as well.
+#: Maximum number of creates whose texts of users are remembered, so that they do not decide the kind of a failure.
 _MAX_REMEMBERED_CREATES = 1024
 #: Header of Google's APIs that limits a response to some fields; the paths are in JSON spelling.
 _FIELD_MASK_HEADER = "X-Goog-FieldMask"
-#: Pattern of valid names. The library sends other names to another path, or rejects them with a useless error.
+#: Pattern of valid names. The library would send an invalid name to another path, or reject it with a useless error.
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-#: Exceptions of a call. The last two are raised for responses that are not Google's, or that the library rejects.
+#: Exceptions of a call. The last two are raised if a response is not a JSON object, or if the library rejects it.
 _ERRORS = (*failures.SDK_ERRORS, GoogleAPIError, AsyncRestUnsupportedParameterError, ValueError, json_format.Error)
 GRANT_HELP = "Grant the provisioner's identity the permission named here on the project of the cluster."
 
@@ -81,10 +81,10 @@ def to_gke_error(
 
 
 class _Session(ApiSession):
-    """Session of all calls: requests enums as words, and keeps the JSON of each thread's last response.
+    """Session of all calls: requests enum values as words, and keeps the JSON of each thread's last response.
 
-    The library requests numbers, and drops words that it does not know. Both lose the names of codes that are newer
-    than the library, and so the fact that a failure is a stockout.
+    The library requests numbers, and drops words that it does not know. In both cases, the name of a code that is newer
+    than the library is lost, so that a stockout, for example, is not recognized.
     """
 
     def __init__(self, credentials: auth_credentials.Credentials, *, base_url: str) -> None:
@@ -112,7 +112,7 @@ class GkeClient:
     """Calls for the node pools of one cluster, the workload policies of its region, and the checks at the start.
 
     Safe to call from many threads; raises only `GkeError`. The checks may need an API or a permission that creates and
-    deletes do not need: PERMISSION then leaves the result of the check open.
+    deletes do not need: a failure of kind PERMISSION then leaves the result of the check open.
     """
 
     def __init__(
@@ -122,7 +122,7 @@ class GkeClient:
         endpoint: str | None = None,
         credentials: auth_credentials.Credentials | None = None,
     ) -> None:
-        """Resolve the credentials once, none for an endpoint. Raises GkeError if they are missing."""
+        """Find the credentials, unless an endpoint is given, which needs none. Raises GkeError if they are missing."""
         self._cluster = cluster
         self._endpoint = endpoint
         self._compute_projects_url = f"{self._url('compute')}/compute/v1/projects"
@@ -142,19 +142,19 @@ class GkeClient:
         self._session.close()  # type: ignore[no-untyped-call]
 
     def get_cluster(self) -> Cluster:
-        """Return the cluster itself."""
+        """Return the facts about the cluster that identify it, and that are checked at the start."""
         with _errors(f"get of cluster {self._cluster.cluster!r}", Call.READ):
             answer = self._ask(self._gke.get_cluster, name=self._cluster.path, mask=translate.CLUSTER_FIELDS)
             return translate.cluster_of(*answer)
 
     def list_node_pools(self) -> tuple[NodePool, ...]:
-        """Return all node pools of the cluster, also of other clients, in one call: see `Supplier.list_pools`."""
+        """Return all node pools of the cluster, also of other clients, with one call: see `Supplier.list_pools`."""
         ask = partial(self._ask, self._gke.list_node_pools, mask=translate.LIST_FIELDS, seconds=_LIST_SECONDS)
         with _errors(f"list of node pools of cluster {self._cluster.cluster!r}", Call.READ):
             try:
                 return translate.node_pools_of(*ask(parent=self._cluster.path))
             except json_format.Error:
-                # The library rejects the whole list because of one field of one pool, so each pool is read separately.
+                # The library rejects a whole list because of one field of one pool, so each pool is parsed separately.
                 return tuple(_pools_one_by_one(self._session.take_body()))
 
     def get_node_pool(self, name: PoolName) -> NodePool:
@@ -207,43 +207,43 @@ class GkeClient:
             )
 
     def get_workload_policy(self, name: str) -> WorkloadPolicy:
-        """Return a resource policy of the cluster's project and region; if that fails with PERMISSION, it may exist."""
+        """Return a resource policy of the cluster's project and region. After PERMISSION, the policy may exist."""
         with _errors(f"get of workload policy {name!r}", Call.READ, _POLICY_GRANT_HELP, values=(name,)):
             return translate.workload_policy_of(self._send("GET", f"{self._policies_url}/{quote(name, safe='')}"))
 
     def create_workload_policy(self, policy: WorkloadPolicy) -> None:
-        """Submit the creation of a workload policy, which can be used once `get_workload_policy` returns READY."""
+        """Submit the creation of a workload policy, which can be used once its status is READY."""
         body = {"name": policy.name, "workloadPolicy": {"type": policy.type, "acceleratorTopology": policy.topology}}
         subject = f"create of workload policy {policy.name!r}"
         with _errors(subject, Call.CREATE, _POLICY_GRANT_HELP, values=(policy.name,)):
             self._send("POST", self._policies_url, json=body, seconds=_CHANGE_SECONDS)
 
     def test_project_permissions(self, permissions: Sequence[str]) -> frozenset[str]:
-        """Return those of the permissions that the identity has on the project of the cluster."""
+        """Return the subset of `permissions` that the identity has on the project of the cluster."""
         project = quote(self._cluster.project, safe=":")
         url = f"{self._url('cloudresourcemanager')}/v1/projects/{project}:testIamPermissions"
         return self._test_permissions(f"test of permissions on project {self._cluster.project!r}", url, permissions)
 
     def test_account_permissions(self, account: str, permissions: Sequence[str]) -> frozenset[str]:
-        """Return those of the permissions that the identity has on a service account. NOT_FOUND without the account."""
+        """Return the subset of `permissions` that the identity has on a service account, which must exist."""
         url = f"{self._url('iam')}/v1/projects/-/serviceAccounts/{quote(account, safe='@')}:testIamPermissions"
         return self._test_permissions(f"test of permissions on service account {account!r}", url, permissions)
 
     def _test_permissions(self, subject: str, url: str, permissions: Sequence[str]) -> frozenset[str]:
-        # The test itself needs no permission, so a rejection has another reason, which its message names.
+        # Testing permissions needs no permission, so a rejection has another reason, which its message names.
         with _errors(subject, Call.READ, grant_help=""):
             granted = self._send("POST", url, json={"permissions": list(permissions)}).get("permissions") or ()
             return frozenset(permissions) & frozenset(granted)
 
     def get_reservation(self, *, project: str, zone: str, name: str) -> Reservation:
-        """Return a reservation of any project; an empty project means that of the cluster."""
+        """Return a reservation of any project; an empty `project` means the project of the cluster."""
         project = quote(project or self._cluster.project, safe=":")
         with _errors(f"get of reservation {name!r} in {zone}", Call.READ, grant_help="", values=(name,)):
             path = f"{project}/zones/{quote(zone, safe='')}/reservations/{quote(name, safe='')}"
             return translate.reservation_of(self._send("GET", f"{self._compute_projects_url}/{path}"))
 
     def _url(self, service: str = "container") -> str:
-        """Return the address of a service of Google; a simulator has all services at the endpoint."""
+        """Return the address of a service of Google; an endpoint, such as a simulator's, replaces all addresses."""
         return (self._endpoint or f"https://{service}.googleapis.com").rstrip("/")
 
     def _pool_path(self, name: PoolName) -> str:
@@ -252,7 +252,7 @@ class GkeClient:
     def _ask(
         self, method: Callable[..., Any], *, mask: Sequence[str] = (), seconds: float = _READ_SECONDS, **request: Any
     ) -> tuple[Message, Json]:
-        """Call a method of the library once; return the raw message of its response, and the JSON of that."""
+        """Call a method of the library once; return the raw protobuf message and the JSON of the response."""
         metadata = [(_FIELD_MASK_HEADER, ",".join(mask))] if mask else ()
         response = method(**request, retry=None, timeout=seconds, metadata=metadata)
         return type(response).pb(response), self._session.take_body()
@@ -271,8 +271,9 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
     transport = ClusterManagerRestTransport(
         credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
     )
-    # No argument sets the session. The default session follows redirects, renews credentials twice, repeats token
-    # requests for minutes, keeps 10 connections, and uses proxies for addresses of this machine.
+    # The transport takes no session as an argument, so its own session is replaced. That session follows redirects,
+    # renews credentials twice, repeats token requests for minutes, keeps 10 connections, and uses proxies for this
+    # machine.
     transport.close()  # type: ignore[no-untyped-call]
     transport._session = session  # noqa: SLF001
     transport._prep_wrapped_messages(info)  # type: ignore[no-untyped-call] # noqa: SLF001

@@ -1,4 +1,4 @@
-"""Classifies GKE's texts and codes, in addition to those of all Google APIs (`provisioner.google.errors`). Pure."""
+"""Classifies GKE's error texts and codes, in addition to the rules for all Google APIs (`google.errors`). Pure."""
 
 import re
 from collections.abc import Iterable, Mapping
@@ -11,10 +11,10 @@ from provisioner.slices.supplier import SupplierError
 
 
 class GkeError(SupplierError):
-    """The only exception of the GKE client; its message is GKE's own, with what to do if that is known."""
+    """The only exception of the GKE client; its message is the message of GKE, with what to do if that is known."""
 
 
-#: The first match wins. Each rule names where its text was seen.
+#: Rules for texts; the first match wins. Each comment names the sources in which the text was seen.
 _TEXTS = (
     # 429, Terraform issues 15205 and 15579.
     text_rule(r"too many operations|concurrent operations quota", FailureKind.TOO_MANY_OPERATIONS),
@@ -58,11 +58,11 @@ def classify_message(code: int | None, text: str, values: Iterable[str] = ()) ->
 
 
 def _without(text: str, values: Iterable[str]) -> str:
-    """Return a text without the values, and without names that GKE or the provisioner generates."""
+    """Return a text without the given values, and without names that GKE or the provisioner generates."""
     return GENERATED_NAME.sub(GAP, without_echoes(text, values))
 
 
-#: Texts about missing resources. GKE documents INVALID_ARGUMENT for a missing policy, and no text.
+#: Texts about missing resources. For a missing policy, GKE documents only the code INVALID_ARGUMENT, but no text.
 _MISSING = re.compile(r"not (be )?found|not exist|not ready", re.IGNORECASE)
 
 

@@ -1,7 +1,7 @@
 """Proves that the Kubernetes client and the GKE client use the same cluster.
 
-All pools of another cluster would look unneeded, so nothing is created or deleted before this is proven. The proof does
-not cover the permissions of either client.
+If GKE's cluster were another one, all of its pools would look unneeded, so no pool is created or deleted without the
+proof. The proof does not cover the permissions of either client.
 """
 
 import re
@@ -21,7 +21,7 @@ from provisioner.slices.suppliers.gke.translate import INSTANCE_GROUP, Cluster
 
 _log = structlog.get_logger(__name__)
 
-#: Interval between attempts of the proof: GKE may respond again, or a node may have registered.
+#: Interval between attempts to prove the cluster: GKE may respond again, or a node may have registered.
 _RETRY = timedelta(seconds=15)
 #: Interval between reads of a proven cluster's release channel, which can change at any time.
 _LOOK_AGAIN = timedelta(minutes=10)
@@ -39,11 +39,11 @@ _ADVICE = (
 
 
 def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: bool) -> tuple[bool, str]:
-    """Return whether `api` serves the cluster, and the evidence, or what to do. Raises ClusterError.
+    """Return whether `api` serves the cluster, with the evidence or with what to do. Raises ClusterError.
 
     `trusted_ca_pem` has the authorities that the Kubernetes client trusts. None means public roots; then the names of
     nodes and instance groups are compared (gke-CLUSTER-POOL-HASH-xxxx, gke-CLUSTER-POOL-HASH-grp): the hash differs in
-    clusters of the same name. `assume` is the user's assertion, used only if nothing proves the cluster.
+    clusters of the same name. `assume` is ASSUME_SAME_CLUSTER, which counts only if nothing else proves the cluster.
     """
     name = f"cluster {cluster.name!r}"
     trusted = _certificates(trusted_ca_pem or b"")
@@ -51,7 +51,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
     if trusted & issued:
         return True, f"The Kubernetes client trusts the certificate authority of {name}."
     if trusted_ca_pem is not None and issued:
-        # The authorities differ, so nodes with matching names would be no proof, and are not read.
+        # The certificate authorities differ, so nodes with matching names would be no proof, and are not read.
         doubt = f"The Kubernetes client does not trust the certificate authority of {name}."
     else:
         urls, nodes = cluster.instance_group_urls, 0
@@ -71,7 +71,7 @@ def prove(cluster: Cluster, api: Api, *, trusted_ca_pem: bytes | None, assume: b
 
 
 def _certificates(pem: bytes) -> frozenset[bytes]:
-    """Return the base64 of all certificates, regardless of line ends, text between them, and order."""
+    """Return the base64 text of each certificate, without line ends and without the text between certificates."""
     return frozenset(filter(None, (b"".join(body.split()) for body in _CERTIFICATE.findall(pem))))
 
 
@@ -93,17 +93,17 @@ class ClusterProof:
     due_at: datetime = datetime.min.replace(tzinfo=UTC)
 
     def follow(self) -> float:
-        """Read the cluster if that is due; return the seconds until the next attempt, 0 if nothing is left to prove."""
+        """Read the cluster if that is due; return the seconds until the next attempt, 0 if the cluster is proven."""
         if self.clock() >= self.due_at:
             self.attempt()
         return 0.0 if self.proven else max(0.1, (self.due_at - self.clock()).total_seconds())
 
     def clock_set(self, by: timedelta) -> None:
-        """Keep the wait for the next attempt after the clock was set."""
+        """Shift the time of the next attempt, so that the wait for it is the same after the clock was set."""
         self.due_at = shifted(self.due_at, by)
 
     def attempt(self) -> bool:
-        """Try the proof; return whether it holds. If it is proven already, read the release channel again."""
+        """Try to prove the cluster; return whether it is proven. A proven cluster's release channel is read again."""
         started_at = self.clock()
         try:
             found = self.get_cluster()
@@ -139,7 +139,7 @@ class ClusterProof:
 
 
 def autopilot_refusal(name: str) -> str:
-    """Return why nothing can be done on an Autopilot cluster."""
+    """Return the message that the provisioner cannot work on the given Autopilot cluster, and what to do."""
     return (
         f"cluster {name!r} is an Autopilot cluster: GKE creates the nodes there itself and rejects all other node "
         "pools. Run the provisioner on a Standard cluster; on Autopilot, TPU pods do not need it."

@@ -1,7 +1,7 @@
 """Reads the ends of reservations periodically, on worker threads, so that no list of node pools waits for them.
 
-A reservation may have an end; a reservation in calendar mode always has one. If the identity may read the end, the end
-is read for listed pools, to warn their owners, and before a pool is created.
+A reservation may have an end; a reservation in calendar mode always has an end. The end is read for listed pools, to
+warn their owners, and before a pool is created. If the identity may not read reservations, their ends are unknown.
 """
 
 from collections.abc import Callable, Iterable
@@ -19,7 +19,7 @@ from provisioner.slices.suppliers.gke.errors import GkeError
 
 _log = structlog.get_logger(__name__)
 
-#: Intervals between reads of a reservation, because its owner may move the end: after a successful and a failed read.
+#: Intervals after a successful and after a failed read of a reservation. Its owner may move the end at any time.
 _REREAD, _RETRY = timedelta(minutes=10), timedelta(minutes=1)
 #: Maximum number of reads at the same time.
 _AT_ONCE = 4
@@ -35,14 +35,14 @@ class ReservationId(NamedTuple):
 
 class _Reading(NamedTuple):
     due_at: datetime
-    #: None if the reservation has no end, or if the end was never read.
+    #: End of the reservation; None if it has no end, or if the end was never read.
     ends_at: datetime | None
     failure: FailureKind | None
 
 
 @dataclass(slots=True, kw_only=True)
 class Reservations:
-    """The ends of reservations. Used by many threads; only `read` blocks."""
+    """Reads and remembers the ends of reservations. Used by many threads; only `read` blocks."""
 
     #: Reads the end of a reservation; raises GkeError.
     get_end: Callable[[ReservationId], datetime | None]
@@ -58,7 +58,7 @@ class Reservations:
     _submitted: set[ReservationId] = field(default_factory=set)
 
     def follow(self, pools: Iterable[NodePool]) -> None:
-        """Submit the reads that are due for the reservations of some pools. Does not wait for them."""
+        """Submit the reads that are due for the reservations of the listed pools, without waiting for the reads."""
         self._used = frozenset(filter(None, map(_id_of, pools)))
         # Pods can name reservations that do not exist, so unused reservations without a known end are forgotten.
         for each, reading in self._readings.copy().items():
@@ -69,27 +69,27 @@ class Reservations:
             try:
                 self.submit(partial(self._read, reservation_id))
             except RuntimeError:
-                # No thread can be started. The next call of `follow` tries again.
+                # If no thread can be started, the next call of `follow` tries again.
                 self._submitted.discard(reservation_id)
 
     def known_end(self, pool: NodePool) -> datetime | None:
-        """Return when the reservation of a pool ends; None if it has no end, or if the end is unknown."""
+        """Return the end of a pool's reservation; None without a reservation or an end, or if the end is unknown."""
         each = _id_of(pool)
         reading = self._readings.get(each) if each is not None else None
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
-        """Whether the end of a reservation of a listed pool was not read, or could not be."""
+        """Return whether the end of any listed pool's reservation is unknown: not read yet, or the last read failed."""
         readings = map(self._readings.get, self._used)
-        # A reservation that does not exist has no end to report.
+        # NOT_FOUND is not such a failure, because a reservation that does not exist has no end to report.
         return any(reading is None or reading.failure not in (None, FailureKind.NOT_FOUND) for reading in readings)
 
     def read(self, request: NodePoolRequest) -> datetime | None:
-        """Return the end of a request's reservation, None as in `known_end`. If a read is due, block for it."""
+        """Return the end of a request's reservation, None as in `known_end`. Blocks if the reservation must be read."""
         each = _id_of(request)
         if each is None:
             return None
-        # The dictionary is read once, because a list in another thread may remove the entry at any time.
+        # The dictionary is read once, because `follow` may remove the entry in another thread at any time.
         reading = self._readings.get(each)
         if reading is None or self.clock() >= reading.due_at:
             reading = self._read(each)
@@ -97,7 +97,7 @@ class Reservations:
 
     def _read(self, each: ReservationId) -> _Reading:
         before, now = self._readings.get(each), self.clock()
-        # After a failed read, the known end remains valid: a reservation that has ended is not found.
+        # After a failed read, the known end remains valid: Compute Engine deletes a reservation at its end.
         end, failure = before.ends_at if before is not None else None, None
         try:
             end = self.get_end(each)
@@ -109,7 +109,7 @@ class Reservations:
         finally:
             self._submitted.discard(each)
         due_at = now + (_RETRY if failure is not None else _REREAD)
-        # A reservation is read again at its end, because its pools are deleted then.
+        # A reservation is read again at its end: its owner may have moved the end, and otherwise its pools are deleted.
         due_at = min(due_at, end) if end is not None and end > now else due_at
         reading = self._readings[each] = _Reading(due_at, end, failure)
         return reading

@@ -46,7 +46,7 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
 
 
 def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the allocatable resources of a node by GKE's formula."""
+    """Return the allocatable CPU, memory and other resources of a node by GKE's formula, as for `expected_node`."""
     disk_gb, max_pods = node_fields.boot_disk_gb(pool.node), pool.node.get("max_pods_per_node", 0)
     offered = tpu.allocatable(machine, disk_gb=disk_gb, max_pods=max_pods)
     pages = node_fields.huge_pages_bytes(pool.node)
@@ -72,7 +72,7 @@ def _complete(request: NodePoolRequest, slice_: Slice, shape: tpu.Shape, setting
         labels[constants.POOL_TOPOLOGY] = request.topology
     flex_start = completed.capacity is CapacityKind.FLEX_START
     if flex_start and any(taint.key == constants.JOB_TAINT for taint in completed.taints):
-        # The cluster autoscaler adds nodes only for pods that fit the template of the pool, which lacks the label.
+        # GKE's cluster autoscaler adds nodes only for pods that fit the template of the pool, which lacks this label.
         raise UnmeetableError(
             f"GKE adds no flex-start nodes for pods that select {constants.NAMESPACED_JOB}: nodes get this label "
             f"after they exist; remove the annotation {constants.NODE_SELECTOR_STRATEGY}, or choose other capacity"

@@ -1,8 +1,8 @@
 """GKE as a supplier of node pools: the calls of its client, and the workload policies that some pools need.
 
-GKE rejects a multi-host pool of tpu7x and tpu7 whose policy does not exist. A missing policy with the provisioner's own
-name is created; a policy that a pod names belongs to its owner, and is only checked. No call waits for a policy: if it
-is not usable yet, it is checked again at the next attempt to create the pool.
+GKE rejects a multi-host pool of tpu7x and tpu7 whose policy does not exist. A missing policy is created if the
+provisioner chose its name; a policy that a pod names is only checked. No call waits for a policy: a policy that is not
+usable yet is checked again at the next attempt to create the pool.
 """
 
 import threading
@@ -42,7 +42,7 @@ _T = TypeVar("_T")
 _log = structlog.get_logger(__name__)
 
 _READY = "READY"
-#: Failures of a policy's call that would mean something else for the pool's call; these are reported as UNAVAILABLE.
+#: Kinds of failures of a call for a policy that would be misread as failures of the pool; reported as UNAVAILABLE.
 _MISLEADING = frozenset({FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.NOT_FOUND})
 
 
@@ -69,7 +69,7 @@ class GkeSupplier:
         )
 
     def get_cluster(self) -> Cluster:
-        """Return the cluster itself."""
+        """Return the facts about the cluster that identify it, and that are checked at the start."""
         return self._call(self.gke.get_cluster)
 
     def list_pools(self) -> tuple[NodePool, ...]:
@@ -89,8 +89,8 @@ class GkeSupplier:
         return self._call(self.gke.get_node_pool, name)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool`: the workload policy first, if the pool needs one."""
-        # The last check repeats the first, because the calls in between may take long.
+        """Implement `Supplier.create_pool`; check or create the workload policy first, if the pool needs one."""
+        # `blocked` is called again before the create, because the calls in between may take long.
         failure = blocked() or self._ensure_policy(request, blocked) or self._ends_soon(request) or blocked()
         if failure is not None:
             raise GkeError(failure)
@@ -110,7 +110,7 @@ class GkeSupplier:
     def _call(self, call: Callable[_P, _T], *args: _P.args, **options: _P.kwargs) -> _T:
         """Make a call, and record its duration and result. The name of the method is a label of the metrics."""
         started = self.monotonic()
-        # Any other exception than GkeError is a bug, and counted as such.
+        # Any exception other than GkeError is a bug, and is counted as "unexpected".
         error_kind: str | None = "unexpected"
         code = 0
         try:
@@ -134,7 +134,7 @@ class GkeSupplier:
         return Failure(kind=FailureKind.INVALID, message=message)
 
     def _ensure_policy(self, request: NodePoolRequest, blocked: Blocked) -> Failure | None:
-        """Make sure that the policy of a request can be used; return the failure if it cannot."""
+        """Check the workload policy of a request, or create it; return a failure if the policy cannot be used now."""
         if not request.policy_name or (request.policy_name, request.topology) in self._correct:
             return None
         try:
@@ -153,7 +153,8 @@ class GkeSupplier:
             self._correct.discard((name, request.topology))
         if not says_missing(failure, name):
             return failure
-        # If policies may be read, a retry helps: GKE takes minutes to see a new policy, and a deleted one is recreated.
+        # If policies may be read, a retry helps: GKE takes minutes to find a new policy, and `_check_policy` creates a
+        # deleted policy again.
         kind = FailureKind.OPERATION_IN_THE_WAY if self._may_read else failure.kind
         return Failure(kind=kind, message=f"{failure.message.rstrip('.')}; {_by_hand(request)}")
 
@@ -190,7 +191,7 @@ class GkeSupplier:
         except GkeError as error:
             if error.failure.kind is FailureKind.PERMISSION:
                 return replace(error.failure, message=f"{error.failure.message} Or {_by_hand(request)}")
-            # ALREADY_EXISTS means that another thread or process has created the policy.
+            # If the policy already exists, another thread or process has created it.
             if error.failure.kind is not FailureKind.ALREADY_EXISTS:
                 raise
         return self._judge_policy(request, self._call(self.gke.get_workload_policy, policy.name))

@@ -1,8 +1,8 @@
 """Converts GKE's messages into the provisioner's types, and requests into GKE's JSON. Pure.
 
-Readers take a raw protobuf message and the JSON that it was parsed from. The JSON has the names of enum values that the
-installed release of Google's library does not know; such values cause neither errors nor warnings. This module imports
-no library of Google, so commands that work offline can use it.
+Functions that read a response take its raw protobuf message and its JSON. Only the JSON has the names of enum values
+that the installed release of Google's library does not know; such values cause no errors. This module imports no
+library of Google, so commands that work offline can use it.
 """
 
 import base64
@@ -56,7 +56,7 @@ Json = Mapping[str, Any]
 #: A raw message of protobuf; protobuf has no types for its fields.
 Message = Any
 _RESERVATION_KEY = "compute.googleapis.com/reservation-name"
-#: URL of an instance group. Machine names are `prefix`, or gke-tpu-`hash` for TPUs, and four more characters.
+#: URL of an instance group. Names of its machines begin with `prefix`, or with gke-tpu-`hash` if they have TPUs.
 INSTANCE_GROUP = re.compile(
     r"/projects/(?P<project>[^/]+)/zones/(?P<zone>[^/]+)/instanceGroup(Manager)?s/(?P<prefix>gke-[^/]+-(?P<hash>\w+))-grp$"
 )
@@ -67,7 +67,7 @@ _FAILED = frozenset({PoolStatus.ERROR, PoolStatus.RUNNING_WITH_ERROR})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Cluster:
-    """Facts of the cluster that identify it, and facts that are checked at the start."""
+    """Facts about a GKE cluster that identify it, and that are checked at the start."""
 
     name: str
     #: Status as GKE spells it: RUNNING, RECONCILING, DEGRADED, ...; empty if it is unknown.
@@ -82,7 +82,7 @@ class Cluster:
     autopilot: bool = False
     #: Resources with "tpu" in their names that node auto-provisioning may create; empty if it is off.
     auto_provisioned_tpus: tuple[str, ...] = ()
-    #: PROJECT.svc.id.goog; empty if Workload Identity is off.
+    #: Workload pool, PROJECT.svc.id.goog; empty if Workload Identity is off.
     workload_pool: str = ""
     #: Node pools whose pods have the permissions of their node, because they do not use Workload Identity.
     pools_without_identity: tuple[str, ...] = ()
@@ -99,7 +99,7 @@ class Reservation:
 
 
 def _word(message: Message, field: str, body: Json) -> str:
-    """Return the name of an enum field's value, from the JSON if the library does not know it; empty if absent."""
+    """Return the name of an enum field's value, from the JSON if the library does not know it; empty if missing."""
     descriptor = message.DESCRIPTOR.fields_by_name[field]
     known, number = descriptor.enum_type.values_by_number, getattr(message, field)
     if number:
@@ -109,17 +109,17 @@ def _word(message: Message, field: str, body: Json) -> str:
 
 
 def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Message, Json]]:
-    """Yield each message of a list with its JSON, which is empty if it is not an object."""
+    """Yield each message of a list with its JSON, which is replaced by an empty object if it is not an object."""
     return zip(messages, chain(map(fields.mapping, fields.sequence(bodies)), repeat({})), strict=False)
 
 
 def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
-    """Return the node pools of a list, without those that have no name: they could be neither matched nor deleted."""
+    """Return the node pools of a list, except pools without a name, which could be neither matched nor deleted."""
     return tuple(node_pool_of(*each) for each in _pairs(response.node_pools, body.get("nodePools")) if each[0].name)
 
 
 def node_pool_of(pool: Message, body: Json) -> NodePool:
-    """Return a node pool."""
+    """Return a node pool. An unknown status is UNKNOWN; only a pool in an error status has a failure."""
     status = PoolStatus.__members__.get(_word(pool, "status", body), PoolStatus.UNKNOWN)
     config, labels = pool.config, dict(pool.config.labels)
     policy_name, affinity = pool.placement_policy.policy_name, config.reservation_affinity
@@ -152,7 +152,7 @@ def node_pool_of(pool: Message, body: Json) -> NodePool:
 
 
 def _node_prefixes(group_url: str) -> tuple[str, ...]:
-    """Return the prefixes that the names of nodes of an instance group may have."""
+    """Return the prefixes that the names of nodes of an instance group may have; empty if the URL is not understood."""
     match = INSTANCE_GROUP.search(group_url)
     return (match["prefix"], f"gke-tpu-{match['hash']}") if match is not None else ()
 
@@ -167,7 +167,7 @@ def _capacity_kind(config: Message, reservation: str) -> CapacityKind:
 
 def _pool_failure(pool: Message, body: Json) -> Failure:
     conditions = _pairs(pool.conditions, body.get("conditions"))
-    # statusMessage is the deprecated form of the conditions, and often contains more.
+    # statusMessage is deprecated in favor of the conditions, but often contains more.
     failure = _failure(0, conditions, (pool.status_message,), user_texts_of(pool))
     return failure or Failure(kind=FailureKind.UNAVAILABLE, message="GKE gives no reason.")
 
@@ -175,15 +175,15 @@ def _pool_failure(pool: Message, body: Json) -> Failure:
 def _failure(
     code: int, conditions: Iterable[tuple[Message, Json]], texts: Iterable[str], values: Iterable[str]
 ) -> Failure | None:
-    """Return the failure in a code of google.rpc.Code, conditions and further texts; None if they are empty.
+    """Return the failure that conditions and further texts describe; None if they are empty and there is no code.
 
-    If `code` is 0, the first code of a condition counts. Texts that are part of other texts are left out.
+    `code` is a google.rpc.Code; if it is 0, the first code of a condition counts. Texts in other texts are left out.
     """
     words: dict[str, None] = {}
     for condition, body in conditions:
         code = code or condition.canonical_code
         name, message = _word(condition, "code", body), condition.message
-        # Many messages begin with the code already.
+        # Many messages already begin with the name of the code.
         words[f"[{name}] {message}".strip() if name and name not in message else message] = None
     text = " ".join(filter(None, words))
     for other in texts:
@@ -198,7 +198,7 @@ def _failure(
 def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> Operation:
     """Return an operation; `values` are texts that users may have written in its request (`user_texts_of`)."""
     done = _word(operation, "status", body) == "DONE"
-    # `error` replaces the three other fields, which older responses have instead.
+    # `error` replaces statusMessage and both lists of conditions, which older responses have instead.
     of_cluster = _pairs(operation.cluster_conditions, body.get("clusterConditions"))
     of_pool = _pairs(operation.nodepool_conditions, body.get("nodepoolConditions"))
     texts = (operation.status_message, operation.error.message)
@@ -207,7 +207,7 @@ def operation_of(operation: Message, body: Json, values: Iterable[str] = ()) -> 
 
 
 def cluster_of(cluster: Message, body: Json) -> Cluster:
-    """Return the cluster."""
+    """Return the facts about a cluster; a damaged certificate is left out."""
     try:
         certificate = base64.b64decode(cluster.master_auth.cluster_ca_certificate, validate=True)
     except binascii.Error:
@@ -236,7 +236,7 @@ def cluster_of(cluster: Message, body: Json) -> Cluster:
 
 
 def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str, Any]:
-    """Return the JSON body of a create, without fields that have the API's absent value."""
+    """Return the JSON body of a create; most fields whose value is empty, 0 or false are left out."""
     late = request.capacity is CapacityKind.FLEX_START
     pool: dict[str, Any] = {
         "name": request.name,
@@ -247,7 +247,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         "management": _given(autoUpgrade=request.auto_upgrade, autoRepair=not late),
         "locations": [request.zone],
         "upgradeSettings": {"strategy": "SHORT_LIVED"} if late else {"maxSurge": 1},
-        # The maximum is by zone, because GKE rejects a total: "0 is not a valid size" of a slice.
+        # The maximum is per zone, because GKE rejects a maximum for all zones: "0 is not a valid size" of a slice.
         "autoscaling": {"enabled": True, "maxNodeCount": request.hosts, "locationPolicy": "ANY"} if late else {},
         "placementPolicy": _placement_json(request),
         "networkConfig": _given(acceleratorNetworkProfile=request.labels.get(constants.NETWORK_PROFILE, "")),
@@ -258,7 +258,7 @@ def create_request_json(cluster_path: str, request: NodePoolRequest) -> dict[str
         if path and value not in ({}, []):
             *parents, last = path.split(".")
             reduce(lambda body, key: body.setdefault(key, {}), parents, pool)[last] = value
-    # If the management message is missing, GKE uses its own defaults.
+    # The management message is sent even if it is empty: without the message, GKE uses its own defaults.
     return {"nodePool": _given(**pool) | {"management": pool["management"]}, "parent": cluster_path}
 
 
@@ -286,14 +286,14 @@ def _config_json(request: NodePoolRequest) -> dict[str, Any]:
 
 def _placement_json(request: NodePoolRequest) -> dict[str, Any]:
     if request.policy_name:
-        # With a workload policy the type is unset, because COMPACT next to it leads to a pool in ERROR.
+        # The type is unset, because a workload policy together with COMPACT leads to a pool in status ERROR.
         return {"policyName": request.policy_name}
     topology = request.placement_topology
     return {"type": "COMPACT", "tpuTopology": topology} if topology else {}
 
 
 def _given(**values: Any) -> dict[str, Any]:
-    """Return the fields whose values differ from the absent value of their type."""
+    """Return the fields whose values are not empty, 0 or false."""
     return {key: value for key, value in values.items() if value}
 
 
@@ -329,7 +329,7 @@ def workload_policy_of(body: Json) -> WorkloadPolicy:
 
 
 def reservation_of(body: Json) -> Reservation:
-    """Return a reservation from its JSON. Raises ValueError."""
+    """Return a reservation from its JSON. Raises ValueError if its end is not a time."""
     end = str(body.get("deleteAtTime") or "")
     ends_at = datetime.fromisoformat(end).astimezone(UTC) if end else None
     return Reservation(status=fields.text(body.get("status")), ends_at=ends_at)

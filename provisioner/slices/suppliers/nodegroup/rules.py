@@ -1,8 +1,7 @@
 """Rules of TPUNodeGroups for planning, and predictions of their nodes. Pure.
 
-Nodes have the labels of GKE's nodes by which workloads select or avoid nodes, so that manifests for GKE work
-unchanged. Kubelets register with these labels. One of the labels has the name of the node pool, by which the
-provisioner finds the nodes of a pool.
+Kubelets register with the labels of GKE's nodes by which workloads select or avoid nodes, so that manifests for GKE
+work unchanged. One of these labels is the name of the node pool, by which the provisioner finds the nodes of a pool.
 """
 
 from collections.abc import Mapping
@@ -20,7 +19,7 @@ from provisioner.slices.demand import Slice
 from provisioner.slices.supplier import PoolRules, UnmeetableError
 from provisioner.slices.suppliers import nodes
 
-#: Domains whose labels kubelets may not register with. The few exceptions are labels that are never copied from pods.
+#: Domains whose labels kubelets may not register with, except for a few labels that are never copied from pods.
 _DOMAINS_OF_KUBERNETES = ("kubernetes.io", "k8s.io")
 _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
     **nodes.CAPACITY_LABELS,
@@ -28,7 +27,7 @@ _OF_CAPACITY: Mapping[CapacityKind, Mapping[str, str]] = {
 }
 #: Labels that the kubelet sets itself.
 _OF_KUBELET = {constants.OS: "linux", constants.ARCH: "amd64"}
-#: Labels that follow from the other fields of a group; they are not part of the requested labels.
+#: Keys of the labels that follow from other fields of a group, so that `NodePool.labels` does not have them.
 DERIVED = frozenset(
     {
         constants.NODE_POOL,
@@ -103,7 +102,7 @@ def _is_of_kubernetes(key: str) -> bool:
 NODE_GROUP_RULES = PoolRules(
     supplier_name="Compute Engine",
     idle_seconds=30.0,
-    # No labels are passed on, because nodes have all labels that other programs rely on anyway.
+    # No labels are passed on: nodes have all labels that other programs rely on, even if the request lacks them.
     passed_on=frozenset(),
     copyable=frozenset(),
     complete=_complete,

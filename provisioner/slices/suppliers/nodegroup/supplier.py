@@ -1,7 +1,7 @@
 """TPUNodeGroups of one namespace as the node pools of a cluster; implements `Supplier`.
 
-All calls go to the API server of Kubernetes, which has no operations. The name of an operation consists of its verb and
-of the group's name and UID; its result follows from the group, or from the group's absence.
+All calls go to the API server of Kubernetes, which has no operations. The name of an operation consists of a verb and
+of the group's name and UID. The result of an operation follows from the status of the group, or from its absence.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,7 +37,7 @@ API_ROOT = f"/apis/{API_VERSION}"
 _PLURAL = Kind.TPU_NODE_GROUP.plural
 #: Time-outs of the one request of a create: at most `provisioner.slices.act.CALL_TIMEOUT_SECONDS` together.
 _WHOLE = Timeouts(connect_seconds=3.0, read_seconds=7.0)
-#: Time-outs of each of the two requests of a delete, the read and the delete: at most half of this time.
+#: Time-outs of each of the two requests of a delete, the read and the delete: half of `CALL_TIMEOUT_SECONDS` together.
 _HALF = Timeouts(connect_seconds=2.0, read_seconds=3.0)
 _CREATE, _DELETE = "create", "delete"
 
@@ -55,11 +55,11 @@ class NodeGroupSupplier:
     settings: Settings
     clock: Callable[[], datetime]
     rules: PoolRules = NODE_GROUP_RULES
-    #: Resource version and group by name, from the last list: only changed groups are parsed again.
+    #: Resource version and parsed group by name, from the last list: only changed groups are parsed again.
     _listed: dict[str, tuple[str, TpuNodeGroup]] = field(default_factory=dict)
 
     def list_pools(self) -> tuple[NodePool, ...]:
-        """Implement `Supplier.list_pools` with one list of the namespace, read from etcd's latest state."""
+        """Implement `Supplier.list_pools` with one list of the namespace, which is not read from a cache."""
         path = groups_path(self.settings.node_groups_in)
         with _call(f"list of TPUNodeGroups in {self.settings.node_groups_in}", Call.READ):
             bodies: list[Any] = list_all(self.api, path, {}, lambda raw: raw)
@@ -79,7 +79,7 @@ class NodeGroupSupplier:
         return tuple(pools)
 
     def unknown_sources(self) -> frozenset[str]:
-        """Implement `Supplier.unknown_sources`: there are no optional facts."""
+        """Implement `Supplier.unknown_sources`: TPUNodeGroups have no optional facts."""
         return frozenset()
 
     def get_pool(self, name: PoolName, *, uid: str = "") -> NodePool:
@@ -93,7 +93,7 @@ class NodeGroupSupplier:
         return self._pool(group)
 
     def create_pool(self, request: NodePoolRequest, blocked: Blocked) -> OperationName:
-        """Implement `Supplier.create_pool` with one create; the controller of node groups does the rest."""
+        """Implement `Supplier.create_pool`: create the TPUNodeGroup, for which the controller creates machines."""
         path = groups_path(self.settings.node_groups_in)
         body = group_document(request, self.settings)
         failure = blocked()
@@ -104,7 +104,7 @@ class NodeGroupSupplier:
         return OperationName(f"{_CREATE}/{request.name}/{fields.name(fields.at(created, 'metadata').get('uid'))}")
 
     def delete_pool(self, name: PoolName) -> OperationName:
-        """Implement `Supplier.delete_pool`: read the group, and delete it only if it is still the same object."""
+        """Implement `Supplier.delete_pool`: read the group, and delete it unless it was replaced after the read."""
         try:
             meta = self._read(name).meta
         except MalformedObject as error:
@@ -116,7 +116,7 @@ class NodeGroupSupplier:
         return OperationName(f"{_DELETE}/{name}/{meta.uid}")
 
     def get_operation(self, name: OperationName) -> Operation:
-        """Implement `Supplier.get_operation`: the result follows from the group."""
+        """Implement `Supplier.get_operation` by reading the group."""
         verb, _, made = name.partition("/")
         group_name, _, uid = made.partition("/")
         if verb not in (_CREATE, _DELETE) or not uid:

@@ -1,13 +1,13 @@
 """Converts requests into TPUNodeGroups, and TPUNodeGroups into node pools. Pure.
 
 The labels and taints of a pool are in the metadata of its machines, whose kubelets register with them. The metadata is
-part of the spec, which is immutable, so the owner of a pool cannot change. The object has the labels as well, for the
-selectors of users; these copies are not read.
+part of the spec, which is immutable, so the workload that a pool belongs to cannot change. The labels of the
+TPUNodeGroup itself are copies for the selectors of users, and are not read.
 
 The controller of node groups retries all failures while the group exists. This module reports a permanent failure
 immediately, and a temporary failure after a time: then planning deletes the group and tries the next choice of
-capacity. Conditions contain Google's texts, which the table for all of Google's APIs classifies. A failure without such
-a text does not count as a stockout, because planning would then send the same bad request to the next zone.
+capacity. Conditions contain error texts of Google, which are classified like those of all of Google's APIs. A rejection
+without such a text does not count as a stockout: planning would then send the same bad request to the next zone.
 """
 
 import re
@@ -71,13 +71,13 @@ _KINDS = {model: kind for kind, model in _MODELS.items()}
 _LONGEST_RUN_SECONDS = 7 * 24 * 3600
 #: Name of the service account that Compute Engine gives machines by default.
 _DEFAULT_ACCOUNT = "default"
-#: Key of the image for accelerators without their own image.
+#: Key in NODE_GROUP_IMAGES of the image for all accelerators without their own image.
 _OTHERS = "*"
 #: Kinds of failures after which a group counts as failed immediately: a user must change something, or another zone may
 #: have the capacity.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: Minimum wait in seconds before a group without a failure, or with a failure not about capacity, counts as failed.
+#: Minimum wait in seconds before a group without a failure, or with a temporary failure except a stockout, is failed.
 _PATIENCE_SECONDS = 600.0
 _TEXTS = (
     # Text of a 403 of Compute Engine; conditions do not contain the code.
@@ -94,7 +94,7 @@ _REASONS: Mapping[str, FailureKind] = {
     Reason.RECONCILE_ERROR: FailureKind.UNAVAILABLE,
     Reason.INSTANCES_CREATION_FAILED: FailureKind.UNAVAILABLE,
 }
-#: Reasons whose texts the controller of node groups writes itself: they are not Google's, and are not classified.
+#: Reasons of conditions whose texts the controller of node groups writes. These texts are not classified.
 _OURS = frozenset({Reason.INVALID_SPEC, Reason.NOT_ALLOWED})
 
 _CONTROLLER = "the controller of node groups (`tpu-provisioner nodegroups`)"
@@ -127,7 +127,7 @@ def words(condition: Condition) -> str:
 
 
 def _without_echoes(group: TpuNodeGroup, text: str) -> str:
-    """Return a text without names and other parts that a user chose: they must not decide the kind of a failure."""
+    """Return a text without names and other parts that a user chose, because these must not decide a failure's kind."""
     text = re.sub(rf"(?<![\w-]){re.escape(group.meta.name)}[-a-z0-9]*", GAP, text)
     config = group.spec.instance_config
     if config is None:
@@ -145,7 +145,7 @@ def supplier_error(error: ClusterError, subject: str, call: Call) -> SupplierErr
 
 
 def _kind_of(error: ClusterError, call: Call) -> tuple[FailureKind, str]:
-    """Return the kind of a failure, and what to do about it."""
+    """Return the kind of a failure, and advice on what to do, which may be empty."""
     changes = call is not Call.READ
     match error:
         case NotFound():
@@ -200,12 +200,12 @@ def _progress_of(
         # As on GKE, the pool exists, and waits for its nodes without a limit of time.
         return PoolStatus.RUNNING, None
     if ready.reason == Reason.LIMIT_REACHED:
-        # The group does not count as failed: a new group would wait behind all others, because the oldest comes first.
+        # The group does not count as failed: the oldest group gets machines first, so a new group would wait longer.
         return PoolStatus.PROVISIONING, Failure(kind=FailureKind.QUOTA, message=words(ready))
     if waited_seconds > (capacity_wait_seconds if stockout else patience_seconds):
         kind = FailureKind.STOCKOUT if only_machines else FailureKind.UNAVAILABLE
         return PoolStatus.ERROR, failure or Failure(kind=kind, message=words(ready))
-    # A slice that is being recreated also has this status, so that its new machines get their own time to become ready.
+    # A group whose machines are created again also has this status, so that the machines get the same time as new ones.
     return PoolStatus.PROVISIONING, None
 
 
@@ -219,7 +219,7 @@ def _is_flex_start(group: TpuNodeGroup) -> bool:
 
 
 def _lacks_only_machines(group: TpuNodeGroup) -> bool:
-    """Whether the instance template, and the policy of a slice of several machines, are ready."""
+    """Whether only machines are missing: the instance template is ready, and the workload policy if there is one."""
     template = condition_of(group.status.conditions, ConditionType.INSTANCE_TEMPLATE_READY)
     policy = condition_of(group.status.conditions, ConditionType.WORKLOAD_POLICY_READY)
     return is_true(template) and (policy is None or is_true(policy))
@@ -228,7 +228,7 @@ def _lacks_only_machines(group: TpuNodeGroup) -> bool:
 def _waited_seconds(group: TpuNodeGroup, now: datetime) -> float:
     """Return the seconds since a child or machine of a group last changed, or since the group was created."""
     conditions = (condition for condition in group.status.conditions if condition.type != ConditionType.READY)
-    # Machines may have got their capacity late, so the time begins again when they start.
+    # Machines may have got their capacity late, so the time begins again when a machine starts.
     started = (machine for machine in group.status.machines if machine.state in STARTING_OR_RUNNING)
     moments = [*(condition.last_transition_time for condition in conditions), *(machine.since for machine in started)]
     latest = max((moment for moment in moments if moment is not None), default=group.meta.created_at or now)
@@ -267,7 +267,7 @@ def group_document(request: NodePoolRequest, settings: Settings) -> Json:
         instance_config=config,
         node_count=request.hosts,
         topology=request.topology,
-        # The controller reads from the cluster how machines join it.
+        # This field is empty, because the controller of node groups reads from the cluster how machines join.
         bootstrap_kubernetes=BootstrapConfig(),
     )
     return {
