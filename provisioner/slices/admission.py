@@ -40,7 +40,7 @@ from provisioner.workloads.plain import misfit_of
 STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 #: Kinds whose pods have no index.
 _UNNUMBERED = ("Deployment", "ReplicaSet")
-#: Kinds that are reviewed. An object that is controlled by an object of these kinds, such as a JobSet's Job, is not.
+#: Kinds that are reviewed, except objects that an object of these kinds controls, such as the Jobs of a JobSet.
 KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
 #: API group and kind of owners that are reviewed themselves: the objects that they control are not reviewed again.
 REVIEWED_OWNERS = frozenset(
@@ -281,8 +281,8 @@ def _of_slices(
     if of_pods and (scaled or _is_left_alone(metadata)):
         return shapes
     if of_pods and kind != POD:
-        # Without owner references, the object counts as the controller of its pods, which it is, even if another
-        # controller, such as KServe's, created the object.
+        # Without owner references, because this object controls its pods, even if another controller, such as KServe's,
+        # created the object.
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):
@@ -340,10 +340,7 @@ def lasting(settings: Settings, raw: dict[str, Any]) -> Settings:
 
 
 def _only_scales(request: Request, *, up: bool = True) -> bool:
-    """Whether an update of labels, annotations and spec changes only numbers of pods or groups, or nothing.
-
-    If `up` is False, the numbers may only decrease.
-    """
+    """Whether an update changes at most numbers of pods or groups; with `up` False, only if none of them increases."""
     todo: list[tuple[object, object]] = [(_what_is_read(request.object), _what_is_read(request.old_object))]
     while todo:
         now, before = todo.pop()

@@ -68,11 +68,11 @@ class Gate:
     clock: Callable[[], datetime]
     monotonic: Callable[[], float] = time.monotonic
     keep_suspended: bool = False
-    #: `Settings.node_namespace`.
+    #: Value of the label TRUSTED_GROUP_NAMESPACE on the provisioner's nodes; empty on GKE.
     node_namespace: str = ""
     #: Applies a function to the nodes of a pool, in parallel if possible: there may be thousands.
     for_each: ForEach = one_by_one
-    #: For each pool that pods keep, a node with such a pod: while it has one, no other node of the pool is checked.
+    #: For each pool that pods keep, a node with such a pod. While it has one, the other nodes need not be checked.
     _kept_on: dict[PoolName, str] = field(default_factory=dict)
     #: Pools whose nodes the gate has cordoned, and has not uncordoned since.
     _closed: dict[PoolName, _Closed] = field(default_factory=dict)

@@ -40,7 +40,7 @@ _Moment = Annotated[datetime, msgspec.Meta(tz=True)]
 def to_text(memory: Memory) -> dict[str, str]:
     """Return the hints as data of the ConfigMap.
 
-    Entries beyond the size limit are left out, first the slice that last ran on each pool: its pods usually show this.
+    Entries beyond the size limit are left out, first the slices that last ran on pools: pods on them usually show it.
     """
     # Only the back-offs that end last are saved. Their number has no bound, because their keys contain reservations,
     # and pods can name any reservation.

@@ -138,7 +138,7 @@ class Loop(RoundLoop[answers.Answer]):
         if self._machine_configs is before:
             return False
         self._last_round = None
-        # Pods and workloads are parsed with the catalogue, because it determines how many pods are on one slice.
+        # Pods and workloads are parsed with the catalogue, which determines how many pods form a slice.
         for objects in (self.watches.pods, *self.watches.workloads.values()):
             objects.relist()
         return True

@@ -5,8 +5,8 @@ labels only if a limit names them, or if they are among the first hundred that u
 is generated from the texts in this module.
 
 A chip counts while its node exists, so a pool that GKE cannot create does not count. A start-up begins when the
-scheduler finds the leader pod unschedulable. The time of this is in the pod's condition, so a restart of the
-provisioner does not lose it. Stages that a slice had reached when this process first saw it waiting are not measured.
+scheduler finds the leader pod unschedulable; the pod's condition has this time, so a restart of the provisioner does
+not lose it. Stages that a slice had reached when this process first saw the slice waiting are not measured.
 """
 
 import time
@@ -49,7 +49,7 @@ CHIP_STATES = {
 }
 #: Value of the labels `phase` and `state` for split pools and slices.
 SPLIT = "split"
-#: Phases for which the time is measured that a pool takes from its plan to the phase.
+#: Phases for which the time from the plan of a pool to the phase is measured.
 TIMED_PHASES = (Phase.PROVISIONING, Phase.READY, Phase.IN_USE)
 
 #: Upper bounds in seconds, from a start on an existing pool to the hours that a stockout takes.

@@ -62,7 +62,7 @@ class Reporter:
     _creates: dict[PoolName, Create] = field(default_factory=dict)
     _deletes: dict[PoolName, Delete] = field(default_factory=dict)
     _delete_accepted: set[PoolName] = field(default_factory=set)
-    #: Pools whose delete the last checks rejected, because a workload needs them.
+    #: Pools that were not deleted, because the API server reported that their workload still needs them.
     _needed: set[PoolName] = field(default_factory=set)
     _states: Mapping[PoolName, PoolState] = field(default_factory=dict)
     _wanted_at: dict[PoolName, datetime] = field(default_factory=dict)
@@ -193,7 +193,7 @@ class Reporter:
         name = transition.pool
         self._wanted_at.pop(name, None)
         self._timed -= {(name, phase) for phase in TIMED_PHASES}
-        # A pool that was deleted quickly may have been in phase DELETING in no round. Its accepted delete is enough.
+        # If a pool is deleted between two rounds, its phase was never DELETING. The accepted delete is enough then.
         if transition.old is Phase.DELETING or name in self._delete_accepted:
             self._on_pool(name, constants.DELETION_SUCCEEDED, f"Node pool {name} is deleted")
         elif workload is not None and (transition.old is None or not transition.old.planned):

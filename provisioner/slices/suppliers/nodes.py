@@ -67,7 +67,7 @@ def _node_values(slice_: Slice, shape: tpu.Shape, settings: Settings, *, gke: bo
         if theirs is not None:
             value, source = _added(theirs, value) if row.adds else theirs, row.annotation
         if name == "node_disk_type" and not value and "pd-standard" not in shape.machine_type.disk_types:
-            # A machine that cannot have pd-standard gets the first of its disk types. Google chooses for the others.
+            # A machine that cannot have pd-standard gets the first of its disk types. Otherwise, Google chooses.
             value = shape.machine_type.disk_types[0]
         # False is the default and is left out, except for `node_private`, whose default depends on the cluster.
         if value is None or not (value or name == "node_private") or not (gke or row.on_gce):
@@ -142,10 +142,7 @@ def expected_node(
 
 
 def whole_machine(_: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the CPU in millicores and the memory in bytes of the whole machine, also those that the system takes.
-
-    The share of the system is unknown until nodes exist.
-    """
+    """Return the `offer` of a whole machine (`expected_node`): the system's share is unknown until nodes exist."""
     return machine.vcpus * 1000, machine.memory_gib << 30, {}
 
 

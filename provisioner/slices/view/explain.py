@@ -102,7 +102,7 @@ def explain(
             if _is(workload.id, workload.name, name, namespace) and kind in ("", "workload", workload.kind)
         ]
     if kind in ("", "slice"):
-        # A workload whose only slice has the same name, such as a Job, is explained once, as a workload.
+        # A slice with the name of its workload, such as the slice of a Job, is explained only with the workload.
         explained = {explanation.id for explanation in found if explanation.kind == "workload"}
         found += [
             _slice(view, slice_, now, activity)

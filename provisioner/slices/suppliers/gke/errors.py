@@ -72,7 +72,7 @@ def blames(failure: Failure, name: str) -> bool:
 
 
 def says_missing(failure: Failure, name: str) -> bool:
-    """Return whether a create was rejected because a resource of this name, which it needs, does not exist (yet)."""
+    """Return whether a create was rejected because a resource of this name, which the pool needs, does not exist."""
     return blames(failure, name) and _MISSING.search(failure.message) is not None
 
 

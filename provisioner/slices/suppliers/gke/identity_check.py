@@ -1,7 +1,7 @@
 """Proves that the Kubernetes client and the GKE client use the same cluster.
 
-If GKE's cluster were another one, all of its pools would look unneeded, so no pool is created or deleted without the
-proof. The proof does not cover the permissions of either client.
+If GKE's cluster were another cluster than Kubernetes', all of its pools would look unneeded, so no pool is created or
+deleted without the proof. The proof does not cover the permissions of either client.
 """
 
 import re
@@ -85,7 +85,7 @@ class ClusterProof:
     assume: bool
     clock: Callable[[], datetime]
     proven: bool = False
-    #: Reason why nothing is proven; empty if the clusters are proven to be the same.
+    #: Reason why the cluster is not proven; empty if it is proven.
     problem: str = "the controller has not tried yet to prove that the kubeconfig and GCP_CLUSTER are one cluster"
     #: Release channel of the cluster; empty if it has none, or while nothing is proven.
     release_channel: str = ""

@@ -46,7 +46,7 @@ def _labels(pool: NodePool, accelerator: tpu.Accelerator, machine: tpu.MachineTy
 
 
 def _offer(pool: NodePool, machine: tpu.MachineType) -> tuple[int, int, Mapping[str, int]]:
-    """Return the allocatable CPU, memory and other resources of a node by GKE's formula, as for `expected_node`."""
+    """Return the allocatable resources of a node by GKE's formula, as `offer` of `nodes.expected_node`."""
     disk_gb, max_pods = node_fields.boot_disk_gb(pool.node), pool.node.get("max_pods_per_node", 0)
     offered = tpu.allocatable(machine, disk_gb=disk_gb, max_pods=max_pods)
     pages = node_fields.huge_pages_bytes(pool.node)

@@ -77,7 +77,7 @@ _OTHERS = "*"
 #: have the capacity.
 _FAILS_AT_ONCE = frozenset({FailureKind.INVALID, FailureKind.PERMISSION, FailureKind.QUOTA})
 
-#: Minimum wait in seconds before a group without a failure, or with a temporary failure except a stockout, is failed.
+#: Minimum wait in seconds until a group counts as failed, unless its failure is permanent or a stockout.
 _PATIENCE_SECONDS = 600.0
 _TEXTS = (
     # Text of a 403 of Compute Engine; conditions do not contain the code.
