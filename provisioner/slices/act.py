@@ -90,8 +90,11 @@ class Actor(CallingActor[Answer]):
             *((node, functools.partial(live.release, self.api, node)) for node in plan.releases),
         ]
         writes = [
-            (WorkloadName(each.kind, each.namespace, each.name).text, functools.partial(self._write_status, each))
-            for each in plan.statuses
+            (
+                WorkloadName(status.kind, status.namespace, status.name).text,
+                functools.partial(self._write_status, status),
+            )
+            for status in plan.statuses
         ]
         for unwanted in self._rejected.copy().keys() - {target for target, _ in (*changes, *writes)}:
             self._rejected.pop(unwanted, None)
@@ -240,7 +243,11 @@ class Actor(CallingActor[Answer]):
         """Return the last error of each node, pod or other object whose changes were rejected for `_ALERT_SECONDS`."""
         limit = self.monotonic() - _ALERT_SECONDS
         # The dictionary is copied, because other threads record rejections at the same time.
-        return {what: each.error for what, each in sorted(self._rejected.copy().items()) if each.since <= limit}
+        return {
+            target: rejection.error
+            for target, rejection in sorted(self._rejected.copy().items())
+            if rejection.since <= limit
+        }
 
     def alerts(self) -> tuple[Alert, ...]:
         """Return one alert if Kubernetes has rejected the changes of an object for `_ALERT_SECONDS`; otherwise none."""

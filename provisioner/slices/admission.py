@@ -41,13 +41,13 @@ STATEFUL_SET, CRON_JOB, POD = "StatefulSet", "CronJob", WorkloadKind.POD.value
 #: Kinds whose pods have no index.
 _UNNUMBERED = ("Deployment", "ReplicaSet")
 #: Kinds that are reviewed, except objects that an object of these kinds controls, such as the Jobs of a JobSet.
-KINDS = frozenset({*(each.value for each in WorkloadKind if each.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
+KINDS = frozenset({*(kind.value for kind in WorkloadKind if kind.has_pods), STATEFUL_SET, *_UNNUMBERED, CRON_JOB})
 #: API group and kind of owners that are reviewed themselves: the objects that they control are not reviewed again.
 REVIEWED_OWNERS = frozenset(
     {
-        *(("apps", each) for each in (STATEFUL_SET, *_UNNUMBERED)),
+        *(("apps", kind) for kind in (STATEFUL_SET, *_UNNUMBERED)),
         ("batch", CRON_JOB),
-        *((each.api_version.partition("/")[0], each.value) for each in WorkloadKind),
+        *((kind.api_version.partition("/")[0], kind.value) for kind in WorkloadKind),
     }
 )
 #: Fields that hold the number of pods or groups.
@@ -59,7 +59,7 @@ _LAST_APPLIED = "kubectl.kubernetes.io/last-applied-configuration"
 _MAX_SLICES, _MAX_CHOICES = 256, 1024
 _ORDER = {severity: place for place, severity in enumerate(Severity)}
 #: Kinds of workloads whose objects the provisioner reads. If another kind controls pods, it reads only the pods.
-_KINDS = {each.value: each for each in WorkloadKind if each is not WorkloadKind.POD}
+_KINDS = {kind.value: kind for kind in WorkloadKind if kind is not WorkloadKind.POD}
 _JOB = WorkloadKind.JOB.value
 #: Label of workloads that Kueue admits.
 _QUEUE = "kueue.x-k8s.io/queue-name"
@@ -122,7 +122,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
         # The leader of a group may request no chips, or another shape than the workers.
         base: Path = ("spec", "leaderWorkerTemplate")
         parts = ((*base, part) for part in ("leaderTemplate", "workerTemplate"))
-        return [_Pods(Template(each, (*base, "size"), (*base, "size"))) for each in parts if value_at(raw, each)]
+        return [_Pods(Template(path, (*base, "size"), (*base, "size"))) for path in parts if value_at(raw, path)]
     if kind in _KINDS:
         return [_Pods(each, each.pods) for each in templates_of(_KINDS[kind], raw)]
     template = template_of(raw)
@@ -132,7 +132,7 @@ def _pods_of(raw: dict[str, Any], kind: str) -> list[_Pods]:
 
 def _is_left_alone(metadata: Mapping[str, Any]) -> bool:
     """Whether the metadata of an object or template opts out of the provisioner, or requests Slice resources."""
-    labels, annotations = (fields.mapping(metadata.get(each)) for each in ("labels", "annotations"))
+    labels, annotations = (fields.mapping(metadata.get(key)) for key in ("labels", "annotations"))
     return (
         "true" in (labels.get(constants.DISABLE), annotations.get(constants.DISABLE))
         or constants.SLICE_TOPOLOGY in annotations
@@ -242,7 +242,9 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
     found = _findings(request, request.object, by, scaled=scaled)
     if found and request.operation == "UPDATE":
         # Problems that the object had before the update must not prevent its owner from suspending or labelling it.
-        before = {(each.reason, each.message) for each in _findings(request, request.old_object, by, scaled=scaled)}
+        before = {
+            (finding.reason, finding.message) for finding in _findings(request, request.old_object, by, scaled=scaled)
+        }
         found = [finding for finding in found if (finding.reason, finding.message) not in before]
     if request.operation == "UPDATE" and _is_suspended(request.object) != _is_suspended(request.old_object):
         # Kueue changes selectors when it suspends or resumes a workload. If such an update were rejected, Kueue would
@@ -250,7 +252,7 @@ def review_workload(request: Request, by: Judge, mode: Mode) -> Answer:
         return Answer(warnings=tuple(str(finding) for finding in found if finding.impossible))
     denies = mode is Mode.DENY and not (scaled and _only_scales(request, up=False))
     denied = [str(finding) for finding in found if denies and finding.impossible]
-    return Answer(denied="\n".join(denied), warnings=tuple(each for each in map(str, found) if each not in denied))
+    return Answer(denied="\n".join(denied), warnings=tuple(text for text in map(str, found) if text not in denied))
 
 
 def _findings(request: Request, raw: Mapping[str, Any], by: Judge, *, scaled: bool) -> list[Finding]:

@@ -152,7 +152,7 @@ class Gate:
         blocking = {node: pods for node, pods in zip(nodes, found, strict=True) if pods}
         if blocking:
             self._kept_on[delete.name] = next(iter(blocking))
-            pods = [pod for each in blocking.values() for pod in each]
+            pods = [pod for on_node in blocking.values() for pod in on_node]
             own = [pod for pod in pods if pod.startswith(f"{delete.namespace}/")]
             raise KeptError(
                 f"unfinished pods are on it: {first_of(pods)}",

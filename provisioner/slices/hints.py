@@ -44,15 +44,15 @@ def to_text(memory: Memory) -> dict[str, str]:
     """
     # Only the back-offs that end last are saved. Their number has no bound, because their keys contain reservations,
     # and pods can name any reservation.
-    backoffs = _latest((key, each) for key, each in memory.backoffs.items() if each.slice_id is None)
-    refused = _latest((key, each.unschedulable) for key, each in memory.slices.items() if each.unschedulable)
+    backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
+    refused = _latest((key, slice_.unschedulable) for key, slice_ in memory.slices.items() if slice_.unschedulable)
     pools = memory.pools.items()
     sections: dict[str, list[Any]] = {
         "creates": sorted(memory.created_at, reverse=True),
         "attempts": sorted(_open_attempts(memory).items()),
         "idle-since": sorted((name, pool.unneeded_since) for name, pool in pools if pool.unneeded_since is not None),
-        "back-off": [(key, *_backoff_out(each)) for key, each in backoffs],
-        "refused": [(key, *_backoff_out(each)) for key, each in refused],
+        "back-off": [(key, *_backoff_out(backoff)) for key, backoff in backoffs],
+        "refused": [(key, *_backoff_out(backoff)) for key, backoff in refused],
         "last-users": sorted((name, pool.last_user) for name, pool in pools if pool.last_user is not None),
     }
     text: dict[str, str] = {}
@@ -98,9 +98,9 @@ def _latest(backoffs: Iterable[tuple[_K, Backoff]]) -> list[tuple[_K, Backoff]]:
     return sorted(backoffs, key=lambda item: (item[1].until, str(item[0])), reverse=True)[: bounds.HINTED_BACKOFFS]
 
 
-def _backoff_out(each: Backoff) -> tuple[str, str, int, datetime, datetime]:
-    message = bounds.cut(each.failure.message, bounds.HINTED_WORDS)
-    return each.failure.kind.value, message, each.failures, each.since, each.until
+def _backoff_out(backoff: Backoff) -> tuple[str, str, int, datetime, datetime]:
+    message = bounds.cut(backoff.failure.message, bounds.HINTED_WORDS)
+    return backoff.failure.kind.value, message, backoff.failures, backoff.since, backoff.until
 
 
 def _backoffs(

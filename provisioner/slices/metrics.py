@@ -162,7 +162,7 @@ class Metrics(LoopMetrics):
             self.phase_seconds.labels(phase.value)
         for stage in Stage:
             self.startup_seconds.labels(stage.value)
-        for kind in (*(each.value for each in FailureKind), NOT_READY):
+        for kind in (*(failure.value for failure in FailureKind), NOT_READY):
             self.pool_failures.labels(kind)
 
     def set_unknown_sources(self, names: Iterable[str]) -> None:
@@ -282,7 +282,9 @@ class Meter:
                 failed = supply.get(transition.pool)
                 failure = failed.pool.failure if failed is not None else None
                 self.metrics.pool_failures.labels(failure.kind.value if failure is not None else NOT_READY).inc()
-        waits = {each.leader_uid: max(0.0, (now - each.since).total_seconds()) for each in self._waiting.values()}
+        waits = {
+            startup.leader_uid: max(0.0, (now - startup.since).total_seconds()) for startup in self._waiting.values()
+        }
         delay = self.settings.deletion_delay_seconds
         self.metrics.show(values_of(plan, snapshot.pools, waits, now, deletion_delay_seconds=delay))
         costs, priced = (self._costs, self._uses) if self.settings.prices else ({}, ())
@@ -363,18 +365,18 @@ def values_of(
     yield Shown("alerts", "Alerts, by kind.", Counter(alert.kind for alert in plan.alerts), ("kind",))
     backoffs = (*memory.backoffs.values(), *memory.slice_backoffs.values())
     text = "Kinds of capacity whose last attempt failed, until an hour after the next allowed attempt."
-    yield Shown("backoff_active", text, Counter(each.failure.kind.value for each in backoffs), ("kind",))
+    yield Shown("backoff_active", text, Counter(entry.failure.kind.value for entry in backoffs), ("kind",))
     blocking: Counter[str] = Counter()
-    for each in backoffs:
-        blocking[each.failure.kind.value] += each.until > now
+    for entry in backoffs:
+        blocking[entry.failure.kind.value] += entry.until > now
     yield Shown("backoff_blocking", "Kinds of capacity, and slices, that have to wait now.", blocking, ("kind",))
     text = "The longest time that creates of one capacity or slice have failed without a success."
-    oldest = _largest((each.failure.kind.value, (now - each.since).total_seconds()) for each in backoffs)
+    oldest = _largest((entry.failure.kind.value, (now - entry.since).total_seconds()) for entry in backoffs)
     yield Shown("backoff_oldest_seconds", text, oldest, ("kind",))
     limits, scopes = {(limit.name, limit.scope): limit for limit in plan.limits}, ("limit", "scope")
-    yield Shown("limit", "The limits that are set.", {key: each.most for key, each in limits.items()}, scopes)
+    yield Shown("limit", "The limits that are set.", {key: limit.most for key, limit in limits.items()}, scopes)
     text = "How much of each limit is used; scope `*`: the largest use of every other namespace or accelerator."
-    yield Shown("limit_used", text, {key: each.used for key, each in limits.items()}, scopes)
+    yield Shown("limit_used", text, {key: limit.used for key, limit in limits.items()}, scopes)
     refused = (wait for wait in plan.waits.values() if wait.kind in (WaitKind.PAUSE, WaitKind.LIMIT))
     limited = Counter(cause for wait in refused for cause in wait.causes)
     waiting = {limit.name: 0 for limit in plan.limits} | limited
@@ -412,7 +414,7 @@ def _causes(plan: Plan) -> Iterator[tuple[str, str]]:
             yield from ((cause, leader.uid) for cause in wait.causes)
     # If a create tries capacity that failed before, its slice is not in `plan.waits`, but waits because of the failure.
     requests = {name: call.request for name, call in (*memory.coming_up.items(), *memory.creates.items())}
-    pools = {name: each.pool for name, each in ctx.supply.items()} | requests
+    pools = {name: supply.pool for name, supply in ctx.supply.items()} | requests
     for state in plan.pools if memory.backoffs else ():
         if state.leader is not None and state.name in pools and state.phase in _TRYING:
             last = backoff.probing(memory.backoffs, capacity_key(pools[state.name]))

@@ -75,7 +75,10 @@ _NAMESPACES = Collection(name="namespaces", resource="namespaces")
 #: Names of the watches whose absence or failure does not prevent decisions.
 OPTIONAL = frozenset(
     (
-        *(each.resource for each in (TEMPLATES, DEVICES, _CLAIMS, _VOLUMES, _CLASSES, machineconfigs.MACHINE_CONFIGS)),
+        *(
+            collection.resource
+            for collection in (TEMPLATES, DEVICES, _CLAIMS, _VOLUMES, _CLASSES, machineconfigs.MACHINE_CONFIGS)
+        ),
         *(kind.resource for kind in KINDS.values() if kind.optional),
     )
 )
@@ -151,8 +154,12 @@ def make_watches(
         collections: Sequence[Collection], parse: Callable[[object], _T | None], bound: NamespaceBound[_T]
     ) -> Watch[_T]:
         """Watch the collections in the namespaces that the settings name, or in all namespaces if they name none."""
-        each_in = ((each, namespace) for each in collections for namespace in dict.fromkeys(namespaces) or ("",))
-        return CombinedWatch([watch(replace(each, namespace=namespace), parse, bound) for each, namespace in each_in])
+        pairs = (
+            (collection, namespace) for collection in collections for namespace in dict.fromkeys(namespaces) or ("",)
+        )
+        return CombinedWatch(
+            [watch(replace(collection, namespace=namespace), parse, bound) for collection, namespace in pairs]
+        )
 
     # If the objects of a namespace exceed a bound, the newest are reduced to a few fields. They keep the opt-in label,
     # which determines whether they are served.
@@ -174,7 +181,9 @@ def make_watches(
     selectors = dict.fromkeys(each.pod_selector for each in kinds.values() if each.pod_label)
     pods = [
         Collection(name="pods", resource="pods", query={**query, "fieldSelector": UNFINISHED})
-        for query in ([{}] if settings.serve_pods != "none" else [{"labelSelector": each} for each in selectors])
+        for query in (
+            [{}] if settings.serve_pods != "none" else [{"labelSelector": selector} for selector in selectors]
+        )
     ]
     parse = partial(parse_pod, serve_pods=settings.serve_pods, jobs=WorkloadKind.JOB in kinds)
     pause = Collection(name="configmaps", resource="configmaps", namespace=settings.own_namespace, query=PAUSE_QUERY)
@@ -184,7 +193,8 @@ def make_watches(
     with_asks = any(not kind.has_pods for kind in kinds)
     return Watches(
         workloads={
-            kind: watch_in_all([each], kinds[kind].parse, kinds[kind].bound(labels)) for kind, each in workloads.items()
+            kind: watch_in_all([collection], kinds[kind].parse, kinds[kind].bound(labels))
+            for kind, collection in workloads.items()
         },
         pods=watch_in_all(pods, parse, bound_of_pods(labels)),
         serve_pods=settings.serve_pods,
@@ -282,13 +292,13 @@ def read_sources(watches: Watches) -> dict[str, Knowledge]:
 
 def unknown_in(sources: Mapping[str, Knowledge]) -> frozenset[str]:
     """Return the names of the optional sources that are unknown."""
-    return frozenset(name for name, each in sources.items() if each is Knowledge.UNKNOWN)
+    return frozenset(name for name, knowledge in sources.items() if knowledge is Knowledge.UNKNOWN)
 
 
 def unknown_kinds(watches: Watches, sources: Mapping[str, Knowledge]) -> frozenset[WorkloadKind]:
     """Return the kinds whose workloads are not watched, or cannot be read; all other kinds are served."""
     plain = () if watches.serve_pods != "none" else (WorkloadKind.POD,)
-    lacking = {name for name, each in sources.items() if each is not Knowledge.KNOWN}
+    lacking = {name for name, knowledge in sources.items() if knowledge is not Knowledge.KNOWN}
     return frozenset(plain).union(
         kind
         for kind, each in KINDS.items()
@@ -356,7 +366,7 @@ def _storage(watches: Watches, sources: Mapping[str, Knowledge]) -> Storage:
     return Storage(
         claims=known(CLAIMS, watches.claims),
         zones={name: zones for (_, name), zones in volumes.items()} if volumes is not None else None,
-        classes={name: each for (_, name), each in classes.items()} if classes is not None else None,
+        classes={name: storage_class for (_, name), storage_class in classes.items()} if classes is not None else None,
     )
 
 

@@ -61,11 +61,17 @@ def not_created(workload: Workload) -> str:
 def notices_of_workloads(ctx: Round) -> Iterator[Notice]:
     """Yield a notice for each workload that gets no node pools at all, or whose pods can never be scheduled."""
     by_uid, policy = ctx.workloads.by_uid, ctx.policy
-    served = [each for each in by_uid.values() if not each.managed_by and each.keeps_pools(while_suspended=True)]
-    for each in served:
+    served = [
+        workload
+        for workload in by_uid.values()
+        if not workload.managed_by and workload.keeps_pools(while_suspended=True)
+    ]
+    for workload in served:
         # Suspended workloads are reported as well: their owners can act before the workloads are resumed.
-        if each.problem and any(policy.serves(each, group.template) for group in each.groups if group.template.chips):
-            yield _of_workload(each, constants.INVALID_REQUEST, not_created(each))
+        if workload.problem and any(
+            policy.serves(workload, group.template) for group in workload.groups if group.template.chips
+        ):
+            yield _of_workload(workload, constants.INVALID_REQUEST, not_created(workload))
     for workload in served:
         if workload.lives and policy.leaves_to_slices(workload):
             marks = (*workload.labels.items(), *workload.annotations.items())
@@ -292,15 +298,15 @@ def maintained(ctx: Round, matching: Matching) -> Iterator[Notice]:
 def ending(ctx: Round, matching: Matching) -> Iterator[Notice]:
     """Notify the owners of slices whose reservation ends soon, or before the deadline of their Job."""
     for name, slice_id in _users(matching):
-        each, slice_ = ctx.supply.get(name), ctx.slices.get(slice_id)
-        if each is None or slice_ is None or slice_.leader is None or (end := each.pool.ends_at) is None:
+        pool, slice_ = ctx.supply.get(name), ctx.slices.get(slice_id)
+        if pool is None or slice_ is None or slice_.leader is None or (end := pool.pool.ends_at) is None:
             continue
         deadline = slice_.leader.created_at.timestamp() + slice_.deadline_seconds
         early = slice_.deadline_seconds > 0 and deadline > end.timestamp()
-        if early or each.ends_soon:
+        if early or pool.ends_soon:
             when = f"{end:%Y-%m-%d %H:%M} UTC{', before activeDeadlineSeconds have passed' if early else ''}"
-            message = f"The {choice_of(each.pool)} ends at {when}; the pods on node pool {name} end with it"
-            key = f"{name} {when} {each.ends_soon}"
+            message = f"The {choice_of(pool.pool)} ends at {when}; the pods on node pool {name} end with it"
+            key = f"{name} {when} {pool.ends_soon}"
             yield notice(slice_, constants.RESERVATION_ENDS, message, key=key)
 
 

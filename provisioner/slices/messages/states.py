@@ -192,8 +192,8 @@ def of_slice_without_pool(slice_: Slice, policy: ServingPolicy) -> str:
 def _without_pods(slice_: Slice) -> str:
     """Return what to check if a slice has no pods, such as the Events of the controller that should create them."""
     name, group = slice_.workload.name, slice_.group_name
-    groups = (each for each in slice_.workload.groups if group.startswith(f"{name}-{each.name}-"))
-    if after := next((each.after for each in groups), ""):
+    groups = (job for job in slice_.workload.groups if group.startswith(f"{name}-{job.name}-"))
+    if after := next((job.after for job in groups), ""):
         return (
             f"Its pods are created once those of replicated job {after} are ready: if these wait for room, add a node "
             "without TPUs for them, because no node pool is created for pods that request no TPUs."

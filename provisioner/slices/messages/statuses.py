@@ -63,7 +63,7 @@ class _Facts:
 
         A suspended workload does not count: it may not have started yet.
         """
-        over = [each for each in self.ctx.workloads.by_uid.values() if each.finished or each.deleting]
+        over = [workload for workload in self.ctx.workloads.by_uid.values() if workload.finished or workload.deleting]
         templates = [(workload.namespace, group.template) for workload in over for group in workload.groups]
         return {(where, template.annotations.get(constants.CONSUMES_REQUEST, "")) for where, template in templates}
 
@@ -74,10 +74,10 @@ class _Facts:
         If no leader pod waits, the pods of a request may run on other pools: the scheduler binds them to any that fits.
         """
         now, booked = self.ctx.now, timedelta(seconds=self.ctx.settings.booking_seconds)
-        leaders = ((each, each.leader) for each in self.ctx.slices.values() if each.request and each.leader)
+        leaders = ((slice_, slice_.leader) for slice_ in self.ctx.slices.values() if slice_.request and slice_.leader)
         return {
-            (each.workload.namespace, each.request)
-            for each, leader in leaders
+            (slice_.workload.namespace, slice_.request)
+            for slice_, leader in leaders
             if not leader.node_name and (leader.unschedulable_since or now) > now - booked
         }
 
@@ -104,21 +104,23 @@ def statuses(
     facts = _Facts(ctx, matching, blocked)
     found: list[StatusWrite] = []
     ends: list[datetime] = []
-    for each in asking:
-        own, ask = slices[each.uid], each.ask
-        asked = [slice_.requirements for slice_ in own] or [group.template for group in each.groups] or [Requirements()]
+    for workload in asking:
+        own, ask = slices[workload.uid], workload.ask
+        asked = (
+            [slice_.requirements for slice_ in own] or [group.template for group in workload.groups] or [Requirements()]
+        )
         # A topology is added here, so that a request without one gets a status that reports the mistake.
         for_slices = (replace(requirements, node_selector={constants.TPU_TOPOLOGY: ""}) for requirements in asked)
-        if ask is None or not any(ctx.policy.serves(each, requirements) for requirements in for_slices):
+        if ask is None or not any(ctx.policy.serves(workload, requirements) for requirements in for_slices):
             # Another provisioner may serve the object, so its status is not written.
             continue
-        if each.kind is WorkloadKind.CAPACITY_BUFFER:
-            found += _write(each, ask, *_of_buffer(facts, each, ask, own), ctx.now)
+        if workload.kind is WorkloadKind.CAPACITY_BUFFER:
+            found += _write(workload, ask, *_of_buffer(facts, workload, ask, own), ctx.now)
             continue
-        conditions, details = tuple(_of_request(facts, each, ask, own)), {}
+        conditions, details = tuple(_of_request(facts, workload, ask, own)), {}
         if any(name == constants.PROVISIONED and new.true for name, new in conditions):
             details = {"provisioningClassDetails": _details(facts, own)}
-        found += _write(each, ask, conditions, details, ctx.now)
+        found += _write(workload, ask, conditions, details, ctx.now)
         end = _booked_until(ask, ctx)
         ends += [end] if end is not None and end > ctx.now else []
     return tuple(found), tuple(ends)
@@ -132,7 +134,7 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
     failing = (blocked[slice_.id] for slice_ in slices if slice_.id in blocked and blocked[slice_.id].failed)
     failed = (waits.message(wait, ctx) for wait in failing)
     reasons = ((slice_, ctx.policy.why_not(workload, slice_.requirements)) for slice_ in slices)
-    unserved = (f"{each.title} is not served: {reason.why}" for each, reason in reasons if reason is not None)
+    unserved = (f"{slice_.title} is not served: {reason.why}" for slice_, reason in reasons if reason is not None)
     problem = workload.problem or next(unserved, "") or next(failed, "") or limits.problem_of(slices, ctx.settings)
     if problem:
         yield constants.FAILED, Condition(True, "NotAvailable", problem)
@@ -150,14 +152,14 @@ def _of_request(facts: _Facts, workload: Workload, ask: Ask, slices: Sequence[Sl
         yield constants.PROVISIONED, Condition(done, reason, _progress(facts, slices))
 
 
-def _is_free(each: Supply) -> bool:
-    return each.ready and not any(is_held(node.taints) for node in each.nodes)
+def _is_free(pool: Supply) -> bool:
+    return pool.ready and not any(is_held(node.taints) for node in pool.nodes)
 
 
 def _of_booking(facts: _Facts, workload: Workload, ask: Ask) -> Iterator[_Typed]:
     """Yield the condition that ends a booking: its pools are used or lost, its workload has ended, or time is over."""
     ctx, named = facts.ctx, (workload.namespace, workload.name)
-    pools = [PoolName(each) for each in ask.named]
+    pools = [PoolName(name) for name in ask.named]
     # A pool with nodes exists, even if it is missing in the supplier's list.
     known = {pool: ctx.supply[pool].usable for pool in pools if pool in ctx.supply}
     lost = [pool for pool in pools if not known.get(pool, pool in facts.with_nodes)]
@@ -202,7 +204,7 @@ def _details(facts: _Facts, slices: Sequence[Slice]) -> dict[str, str]:
     details = {NODE_POOLS: ",".join(pools)}
     if len(pools) == 1:
         details["node-pool"] = pools[0]
-    if all(facts.ctx.made_for.get(name) == each.id for each, name in zip(slices, pools, strict=True)):
+    if all(facts.ctx.made_for.get(name) == slice_.id for slice_, name in zip(slices, pools, strict=True)):
         details["workload-uid"] = slices[0].workload.uid
     return details
 
@@ -231,21 +233,21 @@ def _write(
     workload: Workload, ask: Ask, conditions: Iterable[_Typed], rest: Mapping[str, Any], now: datetime
 ) -> Iterator[StatusWrite]:
     new: dict[str, Condition] = {}
-    for name, each in conditions:
-        before, message = ask.conditions.get(name), bounds.cut(each.message, bounds.SCHEDULER_MESSAGE)
-        since = before.since if before is not None and before.true is each.true else None
-        new[name] = each._replace(message=message, since=since)
-    if all(ask.conditions.get(name) == each for name, each in new.items()):
+    for name, condition in conditions:
+        before, message = ask.conditions.get(name), bounds.cut(condition.message, bounds.SCHEDULER_MESSAGE)
+        since = before.since if before is not None and before.true is condition.true else None
+        new[name] = condition._replace(message=message, since=since)
+    if all(ask.conditions.get(name) == condition for name, condition in new.items()):
         return
     conditions_now = [
         {
             "type": name,
-            "status": str(each.true),
-            "reason": each.reason,
-            "message": each.message,
-            "lastTransitionTime": fields.format_time(each.since or now),
+            "status": str(condition.true),
+            "reason": condition.reason,
+            "message": condition.message,
+            "lastTransitionTime": fields.format_time(condition.since or now),
         }
-        for name, each in {**ask.conditions, **new}.items()
+        for name, condition in {**ask.conditions, **new}.items()
     ]
     yield StatusWrite(
         kind=workload.kind,

@@ -55,7 +55,7 @@ def cause(wait: WaitsFor) -> str:
     """Return why a slice waits, in a few words such as "stockout"; the status command counts slices by these words."""
     if wait.scope is not None:
         return f"limit of {wait.scope.counted}"
-    found = ("missing permission" if each == FailureKind.PERMISSION.value else each for each in wait.causes)
+    found = ("missing permission" if reason == FailureKind.PERMISSION.value else reason for reason in wait.causes)
     return " and ".join(found).replace("_", " ") or _CAUSES[wait.kind]
 
 

@@ -107,7 +107,7 @@ def _wish(slice_: Slice, name: str, settings: Settings, *, gke: bool) -> Any:
 def _added(theirs: tuple[Any, ...], ours: tuple[Any, ...]) -> tuple[Any, ...]:
     """Return the administrator's entries (`ours`), and the pods' entries (`theirs`) that have other names."""
     names = set(map(_name_of, ours))
-    return (*ours, *(each for each in theirs if _name_of(each) not in names))
+    return (*ours, *(entry for entry in theirs if _name_of(entry) not in names))
 
 
 def _name_of(entry: Any) -> str:

@@ -101,7 +101,9 @@ def _capacity_view(
     return CapacityView(
         chips=chips,
         limits=plan.limits,
-        backoffs=tuple(sorted(_backoffs(plan.memory, slices, now), key=lambda each: (each.until, each.capacity))),
+        backoffs=tuple(
+            sorted(_backoffs(plan.memory, slices, now), key=lambda backoff: (backoff.until, backoff.capacity))
+        ),
         operations=len(operations_under_way(snapshot.pools, plan.memory)),
         operations_limit=plan.memory.operations.limit,
         creation_paused=settings.pause_creation or snapshot.paused_since is not None,
@@ -110,7 +112,7 @@ def _capacity_view(
 
 
 def _backoffs(memory: Memory, slices: Mapping[SliceId, Slice], now: datetime) -> Iterable[BackoffView]:
-    names = {slice_id: each.shown_id for slice_id, each in slices.items()}
+    names = {slice_id: slice_.shown_id for slice_id, slice_ in slices.items()}
     every = [(wait.slice_id, key, wait) for key, wait in memory.backoffs.items()]
     every += [(slice_id, "", wait) for slice_id, wait in memory.slice_backoffs.items()]
     for slice_id, key, wait in every:
@@ -147,7 +149,7 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         memory=plan.memory,
         now=now,
         supply=decided.supply,
-        uids={each.full_name: uid for uid, each in snapshot.workloads.items()},
+        uids={workload.full_name: uid for uid, workload in snapshot.workloads.items()},
         lingering={
             pod.node_name
             for pod in snapshot.pods
@@ -167,9 +169,9 @@ def build_view(snapshot: Snapshot, plan: Plan, settings: Settings, now: datetime
         chips[view.workload] += view.chips
     with_slices = {slice_.workload.uid for slice_ in slices.values()}
     workloads = [
-        _workload_view(each, chips[each.full_name.id], notices, has_slices=uid in with_slices)
-        for uid, each in snapshot.workloads.items()
-        if uid in with_slices or uid in notices or any(group.template.chips for group in each.groups)
+        _workload_view(workload, chips[workload.full_name.id], notices, has_slices=uid in with_slices)
+        for uid, workload in snapshot.workloads.items()
+        if uid in with_slices or uid in notices or any(group.template.chips for group in workload.groups)
     ]
     return View(
         at=now,

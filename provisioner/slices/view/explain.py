@@ -148,7 +148,7 @@ def nearest_names(view: View, name: str) -> list[str]:
         **{workload.name: workload.kind.lower() for workload in view.workloads},
     }
     near = difflib.get_close_matches(name.rpartition("/")[2], names, n=3)
-    return [f"{names[each]}/{each}" for each in near]
+    return [f"{names[similar]}/{similar}" for similar in near]
 
 
 def for_how_long(since: datetime, now: datetime) -> str:

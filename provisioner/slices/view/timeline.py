@@ -60,7 +60,7 @@ class Timeline:
             mark = self._marks[pool.name] = (pool.phase, state_of(pool), pool.slice_id, pool.workload is None)
             if before.get(pool.name) != mark:
                 self._begin(pool, now)
-        for name in [each for each in before if each not in self._marks]:
+        for name in [pool_name for pool_name in before if pool_name not in self._marks]:
             self._tracks[name], self._ended[name] = _ended(self._tracks[name], now), now
         while self._ended and self._ended[first := next(iter(self._ended))] <= now - _KEPT:
             self._forget(first)

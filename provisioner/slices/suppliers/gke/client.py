@@ -294,14 +294,14 @@ def _pools_one_by_one(body: Json) -> Iterator[NodePool]:
     bodies = body.get("nodePools")
     if not isinstance(bodies, list):
         raise ValueError(f"nodePools is {bodies!r:.100}")  # noqa: TRY004 - GKE's mistake, not a caller's
-    for each in bodies:
-        if isinstance(each, dict) and each.get("name"):
+    for raw in bodies:
+        if isinstance(raw, dict) and raw.get("name"):
             pool = container_v1.NodePool.pb(container_v1.NodePool())
             try:
-                json_format.ParseDict(each, pool, ignore_unknown_fields=True)
-                yield translate.node_pool_of(pool, each)
+                json_format.ParseDict(raw, pool, ignore_unknown_fields=True)
+                yield translate.node_pool_of(pool, raw)
             except json_format.Error:
-                yield NodePool(name=PoolName(str(each["name"])), status=PoolStatus.UNKNOWN)
+                yield NodePool(name=PoolName(str(raw["name"])), status=PoolStatus.UNKNOWN)
 
 
 def _checked(name: str) -> str:

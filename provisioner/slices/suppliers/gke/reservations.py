@@ -61,9 +61,9 @@ class Reservations:
         """Submit the reads that are due for the reservations of the listed pools, without waiting for the reads."""
         self._used = frozenset(filter(None, map(_id_of, pools)))
         # Pods can name reservations that do not exist, so unused reservations without a known end are forgotten.
-        for each, reading in self._readings.copy().items():
-            if reading.ends_at is None and each not in self._used and self._is_due(each):
-                self._readings.pop(each, None)
+        for reservation_id, reading in self._readings.copy().items():
+            if reading.ends_at is None and reservation_id not in self._used and self._is_due(reservation_id):
+                self._readings.pop(reservation_id, None)
         for reservation_id in filter(self._is_due, sorted(self._used - self._submitted)):
             self._submitted.add(reservation_id)
             try:
@@ -74,8 +74,8 @@ class Reservations:
 
     def known_end(self, pool: NodePool) -> datetime | None:
         """Return the end of a pool's reservation; None without a reservation or an end, or if the end is unknown."""
-        each = _id_of(pool)
-        reading = self._readings.get(each) if each is not None else None
+        reservation_id = _id_of(pool)
+        reading = self._readings.get(reservation_id) if reservation_id is not None else None
         return reading.ends_at if reading is not None else None
 
     def are_unknown(self) -> bool:
@@ -86,36 +86,38 @@ class Reservations:
 
     def read(self, request: NodePoolRequest) -> datetime | None:
         """Return the end of a request's reservation, None as in `known_end`. Blocks if the reservation must be read."""
-        each = _id_of(request)
-        if each is None:
+        reservation_id = _id_of(request)
+        if reservation_id is None:
             return None
         # The dictionary is read once, because `follow` may remove the entry in another thread at any time.
-        reading = self._readings.get(each)
+        reading = self._readings.get(reservation_id)
         if reading is None or self.clock() >= reading.due_at:
-            reading = self._read(each)
+            reading = self._read(reservation_id)
         return reading.ends_at
 
-    def _read(self, each: ReservationId) -> _Reading:
-        before, now = self._readings.get(each), self.clock()
+    def _read(self, reservation_id: ReservationId) -> _Reading:
+        before, now = self._readings.get(reservation_id), self.clock()
         # After a failed read, the known end remains valid: Compute Engine deletes a reservation at its end.
         end, failure = before.ends_at if before is not None else None, None
         try:
-            end = self.get_end(each)
+            end = self.get_end(reservation_id)
         except GkeError as error:
             failure = error.failure.kind
             if before is None:
                 advice = "grant compute.reservations.get on its project; otherwise its end is not reported"
-                _log.warning("reservation.not_read", reservation="/".join(each), error=str(error), advice=advice)
+                _log.warning(
+                    "reservation.not_read", reservation="/".join(reservation_id), error=str(error), advice=advice
+                )
         finally:
-            self._submitted.discard(each)
+            self._submitted.discard(reservation_id)
         due_at = now + (_RETRY if failure is not None else _REREAD)
         # A reservation is read again at its end: its owner may have moved the end, and otherwise its pools are deleted.
         due_at = min(due_at, end) if end is not None and end > now else due_at
-        reading = self._readings[each] = _Reading(due_at, end, failure)
+        reading = self._readings[reservation_id] = _Reading(due_at, end, failure)
         return reading
 
-    def _is_due(self, each: ReservationId) -> bool:
-        reading = self._readings.get(each)
+    def _is_due(self, reservation_id: ReservationId) -> bool:
+        reading = self._readings.get(reservation_id)
         return reading is None or self.clock() >= reading.due_at
 
 

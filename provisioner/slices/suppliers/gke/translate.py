@@ -115,7 +115,7 @@ def _pairs(messages: Iterable[Message], bodies: object) -> Iterator[tuple[Messag
 
 def node_pools_of(response: Message, body: Json) -> tuple[NodePool, ...]:
     """Return the node pools of a list, except pools without a name, which could be neither matched nor deleted."""
-    return tuple(node_pool_of(*each) for each in _pairs(response.node_pools, body.get("nodePools")) if each[0].name)
+    return tuple(node_pool_of(*pair) for pair in _pairs(response.node_pools, body.get("nodePools")) if pair[0].name)
 
 
 def node_pool_of(pool: Message, body: Json) -> NodePool:
