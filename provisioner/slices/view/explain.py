@@ -49,7 +49,7 @@ _KINDS: Mapping[str, str] = {
 _WORKLOADS = ("", "workload", *WorkloadKind)
 #: Kinds of objects that create controllers for their pods: kind of the controllers, and pattern of their names' suffix.
 _MAKERS = {"deployment": ("replicaset", r"-[a-z0-9]+"), "cronjob": ("job", r"-[0-9]+")}
-#: Further kinds that may control pods.
+#: Kinds of objects that are no workloads, but control pods, so that `explain` finds workloads by their names.
 _CONTROLLERS = frozenset({*_MAKERS, "replicaset", "statefulset"})
 #: Predicate of the sentence about a slice, by the slice's state.
 _DOING = {
