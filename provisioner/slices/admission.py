@@ -283,8 +283,7 @@ def _of_slices(
     if of_pods and (scaled or _is_left_alone(metadata)):
         return shapes
     if of_pods and kind != POD:
-        # Without owner references, because this object controls its pods, even if another controller, such as KServe's,
-        # created the object.
+        # Owner references are left out, because this object controls its pods even if another controller created it.
         raw = {**raw, "metadata": {key: value for key, value in metadata.items() if key != "ownerReferences"}}
     said = [finding for finding in judge(raw, lasting(settings, raw), rules, namespace=namespace) if _is_said(finding)]
     if of_pods and any(finding.reason == constants.INVALID_REQUEST for finding in said):

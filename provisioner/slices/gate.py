@@ -136,10 +136,7 @@ class Gate:
                 )
 
     def _let_settle(self, delete: Delete, nodes: frozenset[tuple[str, str]], *, anew: bool) -> None:
-        """Raise SettlingError if the delete must wait until all nodes have been cordoned for BINDING_SECONDS.
-
-        The time restarts if a node was not cordoned (`anew`) or is new.
-        """
+        """Raise SettlingError until all nodes have been cordoned for BINDING_SECONDS; new nodes restart this time."""
         now, closed = self.monotonic(), self._closed.get(delete.name)
         if anew or closed is None or not nodes <= closed.nodes:
             closed = self._closed[delete.name] = _Closed(nodes, now)
@@ -170,10 +167,7 @@ class Gate:
         look_last(unchecked, self.monotonic)
 
     def _prove(self, delete: Delete) -> Workload | None:
-        """Return the pool's workload if it exists and needs pools, otherwise None.
-
-        Raises KeptError if the reason of the delete does not hold.
-        """
+        """Return the workload if it needs pools, otherwise None. Raises KeptError if the delete's reason is wrong."""
         if not delete.namespace:
             raise KeptError("its labels do not say in which namespace its workload is; delete it by hand")
         named = delete.kind, delete.namespace, delete.workload_name, delete.workload_uid

@@ -42,8 +42,7 @@ def to_text(memory: Memory) -> dict[str, str]:
 
     Entries beyond the size limit are left out, first the slices that last ran on pools: pods on them usually show it.
     """
-    # Only the back-offs that end last are saved. Their number has no bound, because their keys contain reservations,
-    # and pods can name any reservation.
+    # Only the back-offs that end last are saved, because their number has no bound: pods can name any reservation.
     backoffs = _latest((key, backoff) for key, backoff in memory.backoffs.items() if backoff.slice_id is None)
     refused = _latest((key, slice_.unschedulable) for key, slice_ in memory.slices.items() if slice_.unschedulable)
     pools = memory.pools.items()

@@ -161,8 +161,7 @@ def make_watches(
             [watch(replace(collection, namespace=namespace), parse, bound) for collection, namespace in pairs]
         )
 
-    # If the objects of a namespace exceed a bound, the newest are reduced to a few fields. They keep the opt-in label,
-    # which determines whether they are served.
+    # Records that are reduced because their namespace exceeds a bound keep the opt-in label, which decides on serving.
     labels = settings.opt_in_label[:1] if settings.opt_in_label is not None else ()
     namespaces, kinds = settings.namespaces, kinds_served(settings) if kinds is None else kinds
     workloads = {

@@ -271,9 +271,8 @@ def _library_client(session: ApiSession, url: str) -> container_v1.ClusterManage
     transport = ClusterManagerRestTransport(
         credentials=session.credentials, host=host, url_scheme=scheme, client_info=info
     )
-    # The transport takes no session as an argument, so its own session is replaced. That session follows redirects,
-    # renews credentials twice, repeats token requests for minutes, keeps 10 connections, and uses proxies for this
-    # machine.
+    # The transport takes no session as an argument, so its own session is replaced: it follows redirects, renews
+    # credentials twice, repeats token requests for minutes, keeps 10 connections, and uses proxies for this machine.
     transport.close()  # type: ignore[no-untyped-call]
     transport._session = session  # noqa: SLF001
     transport._prep_wrapped_messages(info)  # type: ignore[no-untyped-call] # noqa: SLF001
