@@ -101,7 +101,7 @@ class Published:
 class Document:
     """Content of all responses of the API, except the settings."""
 
-    #: Number of changes since the process started; changes of `served_at` and `View.at` do not count.
+    #: Number of changes since the process started, except changes of times.
     version: int
     #: Time at which the process created this response.
     served_at: datetime
@@ -114,7 +114,7 @@ class Document:
     problems: tuple[str, ...]
     #: Whether this process leads, but has not decided anything for a minute, so that the view is old.
     stalled: bool
-    #: View of the last decision; None before the first decision, or if `leading` is false.
+    #: View of the last decision; None before the first, or if `leading` is false.
     view: View | None
     tracks: tuple[Track, ...]
     activity: tuple[Entry, ...]

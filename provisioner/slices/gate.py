@@ -211,7 +211,7 @@ class Gate:
 def _spared(delete: Delete, pod: BoundPod | Pod) -> bool:
     """Whether a pod belongs to the stuck slice whose pool is replaced: such a pod does not keep the pool."""
     of_the_job = bool(delete.spared_group) and (pod.namespace, pod.group_key) == (delete.namespace, delete.spared_group)
-    # If only the pods of a Job are served, `delete.kind` is POD. In the list of a node's pods, their kind is JOB.
+    # If only the pods of a Job are served, `delete.kind` is POD, but the list of a node's pods has another kind.
     same = pod.kind == delete.kind or (delete.kind is WorkloadKind.POD and pod.workload_uid != "")
     return of_the_job and same and pod.workload_uid in ("", delete.workload_uid)
 

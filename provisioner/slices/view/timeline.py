@@ -33,7 +33,7 @@ class Segment:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Track:
-    """History of one node pool, from the time when a slice first waited for the pool, with all slices that used it."""
+    """History of one node pool, which several slices may use one after the other."""
 
     pool: str
     segments: tuple[Segment, ...]

@@ -115,22 +115,22 @@ class SliceView:
     reason: str
     #: Why the slice waits or is rejected, in a few words such as "stockout"; empty in other states.
     cause: str
-    #: Sentence with what to do apart from waiting; empty if nothing helps, or if the reason contains what to do.
+    #: What to do apart from waiting; empty if nothing helps, or if the reason contains it.
     next_step: str
     #: Time of the next attempt to create a pool; None if none is planned.
     next_try_at: datetime | None
-    #: Name of the leader pod; empty without a leader pod, and for kinds of workloads without pods.
+    #: Name of the leader pod; empty if no leader pod exists.
     leader: str
     #: Time since which the scheduler cannot place the leader pod; None if it can.
     unschedulable_since: datetime | None
-    #: Name of the slice's node pool, which exists or is being created; empty if the slice has no pool.
+    #: Name of the slice's node pool, if the pool exists or is being created; otherwise empty.
     pool: str
     accelerator: str
     machine_type: str
     topology: str
     chips: int
     hosts: int
-    #: Number of unfinished pods, and number of pods among them that are bound to a node.
+    #: Number of unfinished pods, and number of bound pods among them.
     pods: int
     bound_pods: int
     notices: tuple[NoticeView, ...] = ()
@@ -155,7 +155,7 @@ class PoolView:
     other_slices: tuple[str, ...]
     #: Id of the workload that the pool is for, or was created for; empty if unknown.
     workload: str
-    #: Namespace of the workload that the pool is for, or was created for; empty if unknown.
+    #: Namespace of `workload`.
     namespace: str
     zone: str
     #: Kind of capacity: on-demand, spot, reservation, flex-start.
@@ -185,7 +185,7 @@ class BackoffView:
     capacity: str
     zone: str
     machine_type: str
-    #: Topology and hosts; if a request failed for other reasons than capacity, the slices that are delayed.
+    #: Topology and hosts; the delayed slices if a request failed for other reasons than capacity.
     shape: str
     terms: str
     #: Kind of the failure: stockout, quota, permission, ...
@@ -199,7 +199,7 @@ class BackoffView:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CapacityView:
-    """Chips by state, and the limits and back-offs that prevent further creates."""
+    """Chips by state, and the limits and back-offs that prevent creates."""
 
     #: Chips by state; states without chips are included.
     chips: dict[str, int]
@@ -207,7 +207,7 @@ class CapacityView:
     backoffs: tuple[BackoffView, ...]
     #: Node pool operations in progress in the cluster.
     operations: int
-    #: Number of operations in progress that GKE accepts, learned from its last rejection; None a minute after that.
+    #: Learned maximum of `operations`; None a minute after GKE's last rejection.
     operations_limit: int | None
     creation_paused: bool
     #: Currency of amounts, such as USD; empty if CHIP_HOUR_PRICES does not name it.
@@ -246,7 +246,7 @@ class Entry:
     kind: str
     message: str
     warning: bool
-    #: Name of the node pool, and id of the workload (kind/namespace/name); empty if the entry is about none.
+    #: Node pool and workload (kind/namespace/name) of the entry; either may be empty.
     pool: str
     workload: str
 
