@@ -79,8 +79,7 @@ class CertificateFiles:
         try:
             found = self.files.certificate.read_bytes(), self.files.key.read_bytes()
             if found != self._served:
-                # Loading fails while only one of the files is new. Files that change after the read are loaded in the
-                # next step.
+                # Loading fails while only one of the files is new. Later changes are loaded in the next step.
                 self.context.load_cert_chain(self.files.certificate, self.files.key)
                 _log.info("certificate.served", file=str(self.files.certificate))
                 self._served = found

@@ -81,8 +81,7 @@ def begin_of(
             head = review.head_of(body)
             denied = review.encode_answer(head, review.Answer(denied=str(error)))
             return Response(denied, 200 if hook.strict and head.uid else 400, media_type=_JSON)
-        # The answer is encoded from this copy without objects, so that the objects are not in memory while an answer
-        # waits.
+        # The answer is encoded from this copy, so that no objects are in memory while the answer waits.
         head = replace(request, object={}, old_object={})
 
         def go_on(judge: Callable[[], review.Answer | review.Deferred]) -> Response | Later:

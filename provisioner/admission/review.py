@@ -171,9 +171,7 @@ def _shown(warnings: Iterable[str]) -> Iterable[str]:
 
 def _plain(text: str) -> str:
     """Return a text in one line without control characters, because API servers drop warnings that contain them."""
-    return "".join(
-        character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in " ".join(text.split())
-    )
+    return "".join(sign if sign.isprintable() else "\N{REPLACEMENT CHARACTER}" for sign in " ".join(text.split()))
 
 
 _ENCODER = msgspec.json.Encoder()
