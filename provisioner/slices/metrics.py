@@ -383,7 +383,7 @@ def values_of(
     yield Shown("limit_waiting_slices", "Slices that wait because of a limit.", waiting, ("limit",))
     text = "Node pool operations in progress in the cluster, as far as known."
     yield Shown("gke_operations_in_flight", text, len(operations_under_way(pools, memory)))
-    text = "Own operations that ran when GKE last rejected one; 0 a minute after that."
+    text = "Own concurrent operations that GKE accepts, learned from rejections; 0 a minute after the last."
     yield Shown("gke_operations_limit", text, memory.operations.limit or 0)
 
 
