@@ -414,6 +414,34 @@ def test_helm_takes_over_an_installation_of_kustomize(
         mainjob.install(rehearsal, cluster_overlay)
 
 
+#: Program that records its calls, and answers as helm 4 or kubectl for a cluster with two Deployments.
+_STAND_IN = """#!/bin/sh
+echo "${0##*/} $*" >> calls
+case "$*" in
+  version*) echo v4.3.1 ;;
+  upgrade*) printf '  name: %s\\n' ${RENDERED_NAMES} ;;
+  "get deployments"*) printf 'deployment.apps/%s\\n' tpu-provisioner tpu-provisioner-nodegroups ;;
+esac
+"""
+
+
+@pytest.mark.parametrize("is_complete", [True, False])
+def test_takeover_deletes_no_deployment_that_the_values_leave_out(is_complete: bool, tmp_path: Path) -> None:
+    """Without the controller of node groups, nothing would delete its machines. Helm 4 works like Helm 3."""
+    for name in ("helm", "kubectl"):
+        (tmp_path / name).write_text(_STAND_IN, encoding="utf-8")
+        (tmp_path / name).chmod(0o755)
+    names = "tpu-provisioner tpu-provisioner-nodegroups" if is_complete else "tpu-provisioner"
+    environment = {"PATH": f"{tmp_path}:/usr/local/bin:/usr/bin:/bin", "IMG": "a:b", "RENDERED_NAMES": names}
+    done = Reader(folder=tmp_path, environment=environment).attempt("takeover", 1)
+    calls = (tmp_path / "calls").read_text(encoding="utf-8").splitlines()
+    upgrades = [call for call in calls if call.startswith("helm upgrade")]
+    assert all("--server-side=false" in call for call in upgrades)
+    assert len(upgrades) == (2 if is_complete else 1)
+    assert any(call.startswith("kubectl delete deployments") for call in calls) == is_complete
+    assert is_complete or "name: tpu-provisioner-nodegroups" in done.stdout
+
+
 def test_command_removes_the_taint_only_from_nodes_of_the_provisioner(rehearsal: Rehearsal, reader: Reader) -> None:
     """The command keeps other taints of the nodes."""
     ours = {constants.NODEPOOL_MANAGER: constants.MANAGER}
