@@ -27,7 +27,7 @@ TOPOLOGY = "2x4x4"
 
 
 def pods_of(replicas: int, *, marked: bool = False) -> list[Pod]:
-    """Return the first pod of each child Job, unschedulable."""
+    """Return one unschedulable leader pod for each child Job; if `marked`, it selects a key of its own Job."""
     found = []
     for number in range(replicas):
         spec = pod_spec(topology=TOPOLOGY, tolerations=[toleration()])
@@ -75,7 +75,7 @@ def test_child_jobs_get_one_pool_for_each_slice_that_they_fill(
 
 
 def test_child_jobs_with_own_nodes_are_no_slice_together() -> None:
-    """The placement policy marks the pods of each child Job with a key of their own."""
+    """The pods of each child Job select the key of their Job, so several Jobs cannot share the nodes of a pool."""
     plan = planned(8, 1, {}, marked=True)
     assert plan.creates == ()
     assert {"use one Job with parallelism 8" in notice.message for notice in plan.notices} == {True}

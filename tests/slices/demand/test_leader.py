@@ -1,4 +1,4 @@
-"""The leader pod of a child Job: index 0 with exclusive placement on several hosts, otherwise the lowest index."""
+"""Tests of leader pods: index 0 with exclusive placement on several hosts, otherwise the lowest index of the group."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ EXCLUSIVE = {constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL}
 def test_lowest_unfinished_index_leads_unless_placement_is_exclusive(
     topology: str, of_jobset: dict[str, Any], of_job: dict[str, Any], want: int | None
 ) -> None:
-    """Pods of ended indexes are not watched. A child Job whose index 0 had ended never got a pool again."""
+    """Pods that have ended are not watched. In the past, a child Job whose pod of index 0 had ended got no new pool."""
     raw = raw_jobset(parallelism=4, pod=pod_spec(topology=topology))
     raw["metadata"]["annotations"] = of_jobset
     raw["spec"]["replicatedJobs"][0]["template"]["metadata"] = {"annotations": of_job}
@@ -57,7 +57,7 @@ def test_lowest_unfinished_index_leads_unless_placement_is_exclusive(
 
 @pytest.mark.parametrize("on_slice", [True, False], ids=["leader on a host of the slice", "leader elsewhere"])
 def test_group_whose_leader_has_no_chips_gets_a_host_for_each_worker(*, on_slice: bool) -> None:
-    """On a slice, the leader is the first pod; elsewhere, the provisioner sees only the workers."""
+    """A leader that selects a slice is the first pod of the group. Any other leader is ignored: only workers count."""
     selector = {constants.TPU_ACCELERATOR: "tpu-v4-podslice", constants.TPU_TOPOLOGY: "2x2x4"}
     head = {"containers": [{"name": "head"}], "nodeSelector": selector if on_slice else {}}
     worker = pod_spec(topology="2x2x4", tolerations=[toleration()])
@@ -77,7 +77,7 @@ def test_group_whose_leader_has_no_chips_gets_a_host_for_each_worker(*, on_slice
 
 
 def _pods_of_groups(*, on_slice: bool) -> tuple[Workload, list[Pod]]:
-    """Return the set of tests/data and its pods. If not `on_slice`, the leader is in no subgroup, on another node."""
+    """Return the LeaderWorkerSet of SUBGROUPS and its pods. Leaders are in a subgroup only if they are `on_slice`."""
     raw = yaml.safe_load(SUBGROUPS.read_text(encoding="utf-8"))
     raw["metadata"] |= {"namespace": "default", "uid": "u"}
     if not on_slice:
@@ -107,7 +107,7 @@ def test_each_subgroup_is_led_by_its_lowest_pod_and_gets_a_pool(*, on_slice: boo
 
 
 def test_subgroup_is_led_by_its_lowest_pod_even_if_the_leader_of_the_group_has_chips() -> None:
-    """A restart recreates all pods of a group, but not in the order of their indexes."""
+    """A restart recreates the pods of a group in any order, so the first pod of a subgroup may be missing."""
     raw = raw_lws(replicas=1, size=4, metadata={"annotations": {}})
     raw["spec"]["leaderWorkerTemplate"]["subGroupPolicy"] = {"subGroupSize": 2}
     workload = parse_leaderworkerset(raw)
@@ -118,13 +118,13 @@ def test_subgroup_is_led_by_its_lowest_pod_even_if_the_leader_of_the_group_has_c
 
 
 def test_marks_of_subgroups_are_the_labels_of_their_pools() -> None:
-    """Only pods of one subgroup can be bound to the nodes of its pool."""
+    """Marks are node selectors: only pods of the same subgroup can be bound to the nodes of its pool."""
     workload, pods = _pods_of_groups(on_slice=True)
     marked = []
     for pod in pods:
         asked = pod.requirements
         selector = {**asked.node_selector, **labels_of(slice_key(asked.labels), pod.namespace)}
-        # The policy marks only pods with chips.
+        # The placement policy adds marks only to pods that request chips.
         marked.append(replace(pod, requirements=replace(asked, node_selector=selector)) if asked.chips else pod)
     snapshot = Snapshot(workloads={workload.uid: workload}, pods=tuple(marked), pools_listed_at=NOW)
     plan = decide(snapshot, Memory(), settings(), GKE_RULES, NOW)

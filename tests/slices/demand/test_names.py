@@ -45,7 +45,7 @@ def test_pool_name_depends_on_each_of_its_inputs() -> None:
 
 @pytest.mark.timeout(30)  # 100,000 names
 def test_100000_pool_names_are_different() -> None:
-    """The Go provisioner's names have five digits, which collide in 38 of 100 JobSets of 1,000 slices."""
+    """The Go provisioner's names have five hex digits, which collide in 38 of 100 JobSets of 1,000 slices."""
     uid = WorkloadUid("uid")
     ids = (SliceId(workload_uid=uid, group_key=group_key("ns", f"train-slice-{index}")) for index in range(1000))
     names = {pool_name("t" * 50, id_, attempt) for id_ in ids for attempt in range(100)}

@@ -29,7 +29,7 @@ from tests.support.settings import settings
 
 
 def pods_of(owner: dict[str, Any] | None, number: int, **parts: Any) -> list[Pod]:
-    """Return unschedulable pods of a controller."""
+    """Return `number` unschedulable pods of a controller, or without a controller."""
     name = owner["name"] if owner is not None else "trial"
     found = (parse_pod(raw_plain_pod(f"{name}-{index}", owner, **parts), jobs=False) for index in range(number))
     return [pod for pod in found if pod is not None]
@@ -76,7 +76,7 @@ JOB = reference("Job", "sweep", "batch/v1")
 def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
     owner: dict[str, Any] | None, number: int, topology: str, hosts: list[int], problem: str
 ) -> None:
-    """Otherwise an Event on the pod and its controller has the reason and what to use."""
+    """Other pods get no pool. An Event on the pod and its controller contains the reason and what to change."""
     plan = planned(*pods_of(owner, number, topology=topology))
     assert [create.request.hosts for create in plan.creates] == hosts
     notices = [notice for notice in plan.notices if notice.reason == constants.INVALID_REQUEST]
@@ -86,8 +86,8 @@ def test_pods_get_pools_if_they_are_hosts_of_whole_slices(
         assert owner is None or owner["kind"] in {ref.kind for ref in notice.objects}
 
 
-def test_pods_that_run_are_no_misfit() -> None:
-    """An Indexed Job whose first pods have ended keeps its pool until the last pod ends."""
+def test_running_pod_of_an_incomplete_group_has_no_shape_problem() -> None:
+    """An Indexed Job whose first pod has ended keeps its pool until the last pod ends."""
     metadata = {"annotations": {constants.COMPLETION_INDEX: "1"}}
     (pod,) = pods_of(JOB, 1, topology="2x2x2", metadata=metadata)
     (waiting,), (running,) = slices(pod), slices(replace(pod, node_name="host-1", unschedulable_since=None))
@@ -96,13 +96,13 @@ def test_pods_that_run_are_no_misfit() -> None:
 
 
 def test_slices_of_pods_never_wait_for_each_other() -> None:
-    """An OrderedReady StatefulSet creates its second pod only when the first one is ready."""
+    """An OrderedReady StatefulSet creates its second pod only when the first is ready, which would wait forever."""
     for slice_ in slices(*pods_of(STATEFUL, 3)):
         assert slice_.wishes.all_or_nothing is False
 
 
 def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
-    """Planning may create one pool for all slices with an equal value, also of two ReplicaSets of a Deployment."""
+    """All slices with an equal `share` may get one pool, also if their pods belong to two ReplicaSets."""
     shared = {slice_.share for slice_ in slices(*pods_of(SET, 2), *pods_of(reference("ReplicaSet", "web-2"), 1))}
     assert len(shared) == 1
     assert None not in shared
@@ -117,7 +117,7 @@ def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
 
 
 def test_pods_with_own_claims_share_pools_if_the_claims_restrict_them_equally() -> None:
-    """A StatefulSet has a claim for each pod and template; the claims may still be in different zones."""
+    """Each pod of a StatefulSet has claims of its own, whose volumes may be in equal or different zones."""
     zones = (("a",), ("a",), ("b",), None)
     volumes = [Volumes(claims=(f"data-{number}",), zones=each) for number, each in enumerate(zones)]
     pods = [
@@ -130,7 +130,7 @@ def test_pods_with_own_claims_share_pools_if_the_claims_restrict_them_equally() 
 
 
 def test_pods_of_two_owners_with_the_same_name_are_two_workloads() -> None:
-    """A StatefulSet that was recreated has another UID, and pods of the old one may still exist."""
+    """A StatefulSet that was recreated has another UID, and pods of the old StatefulSet may still exist."""
     first, second = pods_of(STATEFUL, 1), pods_of({**STATEFUL, "uid": "newer"}, 1)
     found = slices(*first, *(replace(pod, name="other", uid="other") for pod in second))
     assert {each.id.workload_uid for each in found} == {uid_in("default", uid) for uid in ("uid-of-hosts", "newer")}
@@ -156,7 +156,7 @@ OF_THE_POD = {**FORGED_JOB, "uid": pods_of(None, 1)[0].uid}
 def test_pod_with_the_owner_of_another_namespace_is_a_workload_of_its_own(
     owner: dict[str, Any] | None, forged: dict[str, Any], hours: int
 ) -> None:
-    """Users write owner references, which must not affect limits or pods of another namespace."""
+    """Users can write any owner reference, which must not affect limits or pods of another namespace."""
     (own,), (other,) = pods_of(owner, 1), pods_of(forged, 1, namespace="evil")
     other = replace(other, created_at=own.created_at + timedelta(hours=hours))
     workloads, found = with_owners({}, (own, other))
@@ -179,7 +179,7 @@ def test_pod_with_the_uid_of_a_jobset_of_another_namespace_does_not_join_it(owne
 
 
 def test_uid_of_a_job_does_not_change_when_a_younger_pod_of_another_namespace_has_it() -> None:
-    """The UID is that of the Job when the Job is read, so its pool keeps its slice."""
+    """The workload keeps the UID of its Job, so the pool keeps its slice if the Job is served later."""
     (own,), (other,) = pods_of(JOB, 1), pods_of(FORGED_JOB, 1, namespace="evil")
     _, (first, second) = with_owners({}, (own, replace(other, created_at=own.created_at + timedelta(hours=1))))
     assert (first.workload_uid, second.workload_uid) == (JOB["uid"], uid_in("evil", JOB["uid"]))

@@ -1,4 +1,4 @@
-"""Which workloads and pods are served: opt-in, opt-out, and slice resources of the Go release."""
+"""Tests of which workloads are served: opt-in, opt-out, and JobSets that request Slice resources instead."""
 
 from __future__ import annotations
 
@@ -104,7 +104,7 @@ def test_reason_for_not_serving_names_the_missing_opt_in_label() -> None:
 def test_jobset_with_slice_autoprovisioning_is_not_served(
     *, dynamic: bool, workload: dict[str, Any], policy: dict[str, Any], told: bool
 ) -> None:
-    """Pods may have the node selector of a pool, or the annotation of dynamic slicing."""
+    """The Go provisioner serves such JobSets by Slice resources, with or without the annotation of dynamic slicing."""
     changes = {"node_selector": {}, "annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}} if dynamic else {}
     owner = make_jobset(template=make_requirements(**changes), **workload)
     assert not ServingPolicy(**policy).serves(owner, make_requirements())

@@ -27,7 +27,7 @@ from tests.support.world import told_of
 def slices_of(
     *workloads: Workload, pods: tuple[Pod, ...] = (), referred: dict[SliceId, str] | None = None
 ) -> list[Slice]:
-    """Return the slices, sorted by the name of their group."""
+    """Return the slices, sorted by group name. Pools or the memory refer to the ids in `referred`."""
     found = find_slices(
         Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
     )
@@ -35,7 +35,7 @@ def slices_of(
 
 
 def ids_of(workload: Workload) -> list[SliceId]:
-    """Return the ids of all child Jobs, with chips or without."""
+    """Return the slice ids of all child Jobs, including Jobs that request no chips."""
     return [
         SliceId(
             workload_uid=workload.uid, group_key=group_key(workload.namespace, f"{workload.name}-{job.name}-{index}")
@@ -56,6 +56,7 @@ def test_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
 
 
 def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
+    """A reference has the key of a slice, and the name of its child Job only if the name is known."""
     workload = make_jobset(replicas=4)
     first, _, third, _ = ids_of(workload)
     found = slices_of(workload, referred={first: "", third: "train-slice-2"})
@@ -63,7 +64,7 @@ def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
 
 
 def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
-    """A replica of a RayCluster may have another number after it was recreated."""
+    """A recreated replica of a RayCluster may get any number, also one beyond the number of replicas."""
     workload = make_jobset(replicas=3)
     workload = replace(workload, groups=(replace(workload.groups[0], any_number=True, surge=8),))
     names = [f"train-slice-{number}" for number in (0, 1, 2, 5)]
@@ -74,7 +75,7 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
 
 
 def test_only_one_child_job_without_references_is_listed() -> None:
-    """One child Job shows the request of the template. The other child Jobs take no time, but count as siblings."""
+    """One child Job without references represents the template. The others are only counted, as siblings."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
@@ -123,7 +124,7 @@ _JOBS = st.lists(
 def test_listed_slice_does_not_depend_on_the_other_listed_slices(
     jobs: list[tuple[str, int, bool]], rng: random.Random
 ) -> None:
-    """A slice is the same if few or all slices are listed, and if pods and pools name their Jobs or only the key."""
+    """A slice is equal if few or all slices are listed, and if references contain the Job's name or only its key."""
     workload = replace(
         make_jobset(),
         groups=tuple(
@@ -162,7 +163,7 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
 
 
 def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
-    """The slices stay known, but do not ask for pools. Only the JobSet gets the notice, not its slices."""
+    """The slices are listed, but request no pools. The JobSet gets one notice, and its slices get none."""
     workload = make_jobset(replicas=3, problem="it is too large")
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
@@ -190,13 +191,13 @@ def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
     ],
 )
 def test_only_living_jobsets_have_slices(*, changes: dict[str, Any], alive: bool) -> None:
-    """Remaining pods of a JobSet that has ended do not make a slice."""
+    """Pods that remain of a suspended, ended or deleted JobSet make no slice."""
     workload = make_jobset(**changes)
     assert bool(slices_of(workload, pods=(make_pod(workload),))) is alive
 
 
 def test_suspended_jobset_that_keeps_its_pools_has_only_referenced_slices() -> None:
-    """Other slices are not listed: thousands of JobSets may be queued. Slices of suspended JobSets want no pool."""
+    """Slices without a pool or pod are left out, because thousands of suspended JobSets may be queued."""
     workload = make_jobset(suspended=True, replicas=1000)
     workloads, leader = Workloads.of({workload.uid: workload}), make_pod(workload, job=3)
     pool_of, *_ = ids_of(workload)
@@ -254,7 +255,7 @@ def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
 def test_pod_with_other_requests_from_before_a_suspension_is_not_the_leader(
     *, suspended_after: float | None, topology: str, leads: bool
 ) -> None:
-    """A pool depends on the pod and on the spec. An old pod with a new spec would result in a pool for neither."""
+    """A pool follows both the pod and the spec: the pool for an old pod and a new spec would fit neither of them."""
     before = make_jobset(parallelism=2)
     pod = make_pod(before, created_at=after(0))
     selector = {**pod.requirements.node_selector, constants.TPU_TOPOLOGY: topology}
@@ -285,7 +286,7 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
 
 
 def test_pods_without_uid_that_are_older_than_the_jobset_are_ignored() -> None:
-    """Such pods remain from an earlier JobSet of that name, whose requests may differ."""
+    """Such pods remain from an earlier JobSet of the same name, whose requests may differ."""
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
     workload = make_jobset(created_at=made_at)
     (old,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at - timedelta(seconds=1)),))
@@ -294,7 +295,7 @@ def test_pods_without_uid_that_are_older_than_the_jobset_are_ignored() -> None:
 
 
 def test_pods_of_unknown_jobsets_make_no_slice() -> None:
-    """Matching still counts the pods on the nodes to which they are bound."""
+    """The pods still count as users of the nodes to which they are bound."""
     known, unknown = make_jobset(), make_jobset("unknown")
     nameless = make_pod(unknown, workload_uid="")
     assert len(slices_of(known, pods=(make_pod(unknown), nameless, make_pod(known, group_key=GroupKey(""))))) == 1
@@ -305,7 +306,7 @@ def test_group_key_is_the_sha1_of_namespace_and_job_name() -> None:
 
 
 def test_chips_added_by_a_webhook_make_a_slice_with_the_jobs_parallelism() -> None:
-    """The template has no chips, but the pods do."""
+    """The template of the JobSet requests no chips, but its pods do."""
     workload = make_jobset(parallelism=2, template=make_requirements(chips=0))
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements()),))
     assert (found.group_name, found.parallelism, found.pending) == ("train-slice-0", 2, True)
@@ -354,7 +355,7 @@ def test_pod_whose_labels_do_not_match_its_jobset_is_ignored(changes: dict[str, 
     ],
     ids=["no accelerator", "no such topology"],
 )
-def test_slice_of_an_invalid_request_has_no_shape_but_the_reason(selector: dict[str, str], words: list[str]) -> None:
+def test_slice_of_an_invalid_request_has_a_reason_and_no_shape(selector: dict[str, str], words: list[str]) -> None:
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(node_selector=selector)),))
     assert found.pending

@@ -19,7 +19,7 @@ from tests.support.world import World
 
 
 def written(environment: Mapping[str, str]) -> Settings:
-    """Return the settings that are read from environment variables."""
+    """Return the settings for these environment variables and the required ones."""
     return read_settings(REQUIRED | environment)
 
 
@@ -66,7 +66,7 @@ CHECKS: dict[str, Any] = {
 def test_rejected_name_is_reported_with_the_name_of_the_setting(
     *, variable: str, pattern: str | None, allowed: bool
 ) -> None:
-    """Patterns are read from the environment variables of all five settings."""
+    """Each of the five settings is an environment variable with a list of names and patterns."""
     check, name = CHECKS[variable]
     environment = {} if pattern is None else {variable: pattern.format(name, start=name[:2])}
     problem = check(name, written(environment))
@@ -218,7 +218,7 @@ def test_names_that_the_settings_use_are_always_allowed(asked: dict[str, Any], c
 
 
 def test_forbidden_namespace_is_reported_and_others_are_served() -> None:
-    """SERVED_NAMESPACES, in contrast, silently ignores namespaces, which another provisioner may serve."""
+    """In contrast, no notice is sent for SERVED_NAMESPACES: another provisioner may serve the other namespaces."""
     world = World(
         make_jobset(namespace="team-a"),
         make_jobset(namespace="other"),

@@ -38,7 +38,7 @@ class Asking(World):
             self.ask(each)
 
     def ask(self, raw: dict[str, Any]) -> None:
-        """Create or change an object."""
+        """Create or change a ProvisioningRequest or CapacityBuffer."""
         parse = parse_provisioning_request if raw["kind"] == "ProvisioningRequest" else parse_capacity_buffer
         found = parse(raw)
         assert found is not None
@@ -46,12 +46,12 @@ class Asking(World):
         self.raw[found.name], self.workloads[found.uid] = raw, replace(found, created_at=created_at)
 
     def forget(self, name: str) -> None:
-        """Delete an object."""
+        """Delete a ProvisioningRequest or CapacityBuffer."""
         del self.workloads[WorkloadUid(f"uid-of-{name}")]
         self.deleted_workloads.add(WorkloadUid(f"uid-of-{name}"))
 
     def snapshot(self, **changes: Any) -> Snapshot:
-        """Return the snapshot with the virtual leader pods of the objects."""
+        """Return the snapshot with virtual leader pods for the slices of the requests and buffers."""
         workloads, leaders = with_slices(self.workloads, self.templates)
         seen = super().snapshot(**changes)
         return replace(seen, workloads=workloads, pods=(*seen.pods, *leaders))
@@ -68,7 +68,7 @@ class Asking(World):
         return plan
 
     def consume(self, name: str, replicas: int) -> Workload:
-        """Add a JobSet whose pods use a request."""
+        """Add a JobSet whose pods use the ProvisioningRequest `name`, and return the JobSet."""
         annotations = {constants.CONSUMES_REQUEST: name}
         jobset = make_jobset(f"of-{name}", replicas=replicas, template=replace(TEMPLATE, annotations=annotations))
         self.add(jobset)
@@ -102,7 +102,7 @@ def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
 
 
 def served(*counts: int, **changes: Any) -> Asking:
-    """Return a world with a provisioned request."""
+    """Return a world with a provisioned request `req`, whose pod sets have `counts` pods."""
     world = Asking(raw_request("req", *counts), **changes)
     world.run(2)
     world.finish_creates()
@@ -113,7 +113,7 @@ def served(*counts: int, **changes: Any) -> Asking:
 
 @pytest.mark.parametrize("reverse", [False, True], ids=["in the order of names", "in the other order"])
 def test_pods_that_use_a_request_get_the_pools_whose_nodes_they_select(reverse: bool) -> None:
-    """Kueue's topology-aware scheduling chooses the nodes, so pods cannot use equal pools with other nodes."""
+    """Kueue's topology-aware scheduling chooses a node for each pod, so an equal pool with other nodes is no help."""
     world = served(4, marked=True)
     jobset = world.consume("req", 2)
     pools = dict(enumerate(sorted(world.pools, reverse=reverse)))
@@ -155,7 +155,7 @@ def test_pools_of_a_request_are_not_used_by_other_workloads() -> None:
 
 
 def test_a_booking_ends_with_the_workload_that_used_it() -> None:
-    """The booking ends even if no pod was seen on its pools: the workload ran elsewhere, or ended too quickly."""
+    """The pools are deleted even if no pod was seen on them: the workload ran elsewhere, or ended too quickly."""
     world = served(4)
     jobset = world.consume("req", 2)
     world.run(2)
@@ -174,7 +174,7 @@ def test_unused_booking_expires_and_its_pools_are_deleted() -> None:
     assert "on 0 of 2 node pools of the request after 10 minutes" in world.conditions()["BookingExpired"]
     world.run(3, seconds=30.0)
     assert len(world.deleted) == 2
-    # Pods that are created later get new pools.
+    # Pods of the request that are created later get new pools.
     world.consume("req", 2)
     world.run(2)
     assert len(world.created) == 2 + 2
@@ -226,7 +226,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
 
 
 def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
-    """If the request failed, each retry by Kueue would fail as well, and the pool of the next try would not be used."""
+    """Otherwise each request with which Kueue retries would fail as well, and the probe would create an unused pool."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):
@@ -356,8 +356,8 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     assert {each.name for plan in world.plans for each in plan.statuses} == {"r0"}
 
 
-def test_place_in_the_line_for_capacity_out_of_stock_is_not_in_the_status() -> None:
-    """Each new pool changes the places of all requests that wait for the capacity, and would cause as many writes."""
+def test_place_in_the_queue_for_exhausted_capacity_is_not_in_the_status() -> None:
+    """Each new pool changes the places of all requests that wait, so every one of their statuses would be written."""
     world = Asking(*(raw_request(f"r{number}", 2) for number in range(4)))
     world.run(2)
     for name in sorted(world.pools):
@@ -387,8 +387,8 @@ def test_chips_of_requests_and_buffers_of_a_namespace_are_limited_by_default(raw
     assert "MAX_REQUESTED_CHIPS_PER_NAMESPACE" in str(world.raw["warm"]["status"])
 
 
-def test_chips_of_a_request_count_for_its_pods_once_they_run() -> None:
-    """The namespace may then get further slices, because running pods count in its ResourceQuota."""
+def test_chips_of_a_request_leave_the_limit_of_requests_once_its_pods_run() -> None:
+    """Running pods count in the ResourceQuota of the namespace instead, so its buffer may get further slices."""
     world = Asking(raw_request("req", 4), raw_buffer(replicas=4), max_requested_chips_per_namespace=(("*", 32),))
     world.live(6)
     assert len(world.pools) == 4
@@ -451,7 +451,7 @@ def test_buffer_is_refilled_after_a_job_uses_a_slice() -> None:
 
 
 def test_buffer_beyond_a_limit_does_not_keep_a_smaller_buffer_waiting() -> None:
-    """In the past, the smaller buffer waited indefinitely for the larger one, which no workload used."""
+    """In the past, the smaller buffer waited indefinitely for the larger buffer, which no workload used."""
     world = Asking(max_chips=12)
     world.templates["default", "large"] = make_requirements(topology="2x2x4")
     world.ask(raw_buffer("large", replicas=1, podTemplateRef={"name": "large"}))

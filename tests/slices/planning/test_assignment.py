@@ -1,4 +1,4 @@
-"""Tests of open, free and assigned pools: running pods decide, and the labels survive a restart."""
+"""Tests of the node labels that make a pool open, free or assigned. Running pods determine the labels."""
 
 from __future__ import annotations
 
@@ -48,14 +48,14 @@ def label(world: World, **marks: str) -> None:
 
 
 def put_pods(world: World, workload: Workload, **changes: Any) -> None:
-    """Bind the pods of a workload to the nodes, in the order of their names."""
+    """Bind one pod of the workload to each node, in the order of the node names."""
     world.workloads[workload.uid] = workload
     nodes = enumerate(sorted(world.nodes))
     world.put(*(make_pod(workload, index=index, node=name, marked=world.marked, **changes) for index, name in nodes))
 
 
 def marked_world(*workloads: Workload, **changes: Any) -> World:
-    """Return a world in which admission marks pods."""
+    """Return a world in which admission adds the selectors of their slice to pods."""
     return World(*workloads, settings_=settings(**changes), marked=True)
 
 
@@ -96,7 +96,7 @@ def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str
 
 @pytest.mark.parametrize("before", [KEY, {}, FREE, FORGED], ids=["own", "open", "free", "of another namespace"])
 def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, str]) -> None:
-    """Running pods decide: node labels that name another slice are corrected in one step."""
+    """Running pods determine the labels: labels of another slice are corrected in one step."""
     world = marked_world()
     put_pool(world, TRAIN, **before)
     put_pods(world, TRAIN)
@@ -106,7 +106,7 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
 
 
 def test_node_without_pods_of_its_slice_is_assigned_after_a_live_read() -> None:
-    """The cache may not show a pod of another slice that was bound before the first pod of this slice."""
+    """The cache may lack a pod of another slice that was bound to the second node before this slice got the pool."""
     world = marked_world(TRAIN)
     put_pool(world, TRAIN, **FREE)
     first, second = sorted(world.nodes)
@@ -161,7 +161,7 @@ def freed_world() -> World:
 
 
 def test_pool_is_free_between_its_assignments_to_two_slices() -> None:
-    """Before the first node is assigned, all nodes are verified."""
+    """Before the first node gets the labels of the second slice, the pods of all nodes are read live."""
     world = freed_world()
     names = sorted(world.nodes)
     assert world.step().assignments == tuple(Assignment(name, FREE) for name in names)
@@ -173,7 +173,7 @@ def test_pool_is_free_between_its_assignments_to_two_slices() -> None:
 
 
 def test_pool_with_an_uncached_pod_is_assigned_after_the_pod_is_deleted() -> None:
-    """The cache does not contain a pod of the first slice that was bound before the node became free."""
+    """A pod of the first slice was bound before the node became free, but is missing in the cache."""
     world = freed_world()
     world.step()
     late = make_pod(TRAIN, node=max(world.nodes), marked=True)
@@ -214,7 +214,7 @@ def test_no_pool_is_created_while_nodes_of_another_pool_have_the_labels_of_the_s
         assert len(world.step().creates) == 1
 
 
-def test_unmarked_slice_opens_a_free_pool_that_it_counts_on() -> None:
+def test_free_pool_becomes_open_if_an_unmarked_slice_will_use_it() -> None:
     world = World(settings_=settings(deletion_delay_seconds=3600.0))
     put_pool(world, RIVAL, **FREE)
     world.add(TRAIN)
@@ -229,7 +229,7 @@ def test_unmarked_slice_opens_a_free_pool_that_it_counts_on() -> None:
 
 
 def test_recreated_node_is_assigned_again() -> None:
-    """GKE recreates the node with the labels that the pool had at its creation."""
+    """GKE recreates a node with the labels that the pool had at its creation."""
     world = marked_world()
     pool = put_pool(world, RIVAL, **KEY)
     put_pods(world, TRAIN)
@@ -268,7 +268,7 @@ def test_restarted_provisioner_reads_the_assignment_back_from_the_nodes(first: W
 
 @pytest.mark.parametrize("by", ["restart", "recreation"])
 def test_workload_keeps_its_pool_while_a_rival_waits(by: str) -> None:
-    """Without assignment, the rival takes the pool. A recreated JobSet has the same key and name, but another UID."""
+    """Without labels, the rival would get the pool. A recreated JobSet has the same key and name, but another UID."""
     world = marked_world(TRAIN, max_chips=8)
     world.live(4)
     world.add(RIVAL)
@@ -324,7 +324,7 @@ def test_pod_with_a_forged_mark_gets_no_pool_of_another_slice(marks: dict[str, s
 
 
 def test_pool_is_not_kept_for_a_forged_mark() -> None:
-    """A pool that was created for the slice still has its key in the labels of its configuration."""
+    """The configuration of the pool still contains the key of the finished slice, which the rival's pod selects."""
     world = marked_world(TRAIN)
     world.live(4)
     without_rival(world)
@@ -337,16 +337,16 @@ def test_pool_is_not_kept_for_a_forged_mark() -> None:
 
 
 def without_rival(world: World) -> None:
-    """Bind no pod of the rival: in a real cluster, the API server rejects pods with forged marks."""
+    """Let the simulated scheduler bind no pod of RIVAL. A real API server rejects pods with forged marks."""
     place = world._free_pool
     world._free_pool = lambda leader: [] if leader.namespace == RIVAL.namespace else place(leader)  # type: ignore[method-assign]
 
 
-# --- Claimants without pods ---
+# --- Slices without pods ---
 
 
-def test_pool_of_a_claimant_without_leader_keeps_its_labels() -> None:
-    """The pods of the next attempt will have the same key."""
+def test_pool_of_a_slice_between_two_attempts_keeps_its_labels() -> None:
+    """The pods of the next attempt will select the same key."""
     world = marked_world(TRAIN)
     world.live(4)
     world.end_pods(TRAIN)

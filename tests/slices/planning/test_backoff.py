@@ -69,10 +69,10 @@ def test_rejected_existing_or_unknown_create_causes_no_slice_back_off(kind: Fail
 
 @pytest.mark.parametrize("kind", list(FailureKind))
 def test_a_pool_that_failed_delays_its_capacity_or_its_request(kind: FailureKind) -> None:
-    """Otherwise the pool would be recreated repeatedly. Failures without a stockout may concern only this request."""
+    """Stockouts and quotas concern all requests for the capacity. Other failures may concern only this request."""
     key = KEY if kind in (FailureKind.STOCKOUT, FailureKind.QUOTA) else DIGEST
     assert set(backoff.pool_failed({}, failure(kind), KEY, DIGEST, NOW)) == {key}
-    # Pools of the Go provisioner do not contain the digest of their request, so their capacity waits instead.
+    # Pools of the Go provisioner have no label with the digest of their request, so their capacity waits instead.
     assert set(backoff.pool_failed({}, failure(kind), KEY, "", NOW)) == {KEY}
 
 
@@ -83,7 +83,7 @@ def test_failures_of_concurrent_creates_count_once() -> None:
 
 
 def test_names_of_a_tenant_are_removed_from_stockout_messages() -> None:
-    """GKE names the instance, whose name contains the name of the workload. Other tenants see the message."""
+    """GKE's message contains the name of an instance, and so of the workload. Other tenants see the message."""
     message = (
         "Not all instances running. [GCE_STOCKOUT]: Instance 'gke-c-secret-plan-0a1b2c3d4e-3c60-0000' creation failed"
     )
@@ -133,7 +133,7 @@ def test_forget_removes_only_the_back_off_of_the_key() -> None:
 
 @pytest.mark.parametrize(("quota", "slices", "poll"), [(5, 24, 1.0), (1, 6, 1.0), (9, 60, 1.0), (5, 24, 0.25)], ids=str)
 def test_unknown_quota_is_used_with_few_rejected_calls(quota: int, slices: int, poll: float) -> None:
-    """GKE does not report the quota. On average, at least 95 % of it is used until the last create."""
+    """GKE does not report how many operations may run at once. On average, at least 95 % of this number run."""
     world = World(*(make_jobset(f"job{index}") for index in range(slices)))
     market, rejected = Market(world, seconds=20), 0
 

@@ -44,7 +44,7 @@ _QUEUED = (
 
 
 def settings(**changes: Any) -> Any:
-    """Return settings; `capacity` and `zones` are given as text, as in the environment."""
+    """Return settings; `capacity` and `zones` are given as text, as in environment variables."""
     changes["capacity"] = parse_choices(changes.get("capacity", ""))
     changes["zones"] = parse_zones(changes.get("zones", ""))
     return base_settings(**changes)
@@ -61,7 +61,7 @@ def jobset_of(
     pod_annotations: dict[str, str] | None = None,
     **template: Any,
 ) -> Workload:
-    """Return a JobSet whose pods tolerate every kind of capacity."""
+    """Return a JobSet whose pods tolerate every kind of capacity by default."""
     asked = make_requirements(
         accelerator=accelerator,
         selector=selector,
@@ -83,7 +83,7 @@ def request_of(slice_: Slice, **changes: Any) -> NodePoolRequest:
 
 
 def refuse(**by_choice: Failure) -> Callable[[Create], Failure | None]:
-    """Return a `refuse_create` that fails creates by kind of capacity or by zone, both written with underscores."""
+    """Return a `World.refuse_create` that rejects creates by kind of capacity or by zone, with `_` instead of `-`."""
     table = {key.replace("_", "-"): each for key, each in by_choice.items()}
     return lambda create: table.get(create.request.capacity.value) or table.get(create.request.zone)
 
@@ -248,7 +248,7 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
             id="v4 on flex-start",
         ),
         pytest.param(
-            # on-demand is not tried instead: the user did not ask to pay for it first.
+            # On-demand is not used instead, because it may cost more than the first choice of the user.
             {"annotations": {constants.CAPACITY: "queued, on-demand"}},
             {},
             [f"annotation {constants.CAPACITY}='queued, on-demand' has 'queued'", *_QUEUED],
@@ -426,7 +426,7 @@ def test_invalid_max_run_duration_is_reported(asked: dict[str, Any], words: str)
 
 @pytest.mark.parametrize(("text", "taints"), [("on-demand", ()), ("flex-start", (HELD_LATE_TAINT,))])
 def test_pool_of_a_marked_all_or_nothing_slice_is_free_or_tainted_if_late(text: str, taints: tuple[Taint, ...]) -> None:
-    """The cluster autoscaler adds no nodes to a free pool for a marked pod, so a late pool is assigned and tainted."""
+    """The autoscaler adds no nodes to a free pool for a marked pod, so a taint holds flex-start nodes instead."""
     template = make_requirements(accelerator="tpu-v6e-slice", topology="2x4", tolerations=())
     workload = make_jobset(replicas=2, template=template, annotations={constants.ALL_OR_NOTHING: "true"})
     request = request_of(make_slice(workload, marked=True), capacity=text)

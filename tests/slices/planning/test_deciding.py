@@ -26,7 +26,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """With exclusive placement, the other pods are created after the leader is bound; a gang waits for all pods."""
+    """A gang waits for all its pods. With exclusive placement, most pods are created only after the leader is bound."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})
@@ -129,7 +129,7 @@ def test_pool_whose_delete_failed_halfway_counts_as_failed_immediately() -> None
 
 
 def test_unused_pool_whose_nodes_keep_an_unknown_taint_is_deleted_after_10_minutes() -> None:
-    """If another controller taints every new node, the next pools wait, so they do not use up the zone's capacity."""
+    """If another controller taints every new node, the next creates wait, so they do not use up the zone's capacity."""
     workload = make_jobset()
     world = World(workload)
     world.run(2)
@@ -158,7 +158,7 @@ def stuck_world(**changes: Any) -> World:
 
 @pytest.mark.parametrize("replaced", [False, True])
 def test_stuck_slice_is_replaced_only_if_the_setting_allows_it(*, replaced: bool) -> None:
-    """A pod runs on the pool. Without the setting, the owner decides whether the job is stuck."""
+    """A pod still runs on the pool. Without the setting, the owner has to decide whether to end the job."""
     deletes = stuck_world(replace_stuck_slices=replaced).look().deletes
     want = [(DeleteReason.SLICE_STUCK, group_key("default", "train-slice-0"))] if replaced else []
     assert [(delete.reason, delete.spared_group) for delete in deletes] == want
@@ -190,7 +190,7 @@ def test_pools_are_polled_more_often_while_changes_are_expected() -> None:
 
 
 def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
-    """Two pools are unneeded. The pool that is unneeded for 10 s longer determines the time of the decision."""
+    """The pool that has been unneeded for 10 s longer than the other determines the time of the next decision."""
     workloads = make_jobset("first"), make_jobset("second")
     world = World(*workloads)
     for workload in workloads:
@@ -208,7 +208,7 @@ def test_next_decision_is_due_when_the_first_of_two_deletes_is() -> None:
 
 @pytest.mark.parametrize("state", [CallState.UNDER_WAY, CallState.ACCEPTED])
 def test_pool_name_is_not_used_again_while_its_delete_is_open(state: CallState) -> None:
-    """The delete would count for the new pool, so its slice would get a third one, or even delete the new pool."""
+    """Otherwise the delete would be attributed to the new pool: it would be deleted, or replaced by a third pool."""
     workload = make_jobset()
     world = World(workload)
     world.memory = world.memory.with_pool(make_pool(workload).name, delete=DeleteCall(state=state, since=after(1)))
@@ -217,7 +217,7 @@ def test_pool_name_is_not_used_again_while_its_delete_is_open(state: CallState) 
 
 
 def test_pool_name_is_not_used_again_while_nodes_of_the_earlier_pool_exist() -> None:
-    """Pods of another slice on these nodes would count as bound to the new pool, so its slice would get a third one."""
+    """Pods of another slice on these nodes would count as bound to the new pool, whose slice would get a third pool."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other
@@ -228,7 +228,7 @@ def test_pool_name_is_not_used_again_while_nodes_of_the_earlier_pool_exist() -> 
 
 
 def test_last_user_of_a_pool_is_forgotten_when_the_pool_is_deleted() -> None:
-    """Otherwise the last user would count on the next pool of that name, which is created for another slice."""
+    """Otherwise the next pool of that name, which is created for another slice, would be kept for the last user."""
     workload, other = make_jobset(), make_jobset("other")
     world = World(workload)
     world.workloads[other.uid] = other
@@ -247,7 +247,7 @@ def test_last_user_of_a_pool_is_forgotten_when_the_pool_is_deleted() -> None:
 
 
 def test_given_up_pool_in_use_does_not_prevent_the_replacement_of_another() -> None:
-    """A given-up pool in use is no longer replaced, so it must not count in the share of concurrent replacements."""
+    """A given-up pool in use is not replaced, so it must not count in the maximum share of pools being replaced."""
     used, other = make_jobset("used"), make_jobset("other")
     world = World(used, other)
     for workload in (used, other):

@@ -40,7 +40,7 @@ def round_after(last: Round | None, world: World, labels: dict[str, dict[str, st
 
 
 def waiting(count: int) -> tuple[list[Workload], World]:
-    """Return JobSets whose leaders wait, and their world."""
+    """Return `count` JobSets with unschedulable leader pods, and a world with them."""
     workloads = [make_jobset(f"train-{index}", replicas=1) for index in range(count)]
     return workloads, World(*workloads)
 
@@ -86,7 +86,7 @@ ONE_CHIP = make_pool(
 
 
 def supply_of(pool: NodePool, *, memory: Memory | None = None, **node_changes: object) -> Supply:
-    """Return the supply of a pool whose nodes all exist."""
+    """Return the `Supply` of a pool whose nodes all exist."""
     nodes = make_nodes(pool, **node_changes)
     return find_supply(
         Snapshot(pools=(pool,), nodes=tuple(nodes), pools_listed_at=NOW), memory or Memory(), settings(), GKE_RULES, NOW
@@ -135,7 +135,7 @@ def test_unready_time_of_a_running_pool_is_the_first_round_without_all_hosts() -
 
 
 def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> None:
-    """A burst of creates must not cost each round the facts of all its pools again."""
+    """Otherwise each round during a burst of creates would derive the facts of all these pools again."""
 
     def supply(pool: NodePool, memory: Memory, last: Mapping[PoolName, Supply], seconds: int) -> Mapping[str, Supply]:
         snapshot = Snapshot(pools=(pool,), pools_listed_at=NOW)
@@ -147,6 +147,6 @@ def test_facts_of_a_pool_in_creation_are_reused_until_its_status_changes() -> No
     assert supply(creating, memory, first, 60)[creating.name] is first[creating.name]
     stopping = supply(replace(creating, status=PoolStatus.STOPPING), memory, first, 60)[creating.name]
     assert stopping.passing == (PoolStatus.STOPPING, after(60))
-    # The clock was set back, which also shifts the memory.
+    # The clock was set back, and the times in the memory were shifted as well.
     earlier = Memory(pools={creating.name: PoolMemory(passing=(PoolStatus.PROVISIONING, after(-60)))})
     assert supply(creating, earlier, first, 60)[creating.name].passing == (PoolStatus.PROVISIONING, after(-60))

@@ -140,7 +140,7 @@ def test_reason_names_the_request_and_the_value_of_the_node(changes: dict[str, A
 @pytest.mark.parametrize("selected", [{}, {constants.TPU_DRA_DRIVER: "true"}])
 @pytest.mark.parametrize("labels", [{}, {constants.TPU_DRA_DRIVER: "true"}])
 def test_only_pods_of_the_dra_driver_fit_its_nodes(selected: dict[str, str], labels: dict[str, str]) -> None:
-    """Nodes of the driver have no google.com/tpu, and other nodes have no devices for resource claims."""
+    """Nodes of the DRA driver have no google.com/tpu, and other nodes have no devices for resource claims."""
     assert (misfit(asks(node_selector=selected), view(labels=labels)) == "") is (selected == labels)
 
 

@@ -38,7 +38,7 @@ def world_of(*workloads: Workload, pools: float = float("inf"), **changes: Any) 
 
 
 def room_for(world: World, pools: float) -> Callable[[Create], Failure | None]:
-    """Return a `refuse_create` of a zone that is out of stock while `pools` pools exist or are being deleted."""
+    """Return a `World.refuse_create` of a zone that is out of stock while `pools` pools exist or are being deleted."""
     return lambda _: STOCKOUT if len(world.pools) >= pools else None
 
 
@@ -131,7 +131,7 @@ def test_slices_without_pods_do_not_delay_the_slices_with_pods() -> None:
 
 
 def test_ready_slices_are_released_after_the_hold_if_no_further_slice_is_ready() -> None:
-    """PARTIAL_HOLD overrides the deletion delay. The JobSet pauses, the notices name the next try, and it succeeds."""
+    """PARTIAL_HOLD overrides the deletion delay. The notices name the time of the next try, which succeeds."""
     workload = gang()
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(2)
@@ -202,7 +202,7 @@ def test_bound_pods_keep_running_when_another_slice_loses_its_pool() -> None:
 
 
 def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
-    """The hold on the nodes ends as soon as a slice of the second JobSet counts on the pool."""
+    """The nodes are no longer labelled as free once the pool is matched with the slice of the second JobSet."""
     workload, other = gang(), make_jobset("other")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -214,7 +214,7 @@ def test_unneeded_held_pool_serves_a_jobset_without_all_or_nothing() -> None:
 
 
 def test_unneeded_held_pool_is_held_for_the_next_all_or_nothing_jobset() -> None:
-    """The pool counts as one slice of the next JobSet, because both JobSets select the same nodes."""
+    """The pool is kept for one slice of the next JobSet, whose pods fit the same nodes."""
     workload, other = gang("first"), gang("second")
     world = world_of(workload, pools=1, deletion_delay_seconds=3600.0)
     world.live(20)
@@ -276,7 +276,7 @@ def test_slice_that_gke_always_rejects_ends_the_creates_for_the_other_slices() -
 
 
 def test_other_slices_are_created_once_the_pool_of_the_rejected_slice_is_up() -> None:
-    """GKE may report the rejection only at the end of the operation, long after it accepted the create."""
+    """GKE may accept a create and report the rejection when the operation ends; the other slices wait until then."""
     workload = gang(replicas=3)
     world = world_of(workload)
     refused = group_key("default", "train-slice-1")
@@ -355,7 +355,7 @@ def test_hold_for_a_flex_start_pool_starts_when_gke_has_created_it() -> None:
 
 
 def half_served(*workloads: Workload, pools: int, **changes: Any) -> World:
-    """Return a world in which each JobSet has one slice, and whose zone has capacity for `pools` pools in total."""
+    """Return a world in which each JobSet has one pool, and whose zone has capacity for `pools` pools in total."""
     world = world_of(*workloads, **changes)
     world.refuse_create = lambda create: (
         None if create.slice_id.group_key == group_key("default", f"{create.workload.name}-slice-0") else STOCKOUT
@@ -367,7 +367,7 @@ def half_served(*workloads: Workload, pools: int, **changes: Any) -> World:
 
 
 def holder(world: World, accelerator: str = V4) -> str:
-    """Return the name of the workload that holds pools of an accelerator, "pause", or empty."""
+    """Return the name of the workload that holds an accelerator, "pause" after its release, or empty if none."""
     hold = world.memory.holds.get(accelerator)
     if hold is None:
         return ""
@@ -393,7 +393,7 @@ def test_workload_that_released_its_pools_gets_the_next_hold_while_others_wait()
 
 
 def test_hold_passes_on_after_a_pause_without_creates_if_there_is_no_stock() -> None:
-    """The first JobSet selects spot, which is out of stock for days. The second waits for one hold and one pause."""
+    """Spot, which the first JobSet selects, stays out of stock. The second JobSet waits for one hold and one pause."""
     spot = make_requirements(selector={constants.SPOT: "true"}, tolerations=(SPOT_TOLERATION,))
     first, second = gang("first", template=spot), gang("second")
     world = half_served(first, second, pools=2)
@@ -520,7 +520,7 @@ def test_every_workload_that_starts_together_is_served_and_never_in_part(
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
 def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) -> None:
-    """An incomplete set of slices is released immediately, and the next try waits."""
+    """An incomplete set of slices is released at the end of the hold, and the next try waits."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     world.live(300)
     # A hold takes a few seconds, and each pause between holds at least 60 s, so only a few creates are sent.

@@ -1,4 +1,4 @@
-"""Tests of pools of unwatched workloads: whether they are needed is unknown, and they must not block other pools."""
+"""Tests of pools whose workloads cannot be read: it is unknown if they are needed, and they must not block others."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_unready_pool_of_a_hidden_workload_is_replaced_for_a_visible_slice() -> 
 def test_pool_of_a_hidden_workload_is_not_deleted_to_free_chips(
     hidden: Workload, kinds: frozenset[WorkloadKind], changes: dict[str, Any]
 ) -> None:
-    """Whether the pool that seems idle for longest is needed is unknown; the next idle pool is deleted."""
+    """The hidden workload may need its pool, which seems idle for longest, so the next idle pool is deleted."""
     world = half_seen(kinds, max_chips=16, deletion_delay_seconds=3600.0, **changes)
     world.put_pool(make_pool(hidden))
     world.step(seconds=60)
@@ -100,7 +100,7 @@ def test_pool_of_a_hidden_workload_is_not_deleted_to_free_chips(
 
 
 def test_pool_whose_delete_failed_is_tried_last_to_free_chips() -> None:
-    """A live read found a pod on the pool that is idle for longest; the next idle pool is deleted."""
+    """A live read found a pod on the pool that seemed idle for longest, so the next idle pool is deleted."""
     world = World(settings_=settings(max_chips=16, deletion_delay_seconds=3600.0))
     kept, idle = (make_pool(make_jobset(name)) for name in ("kept", "over"))
     world.put_pool(kept)

@@ -73,7 +73,7 @@ def test_pods_run_on_the_pool_of_their_job() -> None:
     world = _world(_jobset("a"), _jobset("b"))
     world.live(6)
     assert len(world.created) == 2
-    # The scheduler finds for each job only the nodes with its label.
+    # The scheduler binds the pods of a Job only to nodes with the label of the Job.
     for workload in world.workloads.values():
         (leader,) = [pod for pod in world.pods.values() if pod.uid == make_pod(workload).uid]
         assert world.nodes[leader.node_name].labels[_LABEL] == f"default_{workload.name}-slice-0"
@@ -105,6 +105,7 @@ def _created(workload: Workload) -> NodePool:
     ids=["another Job", "another namespace", "no Job", "a LeaderWorkerSet"],
 )
 def test_forged_job_gets_no_pool_and_is_an_invalid_request(workload: Workload, value: str) -> None:
+    """A user can write any selector into a pod, but the workload does not place its Jobs by node labels."""
     world = World(workload)
     asked = replace(_asked(workload), node_selector={**make_requirements().node_selector, _LABEL: value})
     world.put(make_pod(workload, requirements=asked))
@@ -128,7 +129,7 @@ def test_restarting_job_keeps_its_pool() -> None:
     assert (len(world.created), world.bound(jobset)) == (1, 1)
 
 
-def test_idle_pool_of_a_job_is_not_lent_to_pods_that_tolerate_everything() -> None:
+def test_idle_pool_of_a_job_is_not_used_by_pods_that_tolerate_everything() -> None:
     jobset = _jobset()
     world = _world(jobset)
     world.live(4)

@@ -106,7 +106,7 @@ def limited(**changes: Any) -> Any:
 def test_creates_beyond_a_limit_are_reported_and_not_sent(
     changes: dict[str, Any], want: list[str], limit: str, words: str
 ) -> None:
-    """Namespaces take turns, the oldest slice first. Events on the other pods and JobSets name the limit."""
+    """Namespaces take turns, each with its oldest slice first. Events on waiting pods and JobSets name the limit."""
     workloads = [jobset_of(name, namespace="team") for name in "abc"]
     world = World(*workloads, jobset_of("d", namespace="zoo", accelerator=V5P), settings_=settings(**changes))
     plan = world.look()
@@ -166,7 +166,7 @@ def test_jobsets_of_one_name_in_two_namespaces_have_separate_limits() -> None:
 
 @pytest.mark.parametrize("status", list(PoolStatus))
 def test_pool_counts_in_a_limit_in_every_status(status: PoolStatus) -> None:
-    """The chips of the pool may be paid for. With these chips, only one of two slices fits within the limit."""
+    """Google may charge for the chips in any status. With these chips, only one of two slices fits within the limit."""
     world = World(make_jobset(replicas=2), settings_=limited(max_chips=2 * CHIPS))
     world.put(make_pool(jobset_of("gone", accelerator=V5P), status=status))
     plan = world.look()
@@ -206,7 +206,7 @@ def test_pause_prevents_only_creates() -> None:
 
 
 def test_creates_are_counted_in_a_sliding_window_of_an_hour() -> None:
-    """The next create is sent when the oldest one is an hour old, and the loop wakes up at that time."""
+    """The next create is sent when the oldest create is an hour old, and the loop wakes up at that time."""
     world = World(make_jobset("a"), settings_=settings(max_creates_per_hour=2))
     world.step(seconds=600)
     world.add(make_jobset("b"), make_jobset("c"))
@@ -253,7 +253,7 @@ def test_repeated_create_of_a_name_counts_again() -> None:
 
 
 def test_create_times_in_the_future_do_not_count() -> None:
-    """A time in the future does not count as within the last hour."""
+    """Such a time remains in the memory if the clock is set back by a long time."""
     world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
     world.memory = Memory(created_at=(after(10**7),))
     world.look()
@@ -337,7 +337,7 @@ def test_idle_pools_are_kept_if_the_slice_could_still_not_be_created(
 
 
 def test_idle_pools_are_kept_if_gke_rejects_the_slice() -> None:
-    """The request is not repeated when a limit allows more chips, so a deleted pool would not help."""
+    """The rejected create is not repeated when more chips are free, so the delete of a pool would not help."""
     world, names = idle_world("2x2x1", "2x2x1", "2x2x1", "2x2x1", max_chips=24)
     world.refuse_create = lambda _: failure(FailureKind.INVALID)
     world.add(jobset_of("a"))

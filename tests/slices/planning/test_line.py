@@ -1,4 +1,4 @@
-"""Tests of the line: by priority, then namespaces in turn, then by the time since the last grant."""
+"""Tests of the line, the queue for scarce resources: by priority, namespaces in turn, and time of the last grant."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ RESOURCE = "stock"
 
 
 def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) -> Unit:
-    """Return a unit from `namespace/workload/slice`; times are seconds after NOW."""
+    """Return a unit of the line for `namespace/workload/slice`; times are seconds after NOW."""
     namespace, workload, group = path.split("/")
     uid = WorkloadUid(f"{namespace}-{workload}")
     return Unit(SliceId(uid, GroupKey(group)), namespace, priority, after(since), after(created), group)
@@ -104,7 +104,7 @@ def test_line_orders_units_by_priority_namespace_and_last_grant(
 
 
 def test_grant_of_one_resource_leaves_the_order_of_another_unchanged() -> None:
-    """When grants counted for all resources, a tenant that also probed another capacity got none of 143 probes."""
+    """Once, a grant counted for all resources: a tenant that also probed other capacity got none of 143 probes."""
     units = [unit("a/w/1", since=0), unit("b/w/1", since=9)]
     stamps = granted({}, "another", units[:1], after(60))
     assert in_line(RESOURCE, units, stamps) == in_line(RESOURCE, units, {})
@@ -181,6 +181,7 @@ def test_unit_has_the_priority_of_its_leader_pod() -> None:
 
 
 def test_stamps_are_kept_only_for_contended_resources_and_present_workloads() -> None:
+    """A stamp is the time of the last grant of a resource to a namespace or workload."""
     here, gone = make_slice(make_jobset("here", namespace="a")), make_slice(make_jobset("gone", namespace="b"))
     stamps = granted({}, CREATES, [unit_of(here, NOW), unit_of(gone, NOW)], NOW)
     stamps = granted(stamps, RESOURCE, [unit_of(here, NOW)], NOW)

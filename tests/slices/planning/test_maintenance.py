@@ -1,4 +1,4 @@
-"""Tests of host maintenance: Events for the owners of slices, and pools that are no longer used."""
+"""Tests of host maintenance: Events for the owners of slices, and pools that get no further slices."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ OLD = {"created_at": NOW - timedelta(days=2)}
 
 
 def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **changes: Any) -> None:
-    """Add labels to the first node of a pool."""
+    """Add labels to the first node of a pool, by default of maintenance that begins in two hours."""
     node = next(each for each in world.nodes.values() if each.pool_name == pool)
     world.put(replace(node, labels={**node.labels, **labels}, **changes))
 

@@ -38,7 +38,7 @@ def test_slice_has_the_pool_of_its_bound_pods_regardless_of_labels() -> None:
         pytest.param([PoolStatus.PROVISIONING] * 2, 1, id="two attempts in creation"),
     ],
 )
-def test_waiting_slice_counts_on_its_latest_pool_but_prefers_ready_ones(
+def test_waiting_slice_is_matched_with_its_latest_pool_but_prefers_ready_ones(
     *, statuses: list[PoolStatus], taken: int
 ) -> None:
     workload = make_jobset()
@@ -88,7 +88,7 @@ def test_waiting_slice_counts_on_its_latest_pool_but_prefers_ready_ones(
 def test_waiting_slice_uses_a_free_pool_only_if_its_pods_fit(
     *, pool: dict[str, Any], nodes: dict[str, Any] | None, taken: bool
 ) -> None:
-    """The scheduler would bind the pods to such a pool. Otherwise a new pool is created."""
+    """If the pods fit, the scheduler would bind them to the pool. If they do not fit, a new pool is created."""
     workload = make_jobset()
     world = World(workload)
     other = pool_of_another(**pool)
@@ -111,7 +111,7 @@ def test_slice_waits_two_minutes_for_the_nodes_of_a_free_pool() -> None:
 
 
 def test_pool_with_pods_of_an_unknown_slice_is_not_used_and_is_kept() -> None:
-    """The owner of the pods is unknown, but they run."""
+    """The pods run, although no known workload owns them."""
     world = World(make_jobset())
     pool = world.put_pool(pool_of_another())
     world.put(make_pod(make_jobset("nobody"), workload_uid="", node=make_node(pool).name))
@@ -143,7 +143,7 @@ def test_single_host_pool_with_too_few_hosts_is_not_used() -> None:
 
 
 def test_pods_past_their_grace_period_do_not_keep_a_pool() -> None:
-    """The kubelet of their node does not respond. Otherwise the pool would be paid for until a user notices."""
+    """Such pods remain if their kubelet does not respond. The pool would cost money until a user notices."""
     workload = make_jobset()
     world = World()
     pool = world.put_pool(make_pool(workload))

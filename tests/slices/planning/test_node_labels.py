@@ -136,7 +136,7 @@ def _bare(world: World) -> None:
 
 @pytest.mark.parametrize("replace_stuck", [False, True])
 def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, replace_stuck: bool) -> None:
-    """An Event names the label. REPLACE_STUCK_SLICES makes no difference: the next pool has to wait as well."""
+    """An Event names the label. With and without REPLACE_STUCK_SLICES, the next create has to wait."""
     world = World(_jobset(**{_STRANGE: "x"}), settings_=settings(replace_stuck_slices=replace_stuck))
     _bare(world)
     for _ in range(30):
@@ -148,7 +148,7 @@ def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, r
 
 
 def test_existing_nodes_are_matched_by_their_real_labels() -> None:
-    """An idle pool serves a slice that selects such a label only if its nodes have the label."""
+    """An idle pool serves a slice that selects an unknown label only if the nodes of the pool have the label."""
     for labelled in (True, False):
         first, second = _jobset("first"), _jobset("second", **{_STRANGE: "x"})
         world = World(first, settings_=settings(deletion_delay_seconds=3600.0))

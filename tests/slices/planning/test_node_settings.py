@@ -43,7 +43,7 @@ def request_of(
     kind: CapacityKind = CapacityKind.ON_DEMAND,
     **asked: Any,
 ) -> NodePoolRequest:
-    """Return the request for a slice with annotations, whose keys lack the domain."""
+    """Return the node pool request for a slice; the keys of `annotations` are written without the domain."""
     keys = {f"{PREFIX.removesuffix('node-')}{name}": value for name, value in (annotations or {}).items()}
     everything = (Toleration(operator="Exists"),)
     slice_ = slice_of(**{"annotations": keys, "tolerations": everything, **V6E, **asked})
@@ -217,7 +217,7 @@ def test_setting_that_the_slice_cannot_have_prevents_its_pools(
 
 
 def test_selector_of_the_sandbox_requests_it_if_allowed() -> None:
-    """Kubernetes adds the selector of the RuntimeClass gvisor to its pods."""
+    """Kubernetes adds the selector of the RuntimeClass gvisor to the pods of this class."""
     selector = {constants.SANDBOX: "gvisor"}
     with pytest.raises(UnmeetableError, match="node-sandbox=gvisor is not among ALLOWED_NODE_SETTINGS"):
         request_of({}, selector=selector)
@@ -250,13 +250,15 @@ def test_run_duration_applies_to_each_capacity(
     assert made.labels.get(constants.MAX_RUN_SECONDS, "") == selected
 
 
-def test_machines_name_namespace_and_workload_on_the_bill_unless_disabled() -> None:
+def test_resource_labels_name_namespace_and_workload_unless_disabled() -> None:
+    """Google's bill shows the resource labels of the machines."""
     made = request_of()
     assert body_of(made)["config"]["resourceLabels"] == {"tpu-namespace": "default", "tpu-workload": "train"}
     assert "resourceLabels" not in body_of(request_of({"GCP_NODE_RESOURCE_LABELS": "none"}))["config"]
 
 
 def test_label_of_a_team_is_written_in_googles_form() -> None:
+    """Values of resource labels may contain only lower-case letters, digits, hyphens and underscores."""
     environment = {
         "GCP_NODE_RESOURCE_LABELS": "team={label:team}, x=y, no={label:no}",
         "GCP_POD_TO_NODE_LABELS": "team",
@@ -287,7 +289,7 @@ def test_no_setting_makes_a_pool_look_auto_provisioned(kind: CapacityKind) -> No
         pytest.param({"node-disk-size": "500"}, {"node-disk-size": "200"}, False, id="other choices"),
     ],
 )
-def test_free_pool_is_taken_only_by_a_slice_with_its_own_settings(
+def test_free_pool_is_used_only_by_a_slice_with_equal_node_settings(
     made_by: dict[str, str], asks: dict[str, str], *, taken: bool
 ) -> None:
     own = read_settings(REQUIRED | {"ALLOWED_NODE_SETTINGS": "node-disk-size"})
@@ -307,7 +309,7 @@ def test_free_pool_is_taken_only_by_a_slice_with_its_own_settings(
     assert (world.created == [name]) is taken
 
 
-def test_changed_settings_keep_the_pools_in_use_and_let_free_ones_be_taken() -> None:
+def test_changed_settings_do_not_affect_pools_that_are_in_use_or_free() -> None:
     workload = make_jobset("first")
     world = World(workload)
     world.live(5)

@@ -81,7 +81,7 @@ def test_a_rejection_limits_operations_for_a_minute(
 
 
 def test_operations_on_foreign_pools_do_not_count() -> None:
-    """Operations on foreign pools may hang for days. Only rejections by GKE count."""
+    """Operations on foreign pools may hang for days. If they use up GKE's bound, GKE rejects the next create."""
     world = world_with(rejected(1))
     world.put(foreign_pool("a", status=PoolStatus.PROVISIONING), foreign_pool("b", status=PoolStatus.STOPPING))
     assert len(world.look().creates) == 1
@@ -130,7 +130,7 @@ def test_creates_in_flight_are_at_most_twice_the_number_of_threads() -> None:
 
 
 def test_slice_that_waits_long_for_operations_gets_a_notice() -> None:
-    """The notice is not a warning and contains no name of another tenant."""
+    """The notice is not a warning. Until GKE accepts a create, about one create is sent every 10 s."""
     world = World(make_jobset(replicas=3))
     world.refuse_create = lambda _: REJECTED
     world.run(200)

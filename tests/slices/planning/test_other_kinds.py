@@ -157,7 +157,7 @@ def test_leader_is_the_unfinished_pod_of_the_lowest_index(pods: list[dict[str, A
 
 
 def test_restarting_group_keeps_its_pool() -> None:
-    """All pods of the group are deleted before new ones are created. The new leader has the name of the old one."""
+    """All pods of the group are deleted before new pods are created. The new leader has the name of the old leader."""
     lws = make_lws(replicas=2)
     world = running(lws)
     world.end_pods(lws, 1)
@@ -209,7 +209,7 @@ def test_group_beyond_replicas_and_surge_is_not_served() -> None:
 
 @pytest.mark.parametrize("workload", [make_lws(), make_job()], ids=["LeaderWorkerSets", "Jobs"])
 def test_unreadable_kind_does_not_block_other_kinds_or_raise_an_alert(workload: Workload) -> None:
-    """Whether pools of the kind are needed is unknown; a live read decides before their delete."""
+    """The workloads may need their pools, so a live read decides before each delete."""
     kinds = frozenset({workload.kind})
     world = running(workload)
     world.end_pods(workload)

@@ -24,7 +24,7 @@ OPERATION = OperationName("operation-1")
 
 
 def asked(world: World) -> PoolName:
-    """Decide the first create without a response of GKE; return the name of its pool."""
+    """Decide the first create, to which GKE does not respond yet; return the name of its pool."""
     (create,) = world.look().creates
     world.pass_time(1)
     return create.request.name
@@ -124,7 +124,7 @@ def test_no_create_is_sent_while_the_outcome_of_the_last_is_unknown(kind: Failur
 
 
 def test_look_up_that_failed_or_found_the_pool_causes_no_create() -> None:
-    """The slice counts on the pool until the list of pools contains it."""
+    """The slice waits for the pool, which may be missing in the list of pools for a few seconds."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name, FailureKind.UNKNOWN_OUTCOME)
@@ -149,7 +149,7 @@ def test_response_to_an_old_look_up_does_not_undo_a_newer_create() -> None:
 
 
 def test_already_exists_adopts_the_pool_once_the_list_shows_it() -> None:
-    """The name exists after a crash between the create and the record of its response."""
+    """GKE returns ALREADY_EXISTS if the process crashed after the create, before it recorded the response."""
     workload = make_jobset()
     world = World(workload)
     name = asked(world)
@@ -182,7 +182,7 @@ def test_create_is_repeated_if_its_operation_and_its_pool_are_unknown_to_gke(
 @pytest.mark.parametrize("listed_first", [True, False], ids=["after it was listed", "before it was listed"])
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.UNAVAILABLE, FailureKind.INVALID])
 def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: bool, kind: FailureKind) -> None:
-    """The Go provisioner took DONE with an error for a success. No pool is created before the outcome is known."""
+    """The Go provisioner took an operation that is DONE with an error for a success. Here, the error starts a back-off."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)
@@ -257,7 +257,7 @@ def idle_world() -> tuple[World, PoolName]:
 
 @pytest.mark.parametrize("result", [DeleteResult.KEPT, DeleteResult.FAILED])
 def test_failed_delete_is_repeated_at_growing_intervals(result: DeleteResult) -> None:
-    """The first wait takes about 4 s, the last ones 60 s. The view shows the reason during the waits."""
+    """The first wait takes about 4 s, the last waits about 60 s. The view shows the reason during the waits."""
     world, name = idle_world()
     tries: list[datetime] = []
     for _ in range(400):
@@ -358,7 +358,7 @@ def test_responses_to_unknown_calls_change_nothing() -> None:
 
 
 def test_calls_in_flight_are_not_repeated() -> None:
-    """The time for which they wait for a thread or for GKE has no limit."""
+    """A call may wait for a thread or for GKE for any length of time."""
     world, name = idle_world()
     world.add(make_jobset("new", uid="new"))
     plans = []

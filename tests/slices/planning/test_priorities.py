@@ -1,4 +1,4 @@
-"""Tests of priorities at limits and freed pools: a higher one is first, and blocks lower ones for up to 12 hours."""
+"""Tests of priorities: a slice of a higher priority is first, and blocks lower priorities for up to 12 hours."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def test_slice_of_a_higher_priority_is_served_before_older_slices(topology: str)
 
 
 def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave() -> None:
-    """Freed chips are reserved for the large slice; Events of units of lower priority contain the number."""
+    """Freed chips are kept for the large slice, and Events of slices of lower priority report this."""
     small = [jobset_of(f"small{number:02}", "2x2x1", namespace="stream") for number in range(24)]
     world = full_world(*small[:8], chips=32)
     large = jobset_of("large", "2x2x4", namespace="honest")
@@ -97,7 +97,7 @@ def test_restarted_slice_of_a_lower_priority_returns_to_its_pool() -> None:
     assert world.bound(first) == 1
 
 
-def test_workloads_are_served_by_their_last_grant() -> None:
+def test_grants_are_remembered_while_workloads_wait() -> None:
     first = jobset_of("first")
     world = full_world(first)
     for name in ("a", "b"):

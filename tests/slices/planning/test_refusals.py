@@ -1,4 +1,4 @@
-"""Tests of the reasons for which a slice does not count on a pool: each reason, and that they agree with the claims."""
+"""Tests of the reasons (`Refusal`) why a slice does not use a pool, and of their agreement with the claims."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ ZONES = ("us-central2-b", "us-central2-a")
 
 
 class CheckedMatcher(Matcher):
-    """Fails if a pass claims a pool although `why_not` returns a reason."""
+    """Matcher that fails if it claims a pool for a slice although `why_not` returns a refusal."""
 
     claims = 0
 
@@ -134,7 +134,7 @@ def selecting(**selector: str) -> Workload:
 
 
 OTHER_SETTINGS = {**make_pool(GONE).labels, constants.POOL_OWN_SETTINGS: "0123456789abcdef"}
-#: Change of a node whose host is taken down for maintenance.
+#: Changes of a node whose host will be taken down for maintenance.
 DOOMED = {"taints": (Taint(key=constants.IMPENDING_TERMINATION),)}
 FLEX = make_pool(GONE, capacity=CapacityKind.FLEX_START)
 ELSEWHERE = make_pool(make_jobset("gone", namespace="unwatched"))
@@ -188,7 +188,7 @@ def test_waiting_slice_refuses_a_pool_for_one_reason(make_world: Callable[[], Wo
     assert found.claimed.get(pool.name) != slice_.id
 
 
-def test_slice_may_count_on_a_pool_that_fits_and_on_its_claim() -> None:
+def test_no_refusal_applies_to_a_pool_that_the_slice_has_claimed() -> None:
     world = lend()
     ctx, matcher, found = match(world)
     (pool,) = ctx.supply.values()
@@ -247,6 +247,7 @@ def test_every_refusal_of_an_idle_pool_has_a_text() -> None:
 
 
 def test_pools_of_a_request_are_handed_over_only_without_a_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The slices whose pods use the request claim its pools."""
     world = Asking(raw_request("req", 4, 2))
     world.run(2)
     world.finish_creates()
@@ -306,7 +307,7 @@ def test_slice_takes_a_pool_that_an_earlier_slice_with_the_same_fit_refuses(
 
 
 def test_slice_takes_no_pool_that_fits_only_an_earlier_slice() -> None:
-    """In the past, both shared one search, so the later slice waited for nodes that flex-start adds for other pods."""
+    """In the past, the later slice waited for nodes that the autoscaler adds only for pods without marks."""
     world = World(make_jobset("early"))
     world.put(FLEX, make_pool(make_jobset("gone-2"), capacity=CapacityKind.FLEX_START))
     late = make_jobset("late")

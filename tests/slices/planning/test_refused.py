@@ -1,4 +1,4 @@
-"""Tests that a ready pool to which the scheduler binds no pod is released, and created again only rarely."""
+"""Tests that a ready pool to which the scheduler binds no pod is deleted, and created again only rarely."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def look_again(world: World) -> None:
 
 
 def live(world: World, seconds: float, *, every: float = 5.0) -> float:
-    """Let GKE act and the scheduler refuse; return the sum of the times in seconds for which each node existed."""
+    """Run rounds while the scheduler binds no pod; return the sum of the lifetimes of all nodes in seconds."""
     paid, until = 0.0, world.now + timedelta(seconds=seconds)
     while world.now < until:
         # Without a pool, nothing changes until a back-off ends, so the second of the two steps may be long.
@@ -79,7 +79,7 @@ def test_restarts_do_not_add_pools_for_pods_that_the_scheduler_refuses() -> None
         live(world, 2 * 3600, every=15.0)
         world.memory, world.last_round = hints.from_text(hints.to_text(world.memory)), None
     assert 3 <= len(world.created) <= 6
-    # Other pods are tried immediately, also after a restart.
+    # Pods with other requests get a pool immediately, also after a restart.
     world.memory = hints.from_text(hints.to_text(world.memory))
     live(world, 60)
     created = len(world.created)
@@ -121,7 +121,7 @@ def test_refused_workload_waits_although_it_is_suspended_and_resumed() -> None:
 
 
 def test_changed_pods_get_a_pool_immediately() -> None:
-    """The template of a LeaderWorkerSet may be changed as the scheduler's message asks."""
+    """A user may have changed the pods so that they fit, after reading the scheduler's message."""
     world = World(make_jobset())
     live(world, 180)
     for pod in list(world.pods.values()):
@@ -132,7 +132,7 @@ def test_changed_pods_get_a_pool_immediately() -> None:
 
 @pytest.mark.parametrize(("unknown", "created"), [(CLAIMS, 1), (VOLUMES, 1), (STORAGE_CLASSES, 1), (HINTS, 2)])
 def test_refused_workload_waits_while_its_volumes_are_unknown(unknown: str, created: int) -> None:
-    """In the past, each round with an unknown source ended the wait, which caused 48 creates a day."""
+    """In the past, each round in which the volumes were unknown ended the wait, which caused 48 creates a day."""
     bound = Volumes(claims=("data",), zones=("us-central2-b",), disks=("pd-balanced",))
     world = World(make_jobset(template=make_requirements(volumes=bound, tolerations=())))
     live(world, 900)
@@ -206,7 +206,7 @@ def test_pool_is_kept_if_the_scheduler_binds_the_leader_within_60_s() -> None:
 
 
 def test_pool_with_a_pod_of_the_slice_is_kept() -> None:
-    """The follower of a running leader waits: its owner decides whether the slice is stuck."""
+    """The leader runs, and its follower waits. The owner has to decide whether the slice is stuck."""
     workload = make_jobset()
     world = World(workload)
     live(world, 30)

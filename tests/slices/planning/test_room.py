@@ -1,4 +1,4 @@
-"""Tests of idle and warm pools that are deleted for units that can use their chips, and of the work to find them."""
+"""Tests of idle and warm pools that are deleted for slices that need their chips, and of the cost to find them."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_idle_pool_whose_delete_was_rejected_is_tried_after_the_others() -> None
 
 
 def crowded(units: int, pools: int) -> World:
-    """Return a world with idle pools, and with units that need more chips than the limit leaves without these pools."""
+    """Return a world with idle pools, and with slices that would exceed the limit even without these pools."""
     world = World(settings_=settings(max_chips=2048, max_pools_per_jobset=100, deletion_delay_seconds=3600.0))
     over = jobset_of("over", "2x2x1", replicas=pools)
     world.workloads[over.uid] = over

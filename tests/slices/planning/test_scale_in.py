@@ -1,4 +1,4 @@
-"""Deletion costs of the pods of Deployments that run on several shared pools."""
+"""Tests of the deletion costs that are written to the pods of Deployments on several shared pools."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _MANY = 40
 
 
 def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster:
-    """Return a world in which the pods of a controller run."""
+    """Return a world in which `number` pods of a controller run."""
     world = Cluster(settings_=settings(concurrency=64, pod_deletion_cost=on))
     world.scale(number, kind=kind)
     world.settle()
@@ -25,7 +25,7 @@ def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster
 
 
 def carry_out(world: Cluster, plan: Plan) -> None:
-    """Write the costs of a plan."""
+    """Write the deletion costs of a plan to its pods."""
     by_name = {pod.name: pod for pod in world.pods.values()}
     for each in plan.costs:
         pod = by_name[each.name]
@@ -53,7 +53,7 @@ def test_pods_of_small_pools_have_lower_costs_and_each_pod_is_written_once() -> 
 
 
 def test_rejected_writes_do_not_block_writes_to_other_pods() -> None:
-    """A webhook may reject all writes to the pods of a namespace that is the first one in the order of names."""
+    """A webhook may reject all writes to the pods of one namespace, which may be the first pods of each plan."""
     world = scaled(_MANY)
     before = world.look().costs
     rejected = frozenset(f"Pod {each.namespace}/{each.name}" for each in before)

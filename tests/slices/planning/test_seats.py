@@ -1,4 +1,4 @@
-"""Pods of any controller on single hosts share pools: the number of nodes that are created, kept and deleted."""
+"""Tests of pools that pods on single hosts share: the number of nodes that are created, kept and deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def cluster(**changes: Any) -> Cluster:
     ],
 )
 def test_pending_pods_get_pools_of_at_most_16_nodes(number: int, sizes: list[int]) -> None:
-    """300 pools would slow down GKE's own operations, which begin to suffer at 200 pools."""
+    """One pool for each of 300 pods would slow down GKE, whose operations take longer from 200 pools on."""
     world = cluster()
     world.scale(number)
     world.settle()
@@ -48,7 +48,7 @@ def test_pending_pods_get_pools_of_at_most_16_nodes(number: int, sizes: list[int
     ("interval_seconds", "most"), [pytest.param(0, 2, id="burst"), pytest.param(2, 4, id="trickle")]
 )
 def test_pods_that_appear_one_after_the_other_share_pools(interval_seconds: int, most: int) -> None:
-    """The scheduler reports the pods of a burst within seconds; a pool for each round would be small."""
+    """The scheduler reports the pods of a burst within seconds; a pool for the pods of each round would be small."""
     world = cluster()
     for number in range(1, 21):
         world.scale(number)
@@ -103,7 +103,7 @@ def test_pool_is_kept_while_one_node_is_used_and_deleted_afterwards() -> None:
 
 
 def test_many_pools_of_a_deployment_that_ends_are_deleted_at_the_same_time() -> None:
-    """Pods and their workload end together, so their absence is no sign of an incomplete list."""
+    """Missing pods are no sign of an incomplete list here, because their workload is missing as well."""
     world = cluster()
     world.scale(80)
     world.settle()
@@ -123,7 +123,7 @@ def test_many_pools_of_a_deployment_that_ends_are_deleted_at_the_same_time() -> 
     ],
 )
 def test_rolling_update_waits_for_the_node_of_a_terminating_pod(grace: int, bought: int) -> None:
-    """A pod past its grace period is on a node that does not respond, and a long grace period delays the update."""
+    """A pod past its grace period is on a node that does not respond. A long grace period would delay the update."""
     world = cluster()
     world.scale(4)
     world.settle()
@@ -203,7 +203,7 @@ def test_next_job_of_a_cronjob_waits_like_the_refused_job(
 
 
 def test_refused_pods_whose_controller_is_gone_leave_two_entries_at_most() -> None:
-    """Otherwise a user who deletes and creates a Deployment again and again would fill the memory for a day."""
+    """Otherwise a user who repeatedly deletes and creates a Deployment would fill the memory for a day."""
     world = cluster()
     for number in range(40):
         world.put(replace(pod_of(f"web-{number}"), created_at=world.now, unschedulable_since=world.now))
@@ -283,7 +283,7 @@ def test_limits_allow_a_smaller_pool(limits: dict[str, Any], sizes: list[int]) -
 
 
 def test_pods_left_out_by_a_limit_are_notified_with_the_create() -> None:
-    """`plan` makes one decision only: it reported nothing about pods for which a smaller pool had no node."""
+    """The command `plan` makes only one decision. In the past, it did not report the pods that were left out."""
     world = cluster(max_chips=40)
     world.scale(13)
     world.run(4)
@@ -347,7 +347,7 @@ def test_pod_of_another_namespace_takes_no_pool_that_is_being_created() -> None:
 
 
 def test_pod_that_is_first_in_line_takes_no_pool_that_is_created_for_another() -> None:
-    """Otherwise each pod that waits for its burst to end takes the pool of another pod, which gets one more pool."""
+    """Otherwise a pod that waits for its burst to end would take the pool of another pod, which would get a new one."""
     world = cluster()
     world.scale(1)
     world.step(seconds=2)
@@ -376,7 +376,7 @@ def test_pods_of_another_namespace_close_no_pool_to_its_own_pods(number: int) ->
 
 
 def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
-    """A recreated node has the labels that a borrowed pool was created with; without labels, the pods fit the node."""
+    """A recreated node may have the labels of a free pool again, but unmarked pods fit only nodes without labels."""
     world = cluster()
     world.scale(3)
     world.settle()
@@ -388,7 +388,7 @@ def test_node_with_labels_in_a_pool_of_several_pods_is_opened() -> None:
 
 
 def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> None:
-    """The limit keeps 32 chips for a JobSet, and one pod of a higher priority would take many others past it."""
+    """32 chips are kept for the JobSet, so the pool for the pod of priority 200 has no nodes for the other pods."""
     world = cluster(max_chips=64)
     world.scale(10, owner="old", namespace="old")
     world.settle()
@@ -402,7 +402,7 @@ def test_pods_of_lower_priority_get_no_nodes_with_a_pod_of_higher_priority() -> 
     assert world.sizes == [10, 1]
 
 
-def test_pods_and_jobset_do_not_count_on_the_same_free_pool() -> None:
+def test_pods_and_jobset_do_not_use_the_same_free_pool() -> None:
     """A free pool with two nodes is for two pods, or for one JobSet, and never for both."""
     template = make_requirements(topology="2x2x1", tolerations=())
     ended = make_jobset("ended", template=template)

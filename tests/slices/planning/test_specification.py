@@ -149,7 +149,7 @@ def test_pool_of_a_reservation_has_the_affinity_label_that_the_pod_selects() -> 
 
 
 def test_workload_policy_that_the_pod_selects_is_used() -> None:
-    """The name of such a policy does not contain the topology, so a label of the pool does."""
+    """The name of the user's policy does not contain the topology, so a label of the pool contains it."""
     slice_ = slice_of(
         accelerator="tpu7x", topology="4x4x4", selector={constants.PLACEMENT_POLICY: "mine"}, parallelism=16
     )
@@ -229,7 +229,7 @@ def test_slice_that_no_pool_can_serve_raises_an_error_with_the_reason(
 
 
 def test_labels_that_pods_select_or_copy_are_in_the_request() -> None:
-    """Labels of Google are set by GKE, except for a few."""
+    """GKE itself sets the labels of Google, except for a few that the request has to contain."""
     slice_ = slice_of(
         selector={
             "team": "ml",

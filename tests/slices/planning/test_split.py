@@ -65,7 +65,7 @@ def test_split_slice_is_never_shown_as_running() -> None:
 
 
 def test_slice_on_a_shared_pool_is_reported_and_the_other_slice_is_not_named() -> None:
-    """Each slice has one pod for its two hosts, so that the pods of both fit on one pool."""
+    """Each slice has one pod although it has two hosts, so the pods of both slices fit on one pool."""
     first, second = make_jobset("a", parallelism=1), make_jobset("secret", parallelism=1)
     world = World(first, second)
     pool = world.put_pool(make_pool(make_jobset("a")))
@@ -181,7 +181,7 @@ def test_message_names_three_of_many_pools_and_counts_the_rest() -> None:
     ],
     ids=["LeaderWorkerSet", "Job, which has no exclusive placement", "JobSet with exclusive placement"],
 )
-def test_remedy_of_a_split_slice_follows_its_kind(workload: Workload, remedy: str) -> None:
+def test_remedy_of_a_split_slice_follows_the_kind_of_its_workload(workload: Workload, remedy: str) -> None:
     world = World(workload)
     pools = [world.put_pool(foreign_pool(name)) for name in ("left", "right")]
     world.end_pods(workload)

@@ -137,7 +137,7 @@ def test_rejected_slices_of_a_workload_are_tried_at_a_bounded_rate() -> None:
 
 
 def test_failing_creates_of_a_namespace_do_not_block_other_creates() -> None:
-    """70 JobSets are rejected. Another namespace gets a pool in the next round, the same namespace in 19 minutes."""
+    """70 JobSets are rejected. Another namespace gets a pool in the next round, this namespace within 19 minutes."""
     world = World(*(jobset_of(f"refused{number}", "2x2x2", namespace="many") for number in range(70)))
     world.refuse_create = lambda create: (
         failure(FailureKind.PERMISSION) if named(create).startswith("refused") else None

@@ -40,7 +40,7 @@ def lose_half(world: World, workload: Workload, status: PoolStatus = PoolStatus.
 
 @pytest.mark.parametrize("status", [PoolStatus.RUNNING, PoolStatus.RECONCILING, PoolStatus.RUNNING_WITH_ERROR])
 def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolStatus) -> None:
-    """The leader is bound but waits for its follower, so it does not keep the pool, in any status of the pool."""
+    """The bound leader only waits for its follower, so it does not keep the pool, regardless of the pool's status."""
     workload = make_jobset()
     world = running(workload)
     (name,) = world.created
@@ -122,7 +122,7 @@ def test_slice_whose_pods_are_all_bound_keeps_its_pool_with_an_unready_node() ->
 
 
 def single_host_world(parallelism: int = 2, **changes: Any) -> tuple[World, Workload]:
-    """Return a world in which a Job runs two pods on two hosts, and then gets `parallelism`; and the Job."""
+    """Return a world in which a Job runs two pods on two hosts, and the Job, whose parallelism was then changed."""
     job = make_job(template=_SINGLE_HOST)
     world = World(job, settings_=settings(serve_jobs=True, **changes))
     world.run(2)
@@ -319,7 +319,7 @@ def test_accepted_create_without_effect_raises_an_alert() -> None:
 
 
 def test_message_of_a_hanging_pool_contains_the_failure_of_the_pool() -> None:
-    """An example is the limit on machines for which a TPUNodeGroup waits: the owner reads only the Event SliceStuck."""
+    """For example, a TPUNodeGroup waits for a limit on machines, and the user reads only the Event SliceStuck."""
     jobset = make_jobset()
     world = World(jobset)
     limit = Failure(kind=FailureKind.QUOTA, message="MAX_MACHINES_PER_NAMESPACE leaves 2 machines")

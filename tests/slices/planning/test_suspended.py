@@ -31,7 +31,7 @@ def suspend(world: World, workload: Workload, **changes: Any) -> None:
 
 
 def resume(world: World, workload: Workload) -> None:
-    """Resume a JobSet."""
+    """Resume a JobSet and create its leader pods."""
     world.workloads[workload.uid] = workload
     world.start_pods(workload)
 
@@ -131,7 +131,7 @@ def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
 
 
 def test_waiting_slice_uses_the_pool_of_a_suspended_jobset() -> None:
-    """The scheduler would bind the pods to the pool anyway. The suspended JobSet gets a new pool when it is resumed."""
+    """The scheduler would bind the waiting pods to it. The suspended JobSet gets a new pool when it is resumed."""
     world, workload, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)
@@ -143,7 +143,7 @@ def test_waiting_slice_uses_the_pool_of_a_suspended_jobset() -> None:
     assert (world.bound(workload), len(world.created)) == (1, 1)
 
 
-def test_lent_pool_is_kept_for_its_suspended_jobset_again() -> None:
+def test_pool_of_a_suspended_jobset_is_kept_after_another_jobset_used_it() -> None:
     world, _, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)

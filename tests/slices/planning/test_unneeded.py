@@ -95,7 +95,7 @@ def put_leader(world: World, *, requirements: Any = None, **pod: Any) -> None:
 def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
     leader: dict[str, Any], *, settles: bool
 ) -> None:
-    """The scheduler may have chosen a node without showing it yet. Whether the leader fits is not evaluated."""
+    """The scheduler may have chosen a node, which no object shows yet. The resources of the leader are not compared."""
     world = idle_world()
     put_leader(world, **leader)
     assert [delete.settle for delete in world.look().deletes] == [settles]
@@ -135,7 +135,7 @@ def test_a_pool_to_which_no_pod_can_be_bound_is_deleted_without_settling(
 
 
 def test_cost_of_settling_does_not_grow_with_leaders_times_idle_pools() -> None:
-    """100 leaders that do not fit, and many idle pools: the selectors of the leaders are collected once per round."""
+    """The selectors of 100 leaders that do not fit are collected once per round, not once for each idle pool."""
 
     def calls(pools: int, leaders: int) -> int:
         world = World(settings_=settings(keep_suspended=True))
@@ -162,7 +162,7 @@ def test_failed_pool_is_deleted_immediately_although_its_jobset_exists() -> None
 
 
 def test_pool_with_unready_nodes_for_15_minutes_is_replaced() -> None:
-    """All its spot VMs were preempted, or its chips never appear. No other controller replaces such a pool."""
+    """All spot VMs of the pool were preempted, or their chips never appear. No other controller replaces the pool."""
     workload = make_jobset()
     world = World(workload)
     pool = world.put_pool(make_pool(workload), ready=False)
@@ -199,7 +199,7 @@ def test_only_a_share_of_the_pools_is_replaced_at_the_same_time() -> None:
 
 
 def test_undeletable_unready_pool_does_not_prevent_other_replacements() -> None:
-    """Pods of its tenant that tolerate every cordon can prevent the delete."""
+    """Pods of a tenant that tolerate the taint of cordoned nodes can prevent the delete of a pool."""
     world = World(*(make_jobset(f"train-{index}") for index in range(2)), settings_=settings(replaced_share_percent=20))
     for index, workload in enumerate(list(world.workloads.values())):
         world.put_pool(make_pool(workload), ready=False)
@@ -210,7 +210,7 @@ def test_undeletable_unready_pool_does_not_prevent_other_replacements() -> None:
 
 
 def vanished(count: int, *, pools: int, seen: bool = False) -> World:
-    """Return a world of `pools` pools; `count` JobSets have vanished, with `seen` by deletes that were observed."""
+    """Return a world of `pools` pools. `count` of their JobSets are missing; if `seen`, their deletes were observed."""
     workloads = [make_jobset(f"train-{index}") for index in range(pools)]
     world = World(*workloads)
     for workload in workloads:

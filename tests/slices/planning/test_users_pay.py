@@ -28,7 +28,7 @@ def charged(world: World) -> dict[str, int]:
 
 
 def test_chips_count_for_the_namespaces_whose_pods_are_bound() -> None:
-    """Unused nodes count for the namespace that uses most nodes, and an idle pool for the one it was created for."""
+    """Unused nodes count for the namespace that uses most nodes, and an idle pool for the namespace of its creator."""
     creator, user, other = (
         make_jobset(name, namespace=name, parallelism=4, template=SMALL) for name in ("creator", "user", "other")
     )
@@ -59,7 +59,7 @@ def test_chips_of_a_shared_node_are_charged_to_one_namespace() -> None:
 
 
 def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
-    """The namespace of the pod may have 0 chips, so its slice does not count on the idle pool, which is deleted."""
+    """The namespace of the pod may have 0 chips, so its slice does not use the idle pool, which is deleted."""
     world = World(settings_=settings(max_chips_per_namespace=(("a", 8), ("b", 0))))
     first = make_jobset("first", namespace="a")
     world.add(first)
@@ -76,7 +76,7 @@ def test_pod_that_is_never_bound_does_not_keep_a_pool() -> None:
 
 
 def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
-    """A slice counts on an idle pool for six minutes. After this time, the pool is deleted, and a new one created."""
+    """A slice waits on an idle pool for six minutes. Then the pool is deleted, and a new pool is created."""
     first, never = make_jobset("first", namespace="a"), make_jobset("never-bound", namespace="b")
     world = running(first)
     world.add(never)
@@ -92,7 +92,7 @@ def test_claim_on_an_idle_pool_ends_if_no_pod_is_bound() -> None:
 
 
 def test_pool_of_a_child_job_without_pods_is_deleted_while_its_jobset_runs() -> None:
-    """The child Job has had no pods for longer than the Job controller waits before it creates new ones."""
+    """The child Job has had no pods for longer than the Job controller waits before it creates new pods."""
     workload = make_jobset("two", replicas=2)
     world = running(workload)
     world.end_pods(workload, 0)

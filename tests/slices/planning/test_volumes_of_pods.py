@@ -63,7 +63,7 @@ def test_no_pool_is_created_for_volumes_that_its_nodes_cannot_attach(volumes: Vo
     assert words in message
 
 
-def test_persistent_disk_is_attached_to_machines_that_boot_from_one() -> None:
+def test_pool_is_created_for_a_disk_type_that_its_machines_can_attach() -> None:
     world = world_of(Volumes(disks=("pd-balanced",)))
     world.live(3)
     assert len(world.created) == 1
