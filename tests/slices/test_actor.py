@@ -1,4 +1,4 @@
-"""Actor: each create and delete ends in an answer, and no change is sent if the Lease ends too soon."""
+"""Tests of the actor: each create and delete ends in an answer, and no change is sent if the Lease ends too soon."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_accepted_create_is_answered_with_its_operation(world: World) -> None:
 
 
 def test_gate_forgets_pools_without_open_delete(world: World) -> None:
-    """The memory of the plan contains every open delete; the gate forgets pools without an open delete."""
+    """The memory of the plan contains every open delete, so the gate needs no record of any other pool."""
     put_pool(world)
     put_stray(world)
     deleted(world)
@@ -320,7 +320,7 @@ def test_rejected_statuses_do_not_prevent_writes_of_other_statuses(world: World)
 
 
 def status_of(number: int, prefix: str = "n") -> StatusWrite:
-    """Return a status for a ProvisioningRequest that no longer exists."""
+    """Return a status write for a ProvisioningRequest that no longer exists."""
     kind, name = PROVISIONING_REQUEST.kind, f"{prefix}{number}"
     return StatusWrite(kind=kind, namespace="default", name=name, resource_version="1", status={})
 
@@ -381,7 +381,7 @@ class Exhausted:
 
 
 def test_delete_that_cannot_be_submitted_is_answered_and_creates_are_sent() -> None:
-    """The executor of deletes has no thread; creates have an executor of their own."""
+    """The executor of deletes cannot start a thread; creates have an executor of their own."""
     world = World()
     put_pool(world)
     world.actor.slow_executor = Exhausted()  # type: ignore[assignment]

@@ -1,4 +1,4 @@
-"""The assembled controller: its start, leader election, the loss of the Lease, and an orderly shutdown."""
+"""Tests of the assembled controller: its start, leader election, the loss of the Lease, and an orderly shutdown."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_hanging_renewal_does_not_delay_the_exit(process: Process) -> None:
 
 
 def test_hanging_log_does_not_delay_the_exit(process: Process, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If the reader of the output has stopped, writing the last line blocks; the process waits at most 1 s for it."""
+    """If the reader of the log has stopped, the write of the last line blocks. The process waits for at most 1 s."""
     release = threading.Event()
     monkeypatch.setattr(processes, "_say_lease_lost", lambda: release.wait(10))
     monkeypatch.setattr(processes, "_LAST_WORDS_SECONDS", 0.01)
@@ -199,7 +199,7 @@ def test_hanging_call_at_shutdown_prevents_the_release_but_not_the_exit(
     hanging.set()
 
 
-def test_provider_gce_needs_no_proof_and_lists_node_groups() -> None:
+def test_provider_gce_needs_no_cluster_proof_and_lists_node_groups() -> None:
     """With PROVIDER=gce this process calls no Google API, so it needs no Google credentials."""
     process = Process(leader_elect=False, provider="gce", node_group_namespace="slices")
     try:

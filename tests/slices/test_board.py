@@ -1,4 +1,4 @@
-"""Board: documents, their versions, the paths of the API, and the journal."""
+"""Tests of the board, which publishes the state of the leader: documents, versions, API paths and the journal."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Stage:
         self.board: Board = make_board(lambda: self.world.now, lambda: self.seconds)
 
     def act(self, number: int) -> None:
-        """Perform action number // 3 (of JobSet number % 3, if it needs one), and publish a round while leading."""
+        """Perform action `number // 3` for JobSet `number % 3`, and publish a round; action 6 only ends leadership."""
         world, workload = self.world, self.workloads[number % 3]
         match number // 3:
             case 0 if workload.uid not in world.workloads:
@@ -103,7 +103,7 @@ def test_document_of_a_leader_without_decision_for_60_s_is_stalled() -> None:
 @pytest.mark.timeout(120)  # A hundred worlds of up to 25 rounds each.
 @given(steps=st.lists(st.integers(0, 26), max_size=25))
 def test_version_grows_exactly_when_the_document_changes(steps: list[int]) -> None:
-    """A client that has the current version needs no new document: it would differ only in times."""
+    """A client that has the current version needs no new document, because only times would differ."""
     stage = Stage()
     last: dict[str, Any] = {}
     for number in steps:
@@ -238,7 +238,7 @@ def namespaces(journal: Journal) -> Counter[str]:
 
 
 def test_full_journal_keeps_entries_of_quiet_namespaces() -> None:
-    """The oldest entry of the namespace with most entries is dropped. Entries without a namespace count as one more."""
+    """The oldest entry of the largest namespace is dropped. Entries without a namespace count as one namespace."""
     journal = Journal()
     write(journal, "quiet", 20)
     write(journal, "", 30)
@@ -257,7 +257,7 @@ def test_full_journal_with_one_entry_per_namespace_drops_the_oldest() -> None:
 
 @given(st.lists(st.tuples(st.sampled_from(["a", "b", "c", ""]), st.integers(1, 15)), max_size=12))
 def test_full_journal_keeps_nearly_equal_numbers_of_entries_per_namespace(writes: list[tuple[str, int]]) -> None:
-    """A namespace that lost entries has at most one fewer than any other. Each keeps its last entries, in order."""
+    """A namespace that lost entries has at most one entry fewer than any other. Its last entries are kept in order."""
     journal, written = Journal(max_entries=20), list[str]()
     for namespace, times in writes:
         write(journal, namespace, times)

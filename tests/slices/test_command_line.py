@@ -1,4 +1,4 @@
-"""Command `run`: its flags, those of the Go provisioner, and wrong settings."""
+"""Tests of the command `run`: its flags, the flags of the Go provisioner, and invalid settings."""
 
 from __future__ import annotations
 
@@ -136,7 +136,7 @@ def test_version_is_printed() -> None:
 
 
 def test_all_invalid_settings_are_reported_in_one_message() -> None:
-    """Users see all mistakes at the first start: those in variables, in the kubeconfig and in flags."""
+    """Users see all mistakes at the first start: mistakes in variables, in the kubeconfig and in flags."""
     wrong = {"GCP_ZONE": "us-east1-b", "CONCURRENCY": "0", "NODE_MIN_LIFESPAN": "10", "KUBECONFIG": "/nowhere/config"}
     done = command("run", "--metrics-bind-address=8080", **(COMPLETE | wrong))
     assert done.returncode == 1

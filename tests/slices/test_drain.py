@@ -1,4 +1,4 @@
-"""`tpu-provisioner drain`: lists the remaining node pools with reasons; its exit code is 0 if none is left."""
+"""Tests of `tpu-provisioner drain`, which lists the remaining node pools with reasons, and exits with 0 without any."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class Person:
     """User who runs the command, and performs the next of `meanwhile` whenever the command waits."""
 
     world: World
-    #: Actions, one for each pause of the command. If pools remain after the last one, the command times out.
+    #: Actions, one for each pause of the command. If pools remain after the last action, the command times out.
     meanwhile: list[Callable[[], object]] = field(default_factory=list)
     certificate: bytes = CERTIFICATE
 
@@ -93,7 +93,7 @@ def _paused(world: World) -> World:
 
 
 def test_drain_returns_the_pools_that_it_reported(world: World) -> None:
-    """With `-o json`, the pools were read again after the wait, so the output could contradict the exit code."""
+    """In the past, `-o json` read the pools again after the wait, so the output could contradict the exit code."""
     world.put_jobset()
     world.round()
     (pool,) = world.gke.pools
@@ -129,7 +129,7 @@ def test_pool_of_a_living_jobset_is_reported_with_the_jobset(world: World) -> No
 
 
 def test_pool_kept_for_a_suspended_jobset_is_reported_with_the_setting() -> None:
-    """The setting keeps the pool, not the JobSet: without the setting, the controller would delete the pool."""
+    """Without the setting, the controller would delete the pool of the suspended JobSet."""
     world = World(keep_suspended=True)
     pool = world.run_to_use()
     world.remove_leader()
@@ -259,7 +259,7 @@ def test_drain_while_gke_is_unavailable_waits_and_never_reports_success(world: W
 
 
 def test_pools_and_waiting_pods_that_cannot_be_checked_are_reported_as_unknown(world: World) -> None:
-    """Pools are reported even if the workloads on which the need for pools depends cannot be read."""
+    """Pools are reported even if the workloads that may need them cannot be read."""
     world.kube.fail("GET", "pods", errors.Forbidden("pods: no", status=403))
     done = Person(world)()
     assert done.code == 1

@@ -1,4 +1,4 @@
-"""Users edit the label `cloud.google.com/gke-nodepool` of nodes; pools are kept as long as pods run on these nodes."""
+"""Tests that pods keep their pool even if a user edits the label `cloud.google.com/gke-nodepool` of its nodes."""
 
 from __future__ import annotations
 
@@ -94,7 +94,7 @@ def test_exchanged_labels_of_two_pools_do_not_prevent_the_delete_of_the_idle_one
     assert world.gke.names_of("delete_node_pool") == [idle]
 
 
-# --- the gate ---
+# --- The gate, which checks a pool before its delete ---
 
 MEMBERSHIP = Membership(by_prefix={f"gke-test-{POOL}": POOL}, listed=frozenset({POOL, PoolName("other-pool")}))
 RECORDED = Membership(listed=MEMBERSHIP.listed)
@@ -148,7 +148,7 @@ def test_node_without_the_label_is_cordoned_and_checked_again(world: World) -> N
 
 
 def test_node_of_another_pool_with_this_label_is_not_cordoned(world: World) -> None:
-    """The pods on such a node do not keep the pool, and the node is not cordoned."""
+    """GKE's record names another pool, so a pod on the node does not keep the pool of the label."""
     edit(world, NODE, POOL)
     record(world, NODE, "other-pool")
     put_pod(world)

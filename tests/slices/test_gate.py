@@ -1,4 +1,4 @@
-"""The gate before the delete of a pool: live reads confirm the reason, nodes are cordoned, and no pod is on them."""
+"""Tests of the gate before a delete: live reads confirm the reason, nodes are cordoned, and no pod is on them."""
 
 from __future__ import annotations
 
@@ -259,7 +259,7 @@ def steps(world: World) -> list[str]:
 
 
 def test_pods_are_listed_before_and_after_the_nodes_are_cordoned(world: World) -> None:
-    """The first list avoids cordons on a pool that a pod keeps; the second one finds pods bound in between."""
+    """The first list avoids cordons on a pool that a pod keeps; the second list finds pods bound in between."""
     world.gate.pass_through(a_delete())
     assert steps(world) == ["pods", "pods", "cordon", "cordon", "pods", "pods"]
 
@@ -305,7 +305,7 @@ def test_pod_that_tolerates_the_cordon_and_is_bound_in_between_keeps_the_pool(wo
 
 
 def test_failed_uncordon_is_repeated_by_the_next_pass(world: World) -> None:
-    """The second pass must check all nodes again, instead of only the one whose pod keeps the pool."""
+    """The second pass must check all nodes again, instead of only the node whose pod keeps the pool."""
     cordon(world.kube, SECOND)
     put_pod(world)
     world.kube.fail("PATCH", SECOND, Unavailable("no answer"), times=1)
@@ -368,7 +368,7 @@ def test_pool_is_deleted_if_its_workload_kind_is_long_absent_unless_pods_are_on_
 
 
 def test_failed_uncordon_does_not_replace_the_reason_for_keeping_the_pool(world: World) -> None:
-    """Here the API server rejects every uncordon."""
+    """The API server rejects every uncordon, and the gate still raises KeptError because of the pod."""
     put_pod(world)
     world.kube.fail("PATCH", "/nodes/", Unavailable("no answer"), times=0)
     original = world.kube.patch
@@ -427,7 +427,7 @@ def put_job_pod(world: World, index: str, *, node: str) -> None:
 
 
 def stuck_delete() -> Delete:
-    """Return the delete of a pool on which one pod of a slice runs while another one is unschedulable."""
+    """Return the delete of a pool on which one pod of a slice runs while another pod of the slice is unschedulable."""
     return a_delete(reason=DeleteReason.SLICE_STUCK, spared_group=group_key(NAMESPACE, "train-workers-0"))
 
 
@@ -467,7 +467,7 @@ def test_own_pods_of_a_job_that_is_not_served_do_not_keep_its_pool(world: World)
 
 
 def test_slice_that_is_no_longer_stuck_keeps_its_pool(world: World) -> None:
-    """The follower was bound between the decision and the gate."""
+    """The follower was bound between the decision and the check by the gate."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node=SECOND)
     with pytest.raises(KeptError, match="no pod of the stuck slice is unschedulable"):

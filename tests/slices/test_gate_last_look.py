@@ -1,4 +1,4 @@
-"""Nodes that register while the gate checks the other nodes: pods can be bound to them, so the pool is kept."""
+"""Tests that the gate keeps a pool if a node registers while the gate checks it, and of the gate's calls."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ class Lanes:
 
 @pytest.mark.timeout(30)  # 2,000 nodes
 def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
-    """Sixteen calls run at a time, and the last look needs only a few lists."""
+    """Sixteen calls run at a time, and the last check lists only uncordoned nodes."""
     clock = FakeClock()
     kube = LargeKube(clock, nodes=2000)
     began = clock.seconds
@@ -110,7 +110,7 @@ def test_gate_checks_2000_nodes_with_16_calls_at_a_time() -> None:
 
 @pytest.mark.parametrize(("nodes", "node_lists"), [(0, 4), (1, 4), (256, 4), (501, 7)])
 def test_calls_of_the_gate_are_three_for_each_node_and_a_few(nodes: int, node_lists: int) -> None:
-    """Three lists of all nodes have pages of 500 nodes. The last look lists only uncordoned nodes and finds none."""
+    """Three lists of all nodes have pages of 500 nodes. The last check lists only uncordoned nodes and finds none."""
     kube = LargeKube(FakeClock(), nodes=nodes)
     Gate(api=kube, clock=FakeClock().now).pass_through(a_delete())
     made = Counter((call.method, call.path if call.method == "GET" else "/api/v1/nodes/NAME") for call in kube.calls)
@@ -149,10 +149,10 @@ def test_node_that_registers_during_the_check_keeps_the_pool(name: str, *, close
 
 @pytest.mark.parametrize(("slow", "goes"), [(6, True), (7, False)])
 def test_slow_last_check_is_repeated_at_most_three_times(*, slow: int, goes: bool) -> None:
-    """A slow look is repeated, because the process may have been suspended. After three, the API server is slow."""
+    """A slow check is repeated, because the process may have been suspended. After three, the pool is kept."""
     kube, clock = BusyKube(), FakeClock()
     gate = make(kube, clock)
-    # The gate lists nodes twice before the first look and twice in each look; the first `slow` lists take 3 s.
+    # The gate lists nodes twice before the last check and twice in each repeat of it; the first `slow` lists take 3 s.
     times = iter([3.0] * slow)
     kube.before_nodes = lambda: clock.advance(next(times, 0.9))
     if goes:

@@ -1,4 +1,4 @@
-"""Hints, which survive a crash in a ConfigMap: their content, size limit, damaged sections, reads and writes."""
+"""Tests of the hints, which survive a crash in a ConfigMap: content, size limit, damaged sections, reads, writes."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ def test_hints_are_read_back_unchanged() -> None:
     ("attempt", "kept"), [(0, {}), (2, {SLICE: SliceMemory(attempt=2)})], ids=["the first", "a later one"]
 )
 def test_attempt_of_an_unconfirmed_create_is_kept(attempt: int, kept: dict[SliceId, SliceMemory]) -> None:
-    """After a crash the create is repeated with the same name, even if the failed pool before it has been deleted."""
+    """After a crash the create is repeated with the same name, even if the last failed pool is deleted."""
     request = make_request(make_jobset(), attempt=attempt)
     call = CreateCall(slice_id=SLICE, request=request, state=CallState.UNKNOWN, since=NOW)
     text = hints.to_text(Memory(pools={request.name: PoolMemory(create=call)}))
@@ -62,7 +62,7 @@ def test_attempt_of_an_unconfirmed_create_is_kept(attempt: int, kept: dict[Slice
 
 
 def test_hints_of_3000_back_offs_keep_the_500_that_end_last() -> None:
-    """A ConfigMap can hold 1 MiB. The 500 back-offs that end last are kept."""
+    """A ConfigMap can hold 1 MiB, and the messages of back-offs may be long."""
     words = failure(FailureKind.STOCKOUT, "out of stock " * 1000)
     backoffs = {
         CapacityKey(Zone("us-central2-b"), "ct4p-hightpu-4t", "2x2x2 on 2", f"reservation r{index}"): Backoff(

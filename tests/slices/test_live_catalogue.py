@@ -1,4 +1,4 @@
-"""Pools of TPU generations that only MachineConfigs of the cluster define, from create to delete, also on Arm hosts."""
+"""Tests of pools of TPU generations that only MachineConfigs define, from create to delete, also on Arm hosts."""
 
 from __future__ import annotations
 
@@ -74,7 +74,7 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
 
 
 def test_pods_and_workloads_are_listed_again_when_the_catalogue_changes() -> None:
-    """The pods of a StatefulSet that were read before count as slices of one pod each, which got no node pool."""
+    """Otherwise pods of a StatefulSet that were read before the change would count as slices of one pod each."""
     world = World()
     world.rounds(2, every_seconds=10)
     world.kube.put_object(machine_config_path(), raw_machine_config())
@@ -123,7 +123,7 @@ _LOSSES = pytest.mark.parametrize(
 def test_pool_is_kept_for_its_workload_when_the_catalogue_loses_its_machine_type(
     lose: Callable[[World], None], *, created: bool
 ) -> None:
-    """The pod of an unknown accelerator had no slice, so its pool was deleted as not needed."""
+    """In the past, a pod of an unknown accelerator had no slice, so its pool was deleted as not needed."""
     world = World()
     if created:
         _running(world)
@@ -146,7 +146,7 @@ def test_pool_is_kept_for_its_workload_when_the_catalogue_loses_its_machine_type
 @_LOSSES
 @pytest.mark.parametrize("with_nodes", [True, False], ids=["with nodes", "without nodes"])
 def test_pool_of_a_lost_machine_type_counts_with_its_chips(lose: Callable[[World], None], *, with_nodes: bool) -> None:
-    """The pool counted as 0 chips, and MAX_CHIPS=16 allowed a second pool of 16 chips."""
+    """In the past, the pool counted as 0 chips, and MAX_CHIPS=16 allowed a second pool of 16 chips."""
     world = World(max_chips=16)
     pool = _running(world)
     if not with_nodes:
@@ -159,7 +159,7 @@ def test_pool_of_a_lost_machine_type_counts_with_its_chips(lose: Callable[[World
 
 
 def test_no_decision_is_made_without_machine_configs_that_are_listed_in_the_same_round() -> None:
-    """The watch became synced between the read of its empty records and the check that it is synced."""
+    """The watch becomes synced after the round has read its records, which were still empty."""
     world = World(max_chips=16)
     pool = _running(world)
     world.put_jobset("more")

@@ -1,4 +1,4 @@
-"""The loop, one round at a time: failed lists and watches, hints, Events, and changes of the machine's clock."""
+"""Tests of the loop, one round at a time: failed lists and watches, hints, Events, and changes of the clock."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_unreliable_watch_prevents_decisions_and_is_reported(
 
 @pytest.mark.parametrize("leading", [True, False], ids=["by the leader", "not by a follower"])
 def test_hints_are_written_at_shutdown_only_by_the_leader(world: World, *, leading: bool) -> None:
-    """An orderly shutdown saves the newest hints. A process that lost the Lease must not overwrite the next one's."""
+    """An orderly shutdown saves the newest hints. A process that lost the Lease must not overwrite newer hints."""
     world.run_to_use()
     world.complete()
     world.round(after_seconds=0.1)
@@ -111,7 +111,7 @@ def test_hints_are_written_at_shutdown_only_by_the_leader(world: World, *, leadi
     ],
 )
 def test_restart_decides_nothing_until_the_hints_are_read(error: errors.ClusterError) -> None:
-    """One 503 at a restart lost the count of MAX_CREATES_PER_HOUR permanently: 4 pools were created instead of 2."""
+    """In the past, one 503 at a restart lost the count for MAX_CREATES_PER_HOUR: 4 pools were created instead of 2."""
     world = World(max_creates_per_hour=2)
     for name in ("one", "two"):
         world.put_jobset(name)
@@ -226,7 +226,7 @@ BOTH_WAYS = pytest.mark.parametrize(
 
 
 class SetClock:
-    """Replaces the time of day of a world by one that differs by `by`; the monotonic clock is not changed."""
+    """Replaces the time of day of a world by a time that differs by `by`; the monotonic clock is not changed."""
 
     def __init__(self, world: World) -> None:
         self._now = world.clock.now
@@ -270,7 +270,7 @@ def test_back_off_of_an_answer_before_a_clock_change_keeps_its_length(by: timede
 
 
 def test_times_before_the_next_follow_use_the_old_clock() -> None:
-    """`follow` returns the change, by which all earlier times are then shifted together."""
+    """`follow` returns the change of the clock, by which the loop then shifts all earlier times."""
     world = World()
     clock = SetClock(world)
     before = world.time()
@@ -282,7 +282,7 @@ def test_times_before_the_next_follow_use_the_old_clock() -> None:
 
 
 def test_pool_of_a_kind_without_crd_is_deleted_after_a_day() -> None:
-    """Uninstalling LeaderWorkerSet deletes its objects and pods; nothing else would ever delete the pools."""
+    """Uninstalling LeaderWorkerSet deletes its objects and pods; later changes cannot cause the delete of the pools."""
     world, kind = World(), KINDS[WorkloadKind.LEADER_WORKER_SET]
     serve = make_lws("serve", namespace="research")
     sets = FakeWatch(lambda: {("research", "serve"): serve})

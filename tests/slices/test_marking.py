@@ -1,6 +1,6 @@
-"""Marks and affinity of pods as the webhook server writes them.
+"""Tests of the marks (node selectors) and the node affinity that the webhook server adds to pods.
 
-tests/e2e/test_placement_policy.py compares these changes with the admission policy's, for more pods.
+tests/e2e/test_placement_policy.py compares these changes with the changes by the admission policy, for more pods.
 """
 
 from __future__ import annotations
@@ -61,6 +61,7 @@ def _required(*terms: Json) -> Json:
     ],
 )
 def test_pod_is_marked_or_kept_off_slices_or_unchanged(metadata: Json, spec: Json, assigned: bool, want: str) -> None:
+    """Marks select the nodes of one slice. A pod that is kept off avoids all nodes that are assigned to slices."""
     pod = {"metadata": metadata, "spec": spec}
     patched = apply_patch(pod, _review(pod, assigned=assigned).patch)
     if want == "marked":

@@ -1,4 +1,4 @@
-"""Metrics of rounds: chip-seconds, costs, waits, failures, limits and operations."""
+"""Tests of the metrics of rounds: chip-seconds, costs, waits, failures, limits and operations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The metrics of the slices product: names, labels and values."""
+"""Tests of the metrics of slices and node pools: names, labels and values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The list of pools, the watches, and the snapshot of both that one decision uses."""
+"""Tests of the list of pools, the watches, and the snapshot of both that one decision uses."""
 
 from __future__ import annotations
 
@@ -176,12 +176,12 @@ def test_missing_crd_does_not_prevent_decisions_about_other_kinds() -> None:
 
 
 class Flapping(FakeWatch[Workload]):
-    """A watch that is fresh at every second look."""
+    """A watch that is fresh at every second call of `fresh`."""
 
     looks = 0
 
     def fresh(self, *, max_silence_seconds: float) -> bool:
-        """Whether the number of looks is even."""
+        """Return whether the number of calls is even."""
         self.looks += 1
         return self.looks % 2 == 0
 
@@ -213,7 +213,7 @@ def test_decisions_wait_for_the_first_list_or_error_of_each_kind() -> None:
 
 
 def test_snapshot_has_the_objects_of_the_watches() -> None:
-    """Deleted JobSets are in it only if they own a pool, and labels of namespaces only if namespaces are watched."""
+    """Deleted JobSets are included only if they own a pool, and labels of namespaces only if namespaces are watched."""
     world = World()
     uid = world.put_jobset()
     for owner in (uid, "seen", "unseen"):
@@ -236,7 +236,7 @@ def test_snapshot_has_the_objects_of_the_watches() -> None:
 
 
 def test_nodes_have_the_chips_that_they_offer_in_resource_slices() -> None:
-    """A node that has google.com/tpu counts with that number, and its ResourceSlice is ignored."""
+    """A node with allocatable google.com/tpu counts with these chips, and its ResourceSlice is ignored."""
     world = World()
     amounts = {"plugin": {constants.TPU_RESOURCE: "4"}, "driver": {}, "without": {}}
     for name, amount in amounts.items():

@@ -1,4 +1,4 @@
-"""Workload policies of pools: created if missing, checked if present, and their failures."""
+"""Tests of the workload policies of pools: created if missing, checked if present, and their failures."""
 
 from __future__ import annotations
 
@@ -166,10 +166,10 @@ def test_policy_created_at_the_same_time_by_another_thread_is_used(world: World)
         pytest.param(FailureKind.INVALID, FailureKind.INVALID, id="a bad name"),
     ],
 )
-def test_failure_of_a_policy_call_is_not_taken_for_one_of_the_pool(
+def test_failure_of_a_policy_call_is_not_taken_for_a_failure_of_the_pool(
     world: World, method: str, kind: FailureKind, want: FailureKind
 ) -> None:
-    """The pool was not requested, so its outcome is known, and nothing is learned about GKE's limit on operations."""
+    """No pool was requested, so the failure shows nothing about the pool or about GKE's limit on operations."""
     world.gke.fail_next(method, kind)
     assert refusal(world).kind is want
     assert send(world).failure is None
@@ -214,7 +214,7 @@ def test_missing_right_to_create_policies_is_reported_with_the_command(world: Wo
 
 
 def test_policy_reported_missing_by_gke_is_read_again_and_the_create_repeated(world: World) -> None:
-    """After GKE reported its policy as missing, the create is repeated, and the policy is read again before it."""
+    """A user may have deleted the policy after the provisioner read it."""
     world.gke.set_policy(RIGHT)
     send(world)
     world.gke.fail_next("create_node_pool", FailureKind.INVALID, message=f'Resource policy "{OWN}" is not found.')

@@ -1,4 +1,4 @@
-"""The proof that the kubeconfig and GCP_CLUSTER are the same cluster; without it, no pool is created or deleted."""
+"""Tests of the proof that the kubeconfig and GCP_CLUSTER are one cluster; no pool is created or deleted before."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ GROUP_URL = "https://compute/projects/p/zones/us-central2-b/instanceGroupManager
 
 
 def put_numbered_nodes(world: World, count: int, *, provider_id: str = "", **labels: str) -> None:
-    """Register nodes whose names sort before that of the default pool's node."""
+    """Register nodes whose names sort before the name of the default pool's node."""
     for number in range(count):
         name = f"a-{len(labels)}-{number:05}"
         given = provider_id or f"gce://p/us-central2-b/gke-tpu-{number:08x}-abcd"
@@ -154,7 +154,7 @@ def test_autopilot_cluster_is_rejected() -> None:
 
 
 def test_assume_same_cluster_replaces_the_proof() -> None:
-    """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove that both are the same."""
+    """ASSUME_SAME_CLUSTER is for clusters where neither certificates nor nodes can prove the identity."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.proof.assume = True
     world.round()

@@ -1,4 +1,4 @@
-"""Reports to users and administrators: Events and their repeats, log lines, alerts and metrics."""
+"""Tests of reports to users and administrators: Events and their repeats, log lines, alerts and metrics."""
 
 from __future__ import annotations
 
@@ -152,7 +152,7 @@ def test_metrics_follow_a_pool_from_create_to_delete(world: World) -> None:
 
 
 def test_pool_that_is_ready_a_second_time_is_measured_once(world: World) -> None:
-    """A restarted leader makes its old pool ready again. Only a pool that is recreated counts a second time."""
+    """While its leader restarts, the pool has the phase ready again. Only a recreated pool counts a second time."""
     world.run_to_use()
     world.put_leader()
     world.rounds(2, every_seconds=600)
@@ -165,7 +165,7 @@ def test_pool_that_is_ready_a_second_time_is_measured_once(world: World) -> None
 
 
 def test_chips_and_pools_are_counted_by_state(world: World) -> None:
-    """The states of one pool in order: being created, ready, idle, being deleted."""
+    """One pool passes four states in this order: being created, ready, idle, being deleted."""
     world.put_jobset()
     seen = []
     for change in (
@@ -277,7 +277,7 @@ def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: Wor
 
 
 def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: World) -> None:
-    """The pool is not deleted while pods run on it, and the Event says when it will be."""
+    """The pool is not deleted while pods run on it, and the Event says when it will be deleted."""
     world.put_jobset()
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))

@@ -1,4 +1,4 @@
-"""Rounds of the loop: pauses between them, metrics, writes of hints, and crashes."""
+"""Tests of rounds of the loop: pauses between them, metrics, writes of hints, and crashes."""
 
 from __future__ import annotations
 
@@ -101,7 +101,6 @@ def test_heartbeat_counts_from_the_start_of_the_loop(monkeypatch: pytest.MonkeyP
 
 
 def test_metrics_show_leadership_proof_and_watches() -> None:
-    """The metrics show leadership, the proof of the cluster, and the state of each watch."""
     world = World(ca_pem=OTHER_CERTIFICATE)
     world.leading, world.pods.synced = False, False
     assert world.round() == 15.0
@@ -139,7 +138,7 @@ def test_kind_without_crd_has_no_metrics() -> None:
 
 
 def test_pause_ends_when_the_earliest_event_is_due() -> None:
-    """The earliest of: the wake-up time of the plan, the next list of pools, and the maximum pause of 15 s."""
+    """The pause ends at the wake-up time of the plan, at the next list of pools, or after 15 s."""
     world = World()
     plan = world.loop.last_plan
     assert plan is None

@@ -1,4 +1,4 @@
-"""Decisions and metrics of the loop while an optional API cannot be read or a status cannot be written."""
+"""Tests of decisions and metrics of the loop while an optional API cannot be read or a status cannot be written."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def conditions(world: World) -> dict[str, tuple[str, str]]:
 
 
 def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:
-    """Without the right to write the status, Kueue never learned of the pool, which was paid for 24 h."""
+    """In the past, Kueue never learned of the pool if its status could not be written; the pool cost money for 24 h."""
     world = requesting()
     forbidden = errors.Forbidden("cannot patch provisioningrequests/status", status=403)
     world.kube.fail("PATCH", "/status", forbidden, times=10**6)
@@ -112,7 +112,7 @@ def test_request_waits_while_the_machine_types_of_the_cluster_are_unknown() -> N
     ],
 )
 def test_pods_with_volumes_are_served_while_a_source_about_volumes_is_unknown(source: str, field: str) -> None:
-    """The ClusterRole lacks the rights if only the image was upgraded."""
+    """The ClusterRole lacks the rights to read volumes if only the image was upgraded."""
     world = World()
     forbidden: FakeWatch[Any] = FakeWatch(dict)
     forbidden.synced, forbidden.problem = False, f"RBAC does not allow the provisioner to list {source}"
@@ -129,7 +129,7 @@ def test_pods_with_volumes_are_served_while_a_source_about_volumes_is_unknown(so
     assert len(world.gke.pools) == 1
 
 
-def test_api_that_the_cluster_does_not_have_is_not_unknown() -> None:
+def test_api_that_the_cluster_lacks_does_not_count_as_unknown() -> None:
     world = World()
     absent: FakeWatch[Any] = FakeWatch(dict)
     absent.synced, absent.missing, absent.problem = False, True, "there are no MachineConfigs (404)"

@@ -1,4 +1,4 @@
-"""Use and cost of chips, the bounded number of accounts, and the time that slices take to start."""
+"""Tests of the use and cost of chips, the bounded number of accounts, and the time that slices take to start."""
 
 from __future__ import annotations
 

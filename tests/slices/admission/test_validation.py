@@ -107,7 +107,7 @@ def deployment(replicas: int = 2, pod: Json | None = None, **metadata: Any) -> J
 
 
 def replica_set(pod: Json, owner: str) -> Json:
-    """Return a ReplicaSet of a controller of a kind of the API group apps."""
+    """Return a ReplicaSet whose controller is of the kind `owner` of the API group apps."""
     raw = deployment(pod=pod, ownerReferences=[job_reference("web", apiVersion="apps/v1", kind=owner)])
     return {**raw, "kind": "ReplicaSet"}
 
@@ -124,7 +124,7 @@ def judge_by(**changes: Any) -> Judge:
 
 
 USUAL = judge_by()
-#: Only Jobs with the annotation, JobSets, LeaderWorkerSets and RayClusters are served.
+#: Serves only Jobs with the annotation, JobSets, LeaderWorkerSets and RayClusters.
 UNSERVED = judge_by(serve_pods="none")
 UNSET = Judge(settings_of=settings_by_object({}), rules=GKE_RULES)
 
@@ -330,7 +330,7 @@ def test_no_number_of_replicas_is_rejected(build: Callable[..., Json], topology:
 
 @pytest.mark.parametrize("limited", [judge_by(max_chips=8), judge_by(allowed_namespaces=("prod",))])
 @pytest.mark.parametrize("build", [deployment, raw_stateful_set], ids=["Deployment", "StatefulSet"])
-def test_update_that_only_scales_is_not_judged(build: Callable[..., Json], limited: Judge) -> None:
+def test_update_that_only_scales_is_not_validated(build: Callable[..., Json], limited: Judge) -> None:
     old, new = build(1, ONE_HOST), build(40, ONE_HOST)
     assert created(new, by=limited).warnings
     assert updated(old, new, by=limited) == Answer()
@@ -338,7 +338,7 @@ def test_update_that_only_scales_is_not_judged(build: Callable[..., Json], limit
 
 
 def test_slices_without_placement_get_a_warning_and_are_admitted() -> None:
-    """The pods may mix with pods of other slices. The webhook does not know whether the placement policy applies."""
+    """Pods of several slices may mix on one pool. The webhook does not know whether the placement policy applies."""
     jobset = raw_jobset(metadata={"annotations": None})
     doubts = Judge(settings_of=USUAL.settings_of, rules=GKE_RULES, doubts=lambda _raw, _namespace: ("No variables.",))
     for answer in (created(jobset, Mode.WARN), created(jobset, Mode.DENY), created(jobset, Mode.DENY, doubts)):

@@ -54,7 +54,7 @@ class Dice:
         return self.one(*others) if self.seldom() else usual
 
     def some(self, usual: Mapping[str, Sequence[str]], wrong: Mapping[str, Sequence[str]]) -> dict[str, str]:
-        """Return up to two usual entries, and once in 10 cases a wrong one, each with one of its values."""
+        """Return up to two usual entries, and once in 10 cases a wrong entry, each with one of its values."""
         found = {}
         for _ in range(self.one(0, 0, 1, 2)):
             key = self.one(*usual)

@@ -1,4 +1,4 @@
-"""Tests that the plan for objects has the node pools and the messages of the decision after they are applied."""
+"""Tests that `plan` has the node pools and the messages of the decision after the objects are applied."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ class AppliedWorld(World):
             self.bring_nodes(name)
 
     def schedule(self, **_: Any) -> None:
-        """Bind each leader to the pool that was created for it: no pool is free long enough to serve another slice."""
+        """Bind each leader to the pool that was created for it, so that no pool is free to serve another slice."""
         for create in self.creates:
             leader, node = self.pods[create.pod.uid], self.nodes.get(f"gke-{create.request.name}-0")
             if not leader.node_name and node is not None and not misfit(leader.requirements, view_of_node(node)):
@@ -248,7 +248,7 @@ def test_findings_of_the_webhook_on_one_object_are_those_of_the_plan(drawn: byte
 
 
 class TestHistories(HistoriesContract):
-    """Compares the findings on drawn workloads and pods with the recorded ones."""
+    """Compares the findings on drawn workloads and pods with recorded findings."""
 
     name = "manifests"
     seeds = 200

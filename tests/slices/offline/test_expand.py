@@ -122,7 +122,7 @@ def test_exclusive_placement_adds_a_selector_only_with_the_node_selector_strateg
         assert ("alpha.jobset.sigs.k8s.io/no-schedule" in taints) == (want is not None)
 
 
-def test_pods_without_an_index_have_no_leader() -> None:
+def test_leaders_of_workloads_without_indexes_have_no_completion_index() -> None:
     """The default completion mode is Indexed for JobSets, and NonIndexed for Jobs."""
     plain = raw_jobset()
     plain["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] = "NonIndexed"
@@ -134,7 +134,7 @@ def test_pods_without_an_index_have_no_leader() -> None:
 
 
 def test_pods_tolerate_the_taint_of_tpu_nodes() -> None:
-    """Kubernetes adds the toleration at admission, but not to pods that only have resource claims."""
+    """The API server adds the toleration at admission, but not to pods that only have resource claims."""
     own = [{"key": "own", "operator": "Exists"}]
     specs = pod_spec(tolerations=own), pod_spec(tolerations=own, chips=0, resourceClaims=[{"name": "tpu"}])
     pods = [pod for spec in specs for pod in leaders(WorkloadKind.JOBSET, raw_jobset(pod=spec))]

@@ -192,7 +192,7 @@ THING = {"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "a"}}
     ],
 )
 def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], hosts: list[int]) -> None:
-    """The cluster serves such pods, whatever creates them, so that a refusal would be false."""
+    """The provisioner serves such pods of any controller, so it would be wrong to report them as not served."""
     found = plan({**THING, "spec": spec})
     assert [pool.request.hosts for pool in found.pools] == hosts
     assert found.all_served is bool(hosts)
@@ -204,7 +204,7 @@ def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], h
 
 @pytest.mark.parametrize(("name", "served"), [("tpu", True), ("other", False)])
 def test_pods_of_the_compute_class_of_the_settings_are_served(name: str, *, served: bool) -> None:
-    """GKE adds the toleration of the class when the pods are created; `plan` and the webhook refused the JobSet."""
+    """GKE adds the toleration of the class to new pods. In the past, `plan` and the webhook rejected the JobSet."""
     mark = f"{constants.COMPUTE_CLASS}=tpu"
     serving = read_settings(REQUIRED | {"GCP_NODE_LABELS": mark, "GCP_NODE_TAINTS": f"{mark}:NoSchedule"})
     found = plan(raw_jobset(pod=selecting(**{constants.COMPUTE_CLASS: name})), settings_=serving)
@@ -212,7 +212,7 @@ def test_pods_of_the_compute_class_of_the_settings_are_served(name: str, *, serv
 
 
 def test_pods_of_a_deployment_for_which_a_limit_leaves_no_node_are_reported() -> None:
-    """The pool in the message may be that of another pod, so its name was not recognized as unknown."""
+    """The message may name the pool of another pod. In the past, this name was not shown as unknown."""
     raw = {"apiVersion": "apps/v1", "kind": "Deployment", "metadata": {"name": "web"}}
     found = plan({**raw, "spec": {"replicas": 10, "template": {"spec": OWN_POD}}}, settings_=settings(max_chips=16))
     [remark] = found.remarks
@@ -548,7 +548,7 @@ def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], wo
 
 
 def test_jobset_for_dynamic_slicing_is_not_served() -> None:
-    """A person who expects node pools of `plan` must not get exit code 0."""
+    """A user who expects node pools must not get exit code 0 from `plan`."""
     found = plan(raw_jobset(pod_metadata={"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}))
     assert (found.pools, found.all_served) == ((), False)
     assert any("a controller of dynamic slicing makes their slices" in each.message for each in found.remarks)

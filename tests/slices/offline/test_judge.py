@@ -121,7 +121,7 @@ HOSTILE = [
 
 @pytest.mark.parametrize("raw", HOSTILE)
 def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
-    """Numbers in the object do not matter. Calls are counted, because times depend on the load of the machine."""
+    """Numbers in the object have no effect. Calls are counted, because times depend on the load of the machine."""
     _, calls = counted(lambda: judged(raw))
     assert calls < 150_000 + 4 * len(json.dumps(raw))
 
@@ -130,7 +130,7 @@ def test_work_is_bounded_by_the_size_of_the_object(raw: Json) -> None:
     ("raw", "part"), [(raw_jobset(), "replicatedJobs"), (raw_raycluster(), "workerGroupSpecs")], ids=["jobs", "groups"]
 )
 def test_workload_with_too_many_groups_gets_one_error(raw: Json, part: str) -> None:
-    """A RayCluster of 257 worker groups ended `plan`, and the webhook, with an exception."""
+    """In the past, `plan` and the webhook failed with an exception on a RayCluster of 257 worker groups."""
     [found] = judged({**raw, "spec": {part: raw["spec"][part] * 257}})
     assert (found.severity, f"spec.{part} has 257 entries" in found.message) == (ERROR, True)
 

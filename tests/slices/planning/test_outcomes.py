@@ -182,7 +182,7 @@ def test_create_is_repeated_if_its_operation_and_its_pool_are_unknown_to_gke(
 @pytest.mark.parametrize("listed_first", [True, False], ids=["after it was listed", "before it was listed"])
 @pytest.mark.parametrize("kind", [FailureKind.STOCKOUT, FailureKind.UNAVAILABLE, FailureKind.INVALID])
 def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: bool, kind: FailureKind) -> None:
-    """The Go provisioner took an operation that is DONE with an error for a success. Here, the error starts a back-off."""
+    """The Go provisioner took an operation that ended with an error for a success. The error starts a back-off."""
     world = World(make_jobset())
     name = asked(world)
     create_answer(world, name)

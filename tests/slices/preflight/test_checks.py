@@ -1,4 +1,4 @@
-"""Findings of each check."""
+"""Tests of the findings of each check of `tpu-provisioner check`."""
 
 from __future__ import annotations
 
@@ -252,7 +252,7 @@ def _reserved(*reservations: str, zone: str = "", **more: object) -> dict[str, o
 def test_reservation_is_searched_in_each_zone_of_the_settings(
     there: dict[tuple[str, str], str], status: Status, words: str
 ) -> None:
-    """The zones are those in which the settings allow pods to use the reservation."""
+    """The settings allow pods to use the reservation only in these zones."""
     zones = (Zone("us-central2-a"), Zone("us-central2-b"))
     world = World(changes=_reserved(reservation_path("r1", project="p"), zones=zones))
     world.inspector.reservations = {(project, zone, "r1"): state for (project, zone), state in there.items()}
@@ -268,7 +268,7 @@ def test_end_of_a_reservation_is_in_the_message() -> None:
 
 
 def test_forbidden_reservation_is_unknown_with_the_permission_to_grant() -> None:
-    """No role in the documentation allows reads of reservations, so the result is unknown."""
+    """The roles in the documentation do not include this permission, so the result is only a warning."""
     world = World(changes=_reserved("r1"))
     world.inspector.failures["get_reservation"] = FailureKind.PERMISSION
     finding = world.find()["reservation r1"]
@@ -320,7 +320,7 @@ def test_jobs_are_checked_only_if_they_are_served(change: Change, name: str, sta
 
 
 def test_rights_on_workloads_are_limited_to_served_namespaces() -> None:
-    """Only reads of workloads and watches of pods are limited to the served namespaces."""
+    """Pods are watched in the served namespaces only, but the gate lists the pods of all namespaces."""
     narrow = set(rights_used(settings(namespaces=("a", "b"), opt_in_label=("key", "value"))))
     wide = set(rights_used(settings()))
     read = ("jobsets", "leaderworkersets", "rayclusters", "provisioningrequests", "capacitybuffers")
@@ -428,7 +428,6 @@ def test_missing_crd_of_node_groups_is_a_failure_with_advice(without_gke: World)
 
 
 def test_forbidden_list_of_node_groups_is_a_failure(without_gke: World) -> None:
-    """As in any other check, the message is that of the API server."""
     without_gke.kube.fail("GET", GROUPS, errors.Forbidden("no", status=403))
     assert found_without_gke(without_gke)["TPUNodeGroups"].status is Status.FAILED
 

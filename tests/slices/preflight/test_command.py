@@ -1,4 +1,4 @@
-"""`tpu-provisioner check` as a user runs it, against the simulated GKE and a fake API server over HTTP."""
+"""Tests of `tpu-provisioner check` as a user runs it, with the simulated GKE and a fake API server over HTTP."""
 
 from __future__ import annotations
 
@@ -97,7 +97,7 @@ def test_check_of_a_correct_installation_is_ok(machine: Machine) -> None:
 
 
 def test_failed_check_is_printed_with_its_advice(machine: Machine) -> None:
-    """The output may be JSON. A warning does not change the exit status."""
+    """JSON and YAML output have the same content. A warning does not change the exit status."""
     machine.gke.set(reservations={"us-central2-a/r1": "READY"}, auto_provisioning_limits={"tpu-v6e-slice": 8})
     done = machine.check("-o", "json")
     assert (done.returncode, done.stderr) == (1, "")
@@ -119,7 +119,7 @@ def test_failed_check_is_printed_with_its_advice(machine: Machine) -> None:
 
 @pytest.mark.parametrize("form", ["text", "json"])
 def test_closed_output_pipe_causes_no_traceback(form: str) -> None:
-    """`tpu-provisioner check | head -1` closes the pipe; the exit status is not that of success."""
+    """`tpu-provisioner check | head -1` closes the pipe; the exit status is 1, as after a failed check."""
     reading, writing = os.pipe()
     os.close(reading)
     done = _check_nothing(writing, "-o", form)
@@ -149,7 +149,7 @@ def _check_nothing(stdout: int, *arguments: str, **environment: str) -> subproce
 
 
 def test_invalid_settings_and_missing_kubeconfig_are_findings(machine: Machine) -> None:
-    """Invalid settings and a missing kubeconfig are findings, and GKE is checked without a kubeconfig."""
+    """The checks of GKE run even if the kubeconfig is missing."""
     done = machine.check("--kubeconfig=no-such-file", MAX_CHIPS="many")
     lines = done.stdout.splitlines()
     assert (done.returncode, done.stderr) == (1, "")

@@ -1,4 +1,4 @@
-"""Findings about admission policies of placement, and namespaces without the label."""
+"""Tests of the findings about the placement policy, and about namespaces without its label."""
 
 from __future__ import annotations
 
@@ -33,14 +33,14 @@ _OPTIONAL = _MANIFEST.parents[1] / "placement-all-namespaces" / "kustomization.y
 
 
 class Cluster(FakeKube):
-    """A fake API server that marks the pods of trials as the policy does."""
+    """A fake API server that adds marks to the pods of dry-run creates, as the policy does."""
 
     def __init__(self, *, marks: bool = True) -> None:
         super().__init__()
         self._marks = marks
 
     def exchange(self, request: Request) -> JsonObject:
-        """Implement `Api.exchange`; a trial creates nothing."""
+        """Implement `Api.exchange`. A dry-run create of a pod stores no object."""
         if request.method == "POST" and request.path.endswith("/pods"):
             assert request.query == {"dryRun": "All"}
             with self._call("POST", request.path):
@@ -53,7 +53,7 @@ class Cluster(FakeKube):
         return super().exchange(request)
 
     def namespace(self, name: str, label: str = "", *, jobset: bool = True, chips: int = 4) -> None:
-        """Create a namespace, with a JobSet."""
+        """Create a namespace with a placement label, and by default a JobSet in the namespace."""
         labels = {constants.PLACEMENT: label} if label else {}
         self.put_object(object_path("namespaces", name), {"metadata": {"name": name, "labels": labels}})
         if jobset:
@@ -61,7 +61,7 @@ class Cluster(FakeKube):
             self.put_object(path, raw_jobset(namespace=name, pod=pod_spec(chips=chips)))
 
     def install(self, *documents: dict[str, Any]) -> Cluster:  # type: ignore[override]
-        """Install the policy and its binding."""
+        """Install the documents, by default the placement policy and its binding."""
         for document in documents or tuple(yaml.safe_load_all(_MANIFEST.read_text(encoding="utf-8"))):
             kind = document["kind"]
             plural = f"{kind.lower()[:-1]}ies" if kind.endswith("y") else f"{kind.lower()}s"

@@ -55,7 +55,7 @@ class Ground(Protocol):
     def finish(self) -> None: ...
 
     def changes(self) -> int:
-        """Return the number of changing requests that have reached the other side."""
+        """Return the number of changing requests that have reached the simulated cluster."""
         ...
 
     def lose_answer(self, *, to_create: bool, before_effect: bool) -> None:
@@ -100,8 +100,8 @@ def listed(ground: Ground) -> dict[PoolName, NodePool]:
 class SupplierContract:
     """Behaviour of a supplier on which the loop relies."""
 
-    def test_a_pool_is_listed_from_its_create_until_nothing_is_left_of_it(self, ground: Ground) -> None:
-        """The listed pool has the labels of the request, which contain its owner."""
+    def test_pool_is_listed_from_its_create_until_its_delete_has_ended(self, ground: Ground) -> None:
+        """The listed pool has the labels of the request, which identify its owner."""
         request = ground.request(FIRST)
         create(ground)
         pool = listed(ground)[FIRST]
@@ -175,7 +175,7 @@ class SupplierContract:
             specified(room + 1)
 
     def test_labels_that_pods_may_select_or_copy_are_on_the_nodes(self, ground: Ground) -> None:
-        """Selected and copied labels are both on the nodes, and pods that select the labels fit the nodes."""
+        """The request has the labels that a pod selects, and the labels that a pod asks to copy."""
         rules, zone = ground.supplier.rules, ground.request(FIRST).zone
         selected = dict.fromkeys(rules.passed_on, "asked")
         copied = dict.fromkeys(rules.copyable | rules.passed_on, "asked")
@@ -245,7 +245,7 @@ class SupplierContract:
         assert [failure_of(call).kind for call in calls] == [FailureKind.NOT_FOUND] * 3
 
     def test_a_second_create_of_a_name_changes_nothing(self, ground: Ground) -> None:
-        """A caller that lost the answer to the first create may repeat it."""
+        """A caller that lost the answer to the first create may repeat the create."""
         create(ground)
         before = listed(ground)
         assert failure_of(lambda: create(ground)).kind in (
@@ -257,7 +257,7 @@ class SupplierContract:
         assert listed(ground).keys() == before.keys()
 
     def test_a_second_delete_changes_nothing(self, ground: Ground) -> None:
-        """The second delete is sent while the first one is in progress, and again after its end."""
+        """The second delete is sent while the first delete is in progress, and a third delete after its end."""
         create(ground)
         ground.finish()
         ground.supplier.delete_pool(FIRST)

@@ -1,4 +1,4 @@
-"""Explanations of objects by their names, and of the place of a slice in the line for a limit."""
+"""Tests of the explanations of objects by their names, also of the place of a slice in the queue for a limit."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_headline_of_a_workload_explains_its_first_slice_and_facts_the_other_sli
 
 
 def test_workers_that_start_after_a_head_have_the_head_in_their_reason() -> None:
-    """The JobSet is like that of a PathwaysJob, whose head starts before the workers."""
+    """The JobSet is like the JobSet of a PathwaysJob, whose head starts before the workers."""
     template = {"spec": pod_spec(chips=0), "metadata": {}}
     raw = raw_jobset("train")
     (workers,) = raw["spec"]["replicatedJobs"]
@@ -62,7 +62,7 @@ def test_workers_that_start_after_a_head_have_the_head_in_their_reason() -> None
     assert "Its pods are created once those of replicated job head are ready" in found.reason
 
 
-def test_explanation_has_the_place_in_line_the_next_slice_and_the_users() -> None:
+def test_explanation_has_the_place_in_the_queue_the_next_slice_and_the_users() -> None:
     """One JobSet uses the whole limit, and three slices of two namespaces wait."""
     world = World(make_jobset("first"), settings_=settings(max_chips=8, deletion_delay_seconds=300.0))
     world.live(3)

@@ -1,4 +1,4 @@
-"""Recorded states of node pools over time."""
+"""Tests of the timeline, which records the states of node pools over time."""
 
 from __future__ import annotations
 
@@ -18,12 +18,12 @@ DAY = timedelta(hours=24)
 
 @pytest.fixture
 def few(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Keep at most 51 segments."""
+    """Set the maximum number of segments of all tracks to 51."""
     monkeypatch.setattr(timelines, "_MAX_SEGMENTS_IN_ALL", 51)
 
 
 def followed(world: World, timeline: Timeline) -> None:
-    """Show one round to the timeline, and carry its plan out."""
+    """Decide one round, record its states in the timeline, and carry out its plan."""
     plan = world.look()
     timeline.follow(plan.pools, world.now)
     for create in plan.creates:
@@ -89,7 +89,7 @@ def test_number_of_tracks_and_of_segments_in_a_track_is_bounded() -> None:
 
 @pytest.mark.usefixtures("few")
 def test_total_number_of_segments_is_bounded() -> None:
-    """A response contains all segments, even if states change all the time."""
+    """A response contains all segments, so their number is bounded even if states change all the time."""
     world = World(make_jobset("train"))
     timeline = Timeline()
     (pool,) = world.look().pools

@@ -1,4 +1,4 @@
-"""Reasons, times and next steps in the view, in cases in which a false statement is likely."""
+"""Tests of reasons, times and next steps in the view, in cases in which a false statement is likely."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_reason_of_a_waiting_slice_is_the_message_of_its_event(replicas: int) ->
 
 
 def test_pool_of_an_unwatched_namespace_is_not_shown_as_unneeded() -> None:
-    """Whether the workload exists is unknown, until the API server returns that it lives."""
+    """The workload may exist; in this test, a live read finds it."""
     world = running(make_jobset("train", namespace="other"))
     world.settings = settings(namespaces=("default",))
     world.workloads.clear()

@@ -1,4 +1,4 @@
-"""Worlds with random events: the view is true, no limit is exceeded, and no used pool is deleted."""
+"""Tests of worlds with random events: the view is true, no limit is exceeded, and no used pool is deleted."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from tests.support.settings import settings
 from tests.support.truths import untrue
 from tests.support.world import World, failure
 
-#: Pods that need half of a host, so two of them share one.
+#: Template of pods that request half of the chips of a host, so two pods share a host.
 _V5E = make_requirements(accelerator="tpu-v5-lite-podslice", topology="2x2", chips=2, tolerations=())
 _LARGE = make_requirements(topology="2x2x4", tolerations=())
 _SETTINGS: tuple[Settings, ...] = (
@@ -81,9 +81,11 @@ class Trial:
         self.again = 0
         #: Times at which GKE created pools.
         self.made_at: list[datetime] = []
-        #: Whether GKE responds late, its pending answers, and its pools that it does not list yet.
+        #: Whether the responses of GKE are held back.
         self.late = False
+        #: Responses of GKE that are held back.
         self.unanswered: list[Any] = []
+        #: Pools that GKE has created and does not list yet.
         self.unlisted: list[NodePool] = []
 
     def look(self, plan: Plan) -> None:
@@ -223,7 +225,7 @@ def _sold(machine_type: str) -> tuple[tpu.Accelerator, tpu.MachineType]:
 
 
 def _most(limits: tuple[tuple[str, int], ...], name: str) -> int | None:
-    """Return the limit for a name."""
+    """Return the limit for a name, or else for `*`; None without a limit."""
     return dict(limits).get(name, dict(limits).get("*"))
 
 
@@ -414,7 +416,7 @@ _HISTORIES = st.lists(st.tuples(st.sampled_from([*_EVENTS, *4 * _STEPS]), st.int
 def test_view_is_true_and_decisions_are_safe_after_random_events(
     which: int, late: bool, events: list[tuple[str, int]]
 ) -> None:
-    """The view, the pages of both commands, and the explanation of each named object are checked."""
+    """The view, the pages of `status` and `gc`, and the explanation of each named object are checked."""
     trial = Trial(_SETTINGS[which])
     trial.late = late
     trial.step(1.0)

@@ -1,4 +1,4 @@
-"""The view of a decision: reasons, limits, costs and states of slices and pools."""
+"""Tests of the view of a decision: reasons, limits, costs and states of slices and pools."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ def refused(kind: FailureKind, message: str) -> World:
 
 
 def test_long_messages_of_gke_are_cut() -> None:
-    """The message is in each affected slice, notice and back-off."""
+    """The message is repeated in each affected slice, notice and back-off."""
     view = view_of(refused(FailureKind.STOCKOUT, 100_000 * "x"))
     texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
     texts += [notice.message for notice in only_slice(view).notices]
@@ -106,7 +106,7 @@ def test_limits_are_shown_with_their_use() -> None:
 
 
 def test_pool_has_a_cost_only_with_prices() -> None:
-    """Existing hosts have a cost; joining hosts do not."""
+    """The cost counts only hosts whose nodes exist."""
     world = World(make_jobset("train", replicas=1), settings_=settings(prices=parse_prices("tpu-v4-podslice=1.5")))
     world.step()
     assert view_of(world).pools[0].cost_per_hour == 0

@@ -1,4 +1,4 @@
-"""Metrics of calls to GKE."""
+"""Tests of the metrics of calls to GKE."""
 
 from __future__ import annotations
 

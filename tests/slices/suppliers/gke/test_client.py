@@ -1,4 +1,4 @@
-"""Requests of the GKE client, and how it reads responses, over a real socket."""
+"""Tests of the requests that the GKE client sends, and of the responses that it reads, over a real socket."""
 
 from __future__ import annotations
 
@@ -98,7 +98,7 @@ def with_config(**config: Any) -> dict[str, Any]:
     return {**SMALLEST_JSON, "config": {**SMALLEST_JSON["config"], **config}}  # type: ignore[dict-item]
 
 
-#: A pool of four nodes that is created empty.
+#: JSON of a pool of four nodes that is created without nodes.
 MADE_EMPTY: dict[str, Any] = {
     **{key: value for key, value in SMALLEST_JSON.items() if key not in ("initialNodeCount", "management")},
     "config": {**SMALLEST_JSON["config"], "reservationAffinity": {"consumeReservationType": "NO_RESERVATION"}},  # type: ignore[dict-item]
@@ -384,7 +384,7 @@ FAILED_POOLS: list[tuple[dict[str, Any], FailureKind, str]] = [
 
 
 def read_everywhere(server: RecordingServer, client: GkeClient, body: dict[str, Any]) -> NodePool:
-    """Return a pool that reads the same from the list and from its own path."""
+    """Return the pool that the client reads from the list; check that a read of this pool alone is equal."""
     server.answer = lambda request: Answer(
         body={"nodePools": [body]} if request.path.partition("?")[0].endswith("nodePools") else body
     )
@@ -398,7 +398,7 @@ def test_every_field_of_a_pool_is_read(server: RecordingServer, client: GkeClien
 
 
 def test_names_of_nodes_are_read_from_the_instance_groups(server: RecordingServer, client: GkeClient) -> None:
-    """A TPU node has only the hash of its group in its name; other nodes have the whole name."""
+    """Names of TPU nodes contain only the hash of their group; names of other nodes begin with its whole name."""
     groups = "https://www.googleapis.com/compute/v1/projects/p/zones/us-east5-b/instanceGroupManagers"
     urls = [f"{groups}/gke-c-a-0123456789-0a1b2c3d-grp", f"{groups}/odd", "odd"]
     pool = read_everywhere(server, client, {**FULL_POOL, "instanceGroupUrls": urls})
@@ -433,7 +433,7 @@ def test_failed_pool_has_the_kind_and_message_of_its_conditions(
 def test_unreadable_pool_is_unknown_and_does_not_hide_the_others(
     server: RecordingServer, client: GkeClient, field: dict[str, Any]
 ) -> None:
-    """The library rejects the whole list because of one such field."""
+    """The library rejects the whole list because of one field of a wrong type."""
     bad = {"name": "bad", "status": "RUNNING", **field}
     unknown = NodePool(name=PoolName("bad"), status=PoolStatus.UNKNOWN)
     new = {"name": "b", "status": "ERROR", "conditions": [{"code": "NEW_STOCKOUT", "message": "none"}]}
@@ -474,7 +474,7 @@ def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient
     assert len(server.requests) == 6
 
 
-#: Codes that are not in the library's enum, and the kinds of their texts.
+#: Codes that are not in the library's enum, and the kinds that their texts determine.
 NEW_CODES = [
     ("ZONE_RESOURCE_POOL_EXHAUSTED_WITH_DETAILS", FailureKind.STOCKOUT),
     ("RESERVATION_CAPACITY_EXCEEDED", FailureKind.STOCKOUT),
@@ -844,7 +844,7 @@ def test_refused_connection_is_unavailable() -> None:
 def test_each_call_is_sent_once_with_its_time_out(
     client: GkeClient, monkeypatch: pytest.MonkeyPatch, call: Callable[[GkeClient], object], seconds: float
 ) -> None:
-    """A changing call takes at most as long as the controller requires of its lease. No call is repeated."""
+    """A create or delete takes at most as long as the Lease must still last when it is sent. No call is repeated."""
     seen = []
 
     def request(session: ApiSession, *args: object, timeout: float, **kwargs: object) -> None:
@@ -868,8 +868,7 @@ def test_error_names_call_object_and_gke_words(server: RecordingServer, client: 
     assert caught.value.__cause__ is not None
 
 
-def test_a_forbidden_policy_names_the_optional_role(server: RecordingServer, client: GkeClient) -> None:
-    """The message names the permissions that are missing."""
+def test_forbidden_policy_call_names_the_missing_permissions(server: RecordingServer, client: GkeClient) -> None:
     server.answer = google_error(403, "", "Required 'compute.resourcePolicies.create' permission")
     with pytest.raises(GkeError, match=r"compute\.resourcePolicies\.get and compute\.resourcePolicies\.create"):
         client.create_workload_policy(WorkloadPolicy(name="w", topology="4x4x4"))
@@ -932,7 +931,7 @@ class Tokens(auth_credentials.Credentials):
 
 
 def test_create_is_not_sent_after_its_time_out(server: RecordingServer, monkeypatch: pytest.MonkeyPatch) -> None:
-    """If fetching the token takes as long as the whole create, the create is not sent."""
+    """The credentials may need as long for a new token as the whole create may take."""
     clock = FakeClock()
 
     class Slow(Tokens):

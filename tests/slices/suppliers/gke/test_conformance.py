@@ -1,4 +1,4 @@
-"""The simulated GKE, and therefore GKE, fulfils the contract of suppliers."""
+"""Tests that the supplier for GKE fulfils the contract of suppliers, with a simulated GKE."""
 
 from __future__ import annotations
 
@@ -96,4 +96,4 @@ def ground(request: pytest.FixtureRequest) -> Iterator[GkeGround]:
 
 
 class TestGke(SupplierContract):
-    """The client and the workload policies together."""
+    """Runs the contract with the GKE client, without and with a workload policy."""

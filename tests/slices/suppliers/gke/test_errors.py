@@ -1,4 +1,4 @@
-"""Classification of GKE's failures."""
+"""Tests of the classification of GKE's failures."""
 
 from __future__ import annotations
 
@@ -101,7 +101,7 @@ TEXTS = {
 
 @pytest.mark.parametrize(("text", "want"), [(text, kind) for kind, texts in TEXTS.items() for text in texts])
 def test_text_of_an_operation_or_pool_determines_its_kind(text: str, want: FailureKind) -> None:
-    """The kind is the same with any code, and without a code."""
+    """The kind is the same without a code, and with a code that alone would mean another kind."""
     assert classify_message(3 if want is not K.INVALID else 8, text) is want
     assert classify_message(None, text) is want
 
@@ -325,7 +325,7 @@ def test_exception_of_the_library_without_a_response_maps_by_code_and_text() -> 
 def test_unusable_node_service_account_is_a_permission_failure_with_its_remedy(
     code: int, text: str, remedy: str
 ) -> None:
-    """The create is retried, because the role may be granted at any time; the account's name does not hide the text."""
+    """The create is retried, because the role may be granted at any time. The name of the account has no effect."""
     said = google(code, "", text, "badRequest")
     values = ("nodes@p.iam.gserviceaccount.com",)
     failure = to_gke_error(said, "it", call=Call.CREATE, values=values).failure

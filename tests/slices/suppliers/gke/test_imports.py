@@ -1,4 +1,4 @@
-"""Modules that import Google's client library, and with it gRPC, which takes 20 MiB and 0.1 s."""
+"""Tests that one module imports Google's client library, and with it gRPC, which takes 20 MiB and 0.1 s."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Values of the metadata server, which may also be missing or invalid."""
+"""Tests of the values that are read from the metadata server, which may be missing or invalid."""
 
 from __future__ import annotations
 

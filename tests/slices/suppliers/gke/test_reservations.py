@@ -1,4 +1,4 @@
-"""Ends of reservations: read rarely, only with the permission, and right before a pool is created in one."""
+"""Tests of the ends of reservations: read rarely, only with the permission, and before a create in a reservation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class Reserved:
         self.supplier.reservations.submit = self.submitted.append
 
     def listed(self, after: float = 0.0) -> datetime | None:
-        """List the pools, run the submitted reads, and list again."""
+        """List the pools, run the submitted reads, list again, and return the end of the pool's reservation."""
         self.clock.advance(after)
         self.supplier.list_pools()
         while self.submitted:
@@ -128,7 +128,7 @@ def test_unreadable_end_is_unknown_and_logged_once(kind: FailureKind) -> None:
 
 
 def test_reservations_that_do_not_exist_are_not_remembered() -> None:
-    """Only reservations of existing pools, and known ends, are remembered."""
+    """A later list drops the readings of reservations that have neither a pool nor a known end."""
     world = Reserved()
     world.gke.fail_always("create_node_pool", FailureKind.INVALID)
     for number in range(20):

@@ -1,4 +1,4 @@
-"""The client against the simulated GKE: two independent implementations of one API must agree."""
+"""Tests of the GKE client with the simulated GKE: two independent implementations of one API must agree."""
 
 from __future__ import annotations
 
@@ -169,7 +169,7 @@ def test_nodes_match_the_prediction_of_planning(gke: Rehearsal, request_: NodePo
 
 @pytest.mark.parametrize("text", FULL_RESERVATION_TEXTS)
 def test_a_full_reservation_is_a_stockout_in_all_recorded_texts(gke: Rehearsal, text: str) -> None:
-    """The text is the failure of a create with any code, or a HTTP 429 with the reason of a rate limit."""
+    """The text is the message of a failed pool, or of an HTTP 429 response to a create."""
     gke.simulator.inject(Fault(kind=FaultKind.STOCKOUT, reservation="r", message=text))
     gke.client.create_node_pool(replace(SLICE, capacity=CapacityKind.RESERVATION, reservation="r"))
     gke.wait(7200)
@@ -194,7 +194,7 @@ def test_a_block_without_its_reservations_full_path_is_not_found(gke: Rehearsal)
     ],
 )
 def test_unusable_service_account_is_a_permission_failure(gke: Rehearsal, state: str, words: str) -> None:
-    """The create is rejected with HTTP 400 until the account is usable; the check of permissions predicts it."""
+    """The create is rejected with HTTP 400 until the account is usable, as the check of permissions predicts."""
     account, other = "nodes@p-project.iam.gserviceaccount.com", "others@p-project.iam.gserviceaccount.com"
     gke.simulator.set(service_accounts={account: state})
     request = replace(SLICE, node={**SLICE.node, "node_service_account": account})

@@ -1,4 +1,4 @@
-"""The provisioner with PROVIDER=gce, together with the controller of node groups and a simulated Compute Engine.
+"""Tests of the provisioner with PROVIDER=gce, the controller of node groups and a simulated Compute Engine.
 
 The JobSet controller, the scheduler and the kubelets are minimal: a lost pod restarts its JobSet, the pods of one slice
 are on one pool, and the node of a stopped machine is not ready.
@@ -42,7 +42,7 @@ pytestmark = pytest.mark.timeout(300)
 
 
 class Both(World):
-    """JobSets whose slices come from TPUNodeGroups."""
+    """World whose pools are TPUNodeGroups, with their controller and a simulated Compute Engine."""
 
     rules = NODE_GROUP_RULES
 
@@ -67,9 +67,11 @@ class Both(World):
         self.creates = 0
         #: Reasons for which the gate kept pools.
         self.kept: list[str] = []
-        #: Whether the controller of node groups is stopped, silent nodes, and times at which pods lost their node.
+        #: Whether the controller of node groups is stopped.
         self.away = False
+        #: Names of running machines whose kubelets do not report.
         self.silent: set[str] = set()
+        #: Times in seconds since which pods have no ready node, by UID.
         self._lost_since: dict[str, float] = {}
         super().__init__(settings_=self.supplier.settings)
         self.now = self.groups.clock.now()
@@ -251,7 +253,7 @@ def test_pool_is_kept_under_pods_until_the_other_controller_can_label_its_nodes(
 
 
 def test_slice_beyond_the_limit_on_machines_waits_in_one_group_until_others_end() -> None:
-    """A group that is deleted and created again is the youngest, and loses its place in the line of groups."""
+    """A group that is deleted and created again is the youngest, and loses its place in the queue of groups."""
     first, second = _jobset("first", "spot, on-demand"), _jobset("second", "spot, on-demand")
     both = Both(first, second)
     both.groups.settings = replace(both.groups.settings, machines_per_namespace=4)

@@ -1,4 +1,4 @@
-"""TPUNodeGroups fulfil the contract of suppliers, with their controller and a simulated Compute Engine."""
+"""Tests that TPUNodeGroups fulfil the contract of suppliers, with their controller and a simulated Compute Engine."""
 
 from __future__ import annotations
 
@@ -103,4 +103,4 @@ def ground(request: pytest.FixtureRequest) -> Iterator[NodeGroupGround]:
 
 
 class TestNodeGroups(SupplierContract):
-    """The supplier, the controller of node groups and Compute Engine together."""
+    """Runs the contract with the supplier, the controller of node groups and a simulated Compute Engine."""

@@ -1,4 +1,4 @@
-"""Translation of requests into TPUNodeGroups, and of TPUNodeGroups into node pools."""
+"""Tests of the translation of requests into TPUNodeGroups, and of TPUNodeGroups into node pools."""
 
 from __future__ import annotations
 
