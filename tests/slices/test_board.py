@@ -198,7 +198,7 @@ def test_description_contains_every_path_of_the_api() -> None:
     assert "One letter for each host" not in described["info"]["description"]
 
 
-def test_page_about_has_the_cluster_and_capacity_the_waiting_chips() -> None:
+def test_about_has_the_cluster_and_capacity_has_the_waiting_chips() -> None:
     stage = Stage()
     assert page_of(stage.board, "/api/v1/capacity")()["capacity"] is None
     stage.act(0)

@@ -174,6 +174,7 @@ def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
 
 
 def test_pod_beyond_a_bound_wants_a_pool_but_has_no_shape() -> None:
+    """The requirements of a pod that exceeds a bound, for example on labels, contain only the problem."""
     workload = make_jobset()
     (found,) = slices_of(workload, pods=(make_pod(workload, requirements=make_requirements(problem="too much")),))
     assert (found.pending, found.shape, found.shape_problem) == (True, None, "too much")

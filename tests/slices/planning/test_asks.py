@@ -167,6 +167,7 @@ def test_a_booking_ends_with_the_workload_that_used_it() -> None:
 
 
 def test_unused_booking_expires_and_its_pools_are_deleted() -> None:
+    """The pools of a provisioned request are booked: they wait for the pods of the request for 10 minutes."""
     world = served(4)
     world.run(19, seconds=30.0)
     assert "BookingExpired" not in world.conditions()
@@ -226,7 +227,7 @@ def test_request_fails_with_the_message_of_a_stockout_and_its_pools_are_deleted(
 
 
 def test_request_waits_while_a_pool_is_created_as_a_probe_after_a_stockout() -> None:
-    """Otherwise each request with which Kueue retries would fail as well, and the probe would create an unused pool."""
+    """Otherwise each request with which Kueue retries would fail as well, and the probe's pool would not be used."""
     world = Asking(raw_request("req", 4))
     world.run(2)
     for name in sorted(world.pools):

@@ -55,7 +55,7 @@ def put_pods(world: World, workload: Workload, **changes: Any) -> None:
 
 
 def marked_world(*workloads: Workload, **changes: Any) -> World:
-    """Return a world in which admission adds the selectors of their slice to pods."""
+    """Return a world in which admission adds the selectors of its slice to each pod."""
     return World(*workloads, settings_=settings(**changes), marked=True)
 
 
@@ -72,6 +72,7 @@ def test_pool_of_a_marked_slice_is_assigned_from_its_creation() -> None:
 
 
 def test_pool_of_an_unmarked_slice_is_open() -> None:
+    """The nodes of an open pool have no assignment labels, so any pods without marks can be bound to them."""
     world = World(TRAIN)
     (create,) = world.step().creates
     assert create.request.labels.keys().isdisjoint(MARKS)
@@ -88,6 +89,7 @@ def test_pool_of_an_unmarked_slice_is_open() -> None:
     ],
 )
 def test_pool_that_nothing_needs_is_free_unless_it_is_open(before: dict[str, str], after: dict[str, str]) -> None:
+    """No pods that request chips can be bound to a free pool."""
     world = marked_world(deletion_delay_seconds=3600.0)
     put_pool(world, TRAIN, **before)
     world.run(3)

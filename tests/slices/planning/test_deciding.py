@@ -26,7 +26,7 @@ def stocked_out(world: World, name: str) -> None:
 
 
 def test_gated_gang_gets_its_pools_and_gated_exclusive_jobset_is_reported() -> None:
-    """A gang waits for all its pods. With exclusive placement, most pods are created only after the leader is bound."""
+    """All pods of a gang exist before their gates are removed; with exclusive placement, most are created later."""
     world = World()
     gang = make_jobset("gang", replicas=4)
     apart = make_jobset("apart", annotations={constants.EXCLUSIVE_TOPOLOGY: constants.NODE_POOL})

@@ -47,6 +47,7 @@ V6E: dict[str, Any] = {"accelerator": "tpu-v6e-slice", "topology": "4x4", "toler
     ],
 )
 def test_no_pool_is_created_for_pods_that_exceed_the_offer(amounts: dict[str, Any], words: str) -> None:
+    """The offer is the estimate of the resources that one node of the pool leaves for pods."""
     world = World(make_jobset(parallelism=4, template=make_requirements(**V6E, **amounts)))
     world.live(130, seconds=1)
     assert world.created == []

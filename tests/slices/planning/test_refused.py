@@ -217,7 +217,8 @@ def test_pool_with_a_pod_of_the_slice_is_kept() -> None:
     assert world.deleted == []
 
 
-def test_delete_verifies_that_pods_of_the_slice_are_still_unschedulable() -> None:
+def test_delete_of_a_refused_pool_has_the_reason_slice_stuck() -> None:
+    """With this reason, the gate checks before the delete that pods of the slice are still unschedulable."""
     world = World(make_jobset())
     for _ in range(36):
         plan = world.step(seconds=5)

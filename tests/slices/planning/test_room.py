@@ -114,8 +114,8 @@ def crowded(units: int, pools: int) -> World:
     return world
 
 
-def test_work_of_a_decision_grows_linearly_with_waiting_units_and_idle_pools() -> None:
-    """In the past, a decision took 2.4 s with 1,000 units and 400 pools."""
+def test_work_of_a_decision_grows_linearly_with_waiting_slices_and_idle_pools() -> None:
+    """In the past, a decision took 2.4 s with 1,000 slices and 400 pools."""
 
     def calls(size: int) -> int:
         world = crowded(size, size)
@@ -146,7 +146,7 @@ def test_no_further_idle_pool_is_deleted_while_a_delete_frees_enough_chips() -> 
     assert len(world.created) == 2
 
 
-def test_warm_pool_is_not_deleted_for_a_unit_while_creation_is_paused() -> None:
+def test_warm_pool_is_not_deleted_for_a_slice_while_creation_is_paused() -> None:
     world = warm_world()
     world.settings = replace(world.settings, pause_creation=True)
     world.add(jobset_of("waits", "2x2x1"))

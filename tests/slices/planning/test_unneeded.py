@@ -102,6 +102,7 @@ def test_pool_settles_before_its_delete_while_a_matching_leader_is_pending(
 
 
 def test_a_pool_settles_for_a_leader_that_is_not_served() -> None:
+    """While a pool settles, it is cordoned, and pods that the scheduler is binding to it show up."""
     world = idle_world(namespaces=("another",))
     put_leader(world)
     assert [delete.settle for delete in world.look().deletes] == [True]

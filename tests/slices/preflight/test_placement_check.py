@@ -74,6 +74,7 @@ def _check(cluster: FakeKube, **changes: Any) -> Finding:
 
 
 def test_policy_that_marks_a_trial_in_all_namespaces_with_workloads_is_ok() -> None:
+    """A trial is a dry-run create of a pod, which shows whether the policy adds marks."""
     cluster = Cluster().install()
     cluster.namespace("research", constants.PLACEMENT_ASSIGN)
     cluster.namespace("web", jobset=False)
