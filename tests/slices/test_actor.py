@@ -171,7 +171,11 @@ def test_look_up_of_a_pool_returns_whether_it_exists(world: World) -> None:
     answers.append(looked_up(world, LOOK_UP))
     world.gke.fail_next("get_node_pool", FailureKind.UNAVAILABLE)
     answers.append(looked_up(world, LOOK_UP))
-    assert [(each.exists, each.failure is None) for each in answers] == [(False, True), (True, True), (False, False)]
+    assert [(answer.exists, answer.failure is None) for answer in answers] == [
+        (False, True),
+        (True, True),
+        (False, False),
+    ]
 
 
 def test_look_up_of_an_operation_returns_its_failure(world: World) -> None:

@@ -170,7 +170,7 @@ def test_problems_before_the_first_round_are_in_the_document() -> None:
 
 
 def page_of(board: Board, path: str) -> Callable[[], Any]:
-    page = next(each for each in api.pages(board) if each.path == path)
+    page = next(candidate for candidate in api.pages(board) if candidate.path == path)
     return lambda: json.loads(page.make().body)
 
 
@@ -264,10 +264,10 @@ def test_full_journal_keeps_nearly_equal_numbers_of_entries_per_namespace(writes
         written += [namespace] * times
     kept, counts, wrote = journal.entries(), namespaces(journal), Counter(written)
     assert len(kept) == min(len(written), 20)
-    assert [each.number for each in kept] == sorted(each.number for each in kept)
+    assert [entry.number for entry in kept] == sorted(entry.number for entry in kept)
     for namespace, count in counts.items():
-        last = [number for number, each in enumerate(written, 1) if each == namespace][-count:]
-        mine = [each.number for each in kept if (each.workload.split("/")[1] if each.workload else "") == namespace]
+        last = [number for number, name in enumerate(written, 1) if name == namespace][-count:]
+        mine = [entry.number for entry in kept if (entry.workload.split("/")[1] if entry.workload else "") == namespace]
         assert mine == last
         if count < wrote[namespace]:
             assert count >= max(counts.values()) - 1

@@ -90,7 +90,7 @@ def test_go_logger_flags_take_effect_or_are_logged_as_ignored(monkeypatch: pytes
     with capture_logs() as logged:
         assert main(["run", f"--kubeconfig={kubeconfig}", *given]) == 0
     assert found == [("debug", True), "debug"]
-    told = [each["remark"] for each in logged if each["event"] == "flag.ignored"]
+    told = [line["remark"] for line in logged if line["event"] == "flag.ignored"]
     assert sorted(told) == ["--zap-stacktrace-level has no effect here", "--zap-time-encoding has no effect here"]
 
 

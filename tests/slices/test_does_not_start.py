@@ -29,7 +29,7 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
     problems = flat("; ".join(world.loop.problems()))
     assert [words for words in cause.words if (words in problems) is not cause.for_all] == []
 
-    told = {each.ref.kind: each.message for each in world.recorder.told if "train" in each.ref.name}
+    told = {event.ref.kind: event.message for event in world.recorder.told if "train" in event.ref.name}
     assert sorted(told) == (["JobSet", "Pod"] if cause.in_events else [])
     said = (*cause.words, cause.step)
     assert [words for message in told.values() for words in said if words not in message] == []
@@ -41,7 +41,7 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
         assert [line for line in shown if width and "train-workers-0" in line and len(line) > width] == []
     for name in ("train", "train-workers-0", "pod/train-workers-0-0"):
         found = explanations(document, name, "")
-        shown = [*attention(document), *(line for each in found for line in lines(each))]
+        shown = [*attention(document), *(line for explanation in found for line in lines(explanation))]
         assert [part for line in shown for part in wrapped(line, 80) if len(part) > 80] == []
         if name.startswith("pod/") and not cause.in_events:
             # The pod is skipped: in this world it does not exist, or the provisioner does not watch it.
@@ -54,7 +54,7 @@ def test_cause_is_in_events_commands_and_page(cause: Cause) -> None:
 
     page = json.loads(world.board.everything()[1])
     banners = page["problems"]
-    rows = [each for each in (page["view"] or {"slices": []})["slices"] if each["group"] == "train-workers-0"]
+    rows = [row for row in (page["view"] or {"slices": []})["slices"] if row["group"] == "train-workers-0"]
     # A problem that concerns all workloads is shown as a banner instead of as the reason of each slice.
     seen = banners if cause.for_all else [f"{row['reason']} {row['next_step']}" for row in rows]
     assert [words for words in said if words not in flat("; ".join(seen))] == []

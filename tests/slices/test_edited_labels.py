@@ -69,8 +69,8 @@ def test_pool_under_work_is_kept_for_20_minutes_if_the_label_of_its_node_is_edit
 ) -> None:
     world = World()
     other, pool = world.run_to_use("another"), world.run_to_use("train")
-    for each in (other, pool):
-        tell(world, each)
+    for pool_name in (other, pool):
+        tell(world, pool_name)
     edit(world, f"gke-test-{pool}-0", other if value == "other" else value)
     if restarts:
         world.start()

@@ -145,7 +145,7 @@ def test_invalid_section_of_hints_is_ignored_and_logged(key: str, text: str) -> 
     with structlog.testing.capture_logs() as logs:
         read = hints.from_text({**good, key: text})
     assert [(line["event"], line["section"]) for line in logs] == [("hints.section_lost", key)]
-    assert read == hints.from_text({name: each for name, each in good.items() if name != key})
+    assert read == hints.from_text({name: section for name, section in good.items() if name != key})
 
 
 _JSON = st.recursive(

@@ -66,8 +66,8 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     world.rounds(50, every_seconds=15)
     assert [*world.gke.pools] == [pool.name]
     # An Event reports the selector, because the catalogue does not predict the label; the nodes have it anyway.
-    told = [each.message for each in world.recorder.told if each.reason == constants.UNKNOWN_SELECTOR]
-    assert any(f"{constants.ARCH}=arm64" in each for each in told) is selected
+    told = [event.message for event in world.recorder.told if event.reason == constants.UNKNOWN_SELECTOR]
+    assert any(f"{constants.ARCH}=arm64" in message for message in told) is selected
     world.complete()
     world.rounds(4, every_seconds=15)
     assert world.gke.names_of("delete_node_pool") == [pool.name]

@@ -183,7 +183,7 @@ def gke_is_away() -> World:
 
 def told(world: World) -> list[Told]:
     """Return the Events that say that the provisioner is not ready."""
-    return [each for each in world.recorder.told if each.reason == constants.NOT_READY]
+    return [event for event in world.recorder.told if event.reason == constants.NOT_READY]
 
 
 def test_long_outage_of_gke_is_reported_on_waiting_pod_and_jobset() -> None:
@@ -193,8 +193,8 @@ def test_long_outage_of_gke_is_reported_on_waiting_pod_and_jobset() -> None:
     world.rounds(5, every_seconds=10)
     assert told(world) == []
     world.rounds(5, every_seconds=10)
-    assert [each.ref.kind for each in told(world)] == ["Pod", "JobSet"]
-    assert all("GKE is down" in each.message and each.kind == "Warning" for each in told(world))
+    assert [event.ref.kind for event in told(world)] == ["Pod", "JobSet"]
+    assert all("GKE is down" in event.message and event.kind == "Warning" for event in told(world))
     # The Events are repeated like other Events, about every five minutes.
     world.rounds(60, every_seconds=10)
     assert 4 <= len(told(world)) <= 8

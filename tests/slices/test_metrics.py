@@ -43,13 +43,13 @@ def test_counters_exist_with_value_0_from_the_start() -> None:
         ("rounds_total", {"result": "crashed"}),
         ("time_to_phase_seconds_count", {"phase": "ready"}),
     ]
-    assert [each for each in wanted if metrics.registry.get_sample_value(P + each[0], each[1]) != 0] == []
+    assert [series for series in wanted if metrics.registry.get_sample_value(P + series[0], series[1]) != 0] == []
 
 
 def test_metrics_have_bounded_labels_and_documented_names() -> None:
     Metrics(version="other")
     metrics = Metrics(version="1")
-    families = [each for each in metrics.registry.collect() if not each.name.startswith("process_")]
+    families = [collected for collected in metrics.registry.collect() if not collected.name.startswith("process_")]
     assert len(families) == 43
     for family in families:
         assert family.name.startswith(PREFIX)

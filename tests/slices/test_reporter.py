@@ -46,12 +46,12 @@ def test_events_of_a_pool_have_the_reasons_of_the_go_provisioner(world: World) -
     assert world.recorder.reasons("Pod") == ["NodePoolCreationStarted", "NodePoolCreationSucceeded"]
     assert world.recorder.reasons("JobSet") == ["NodePoolDeletionStarted", "NodePoolDeletionSucceeded"]
     assert world.recorder.reasons("Node") == []
-    assert all(pool in each.message for each in world.recorder.told)
-    assert {each.kind for each in world.recorder.told} == {"Normal"}
+    assert all(pool in event.message for event in world.recorder.told)
+    assert {event.kind for event in world.recorder.told} == {"Normal"}
     # State of deleted pools is dropped; otherwise it would grow as long as the process runs.
     reporter = world.loop.reporter
     kept = (reporter._creates, reporter._deletes, reporter._wanted_at, reporter._timed, reporter._states)
-    assert [each for each in kept if each] == []
+    assert [state for state in kept if state] == []
 
 
 def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
@@ -60,7 +60,7 @@ def test_log_lines_of_a_pool_name_its_workload_and_slice(world: World) -> None:
         pool = world.run_to_use()
         world.complete()
         world.rounds(8, every_seconds=5)
-    lines = [each for each in logs if each["event"].startswith("node_pool.")]
+    lines = [line for line in logs if line["event"].startswith("node_pool.")]
     assert {"node_pool.create_accepted", "node_pool.delete_accepted"} < {line["event"] for line in lines}
     assert {line["node_pool"] for line in lines} == {pool}
     [workload] = {line["workload"] for line in lines}
@@ -77,11 +77,11 @@ def test_delete_blocked_by_a_pod_is_reported_without_naming_the_pod(world: World
     node = f"gke-test-{pool}-0"
     world.kube.put_object(object_path("pods", "stray", namespace="other"), raw_foreign_pod("stray", node))
     world.rounds(8, every_seconds=5)
-    failed = [each for each in world.recorder.told if each.reason == constants.DELETION_FAILED]
-    (message,) = {each.message for each in failed}
+    failed = [event for event in world.recorder.told if event.reason == constants.DELETION_FAILED]
+    (message,) = {event.message for event in failed}
     assert message == f"Node pool {pool} is not deleted yet: unfinished pods of others are on it"
-    assert {each.kind for each in failed} == {"Warning"}
-    assert len({each.key for each in failed}) == 1
+    assert {event.kind for event in failed} == {"Warning"}
+    assert len({event.key for event in failed}) == 1
     assert any("other/stray" in entry.message for entry in world.board.journal.entries())
     assert metric(world, "deletes_blocked 1.0")
 
@@ -206,9 +206,9 @@ def test_rejected_delete_is_counted_by_kind_and_reported(world: World) -> None:
     world.rounds(8, every_seconds=5)
     assert 'deletes_total{reason="jobset_finished",result="permission"}' in world.metrics.exposition().decode()
     told = {
-        (each.kind, each.message, each.key)
-        for each in world.recorder.told
-        if each.ref.kind == "JobSet" and each.reason == constants.DELETION_FAILED
+        (event.kind, event.message, event.key)
+        for event in world.recorder.told
+        if event.ref.kind == "JobSet" and event.reason == constants.DELETION_FAILED
     }
     want = ("Warning", f"Node pool {pool} is not deleted yet: Required 'delete'.", f"{pool} permission")
     assert told == {want}
@@ -272,8 +272,8 @@ def test_events_of_a_failed_pool_do_not_name_pods_of_other_namespaces(world: Wor
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
     world.rounds(10, every_seconds=5)
     assert any("other/stray" in entry.message for entry in world.board.journal.entries())
-    assert "NodePoolDeletionFailed" in {each.reason for each in world.recorder.told}
-    assert not any("stray" in each.message for each in world.recorder.told)
+    assert "NodePoolDeletionFailed" in {event.reason for event in world.recorder.told}
+    assert not any("stray" in event.message for event in world.recorder.told)
 
 
 def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: World) -> None:
@@ -282,7 +282,7 @@ def test_event_of_a_failed_pool_says_that_it_is_replaced_after_its_pods(world: W
     pool = world.run_to_use()
     world.gke.set_pool(replace(world.gke.pools[pool], status=PoolStatus.ERROR))
     world.round(after_seconds=60)
-    told = [each.message for each in world.recorder.told if each.reason == constants.CREATION_FAILED]
+    told = [event.message for event in world.recorder.told if event.reason == constants.CREATION_FAILED]
     when = "when the pods on it have ended"
     assert set(told) == {f"Node pool {pool} failed; it is deleted and replaced {when}: GKE gives no reason"}
 
@@ -326,7 +326,7 @@ def test_repeated_notice_is_emitted_at_most_every_310_s() -> None:
     assert len(logs) == 2 + 30
     clock.advance(10)
     reporter.tell(waiting(3, 310), SNAPSHOT)
-    assert [each.message for each in recorder.told[6:]][-1].endswith("next try in 310 s")
+    assert [event.message for event in recorder.told[6:]][-1].endswith("next try in 310 s")
 
 
 def test_equal_notices_of_two_slices_are_emitted_once() -> None:
@@ -354,9 +354,9 @@ def test_chips_of_split_slices_are_not_counted_as_in_use() -> None:
     workloads = [make_jobset(name) for name in "ab"]
     world = DecisionWorld(*workloads)
     pools = [world.put_pool(make_pool(workload)) for workload in workloads]
-    for number, each in enumerate(workloads):
-        world.end_pods(each)
-        world.put(*(make_pod(each, index=index, node=make_node(pools[index], number).name) for index in (0, 1)))
+    for number, workload in enumerate(workloads):
+        world.end_pods(workload)
+        world.put(*(make_pod(workload, index=index, node=make_node(pools[index], number).name) for index in (0, 1)))
     metrics = Metrics(version="")
     metrics.show(values_of(world.look(), (), {}, NOW, deletion_delay_seconds=0.0))
     lines = set(metrics.exposition().decode().splitlines())

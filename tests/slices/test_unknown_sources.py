@@ -51,7 +51,7 @@ def conditions(world: World) -> dict[str, tuple[str, str]]:
     raw = world.kube.object(REQUEST)
     assert raw is not None
     found: list[dict[str, Any]] = raw.get("status", {}).get("conditions", [])
-    return {each["type"]: (each["status"], each["message"]) for each in found}
+    return {condition["type"]: (condition["status"], condition["message"]) for condition in found}
 
 
 def test_request_whose_status_cannot_be_written_keeps_no_pool() -> None:

@@ -79,9 +79,9 @@ def test_namespaces_beyond_the_limit_share_one_account() -> None:
     """Users who create many namespaces cannot fill Prometheus. The first namespaces keep their own accounts."""
     known: set[Account] = set()
     many = [Account(f"team-{index:04}", _V4, "spot", use.value) for index in range(300) for use in Use]
-    for each in (Account("first", _V4, "spot", "idle"), *many, *many):
-        known.add(account_of(known, each))
-    namespaces = {each.namespace for each in known}
+    for entry in (Account("first", _V4, "spot", "idle"), *many, *many):
+        known.add(account_of(known, entry))
+    namespaces = {account.namespace for account in known}
     assert len(namespaces) == bounds.METERED_NAMESPACES + 1
     assert {"first", OTHERS} <= namespaces
 

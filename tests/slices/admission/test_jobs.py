@@ -76,7 +76,7 @@ def test_child_jobs_that_together_fill_a_slice_select_the_same_nodes(replicas: i
     raw = job(pod["nodeSelector"], labels={constants.REPLICATED_JOB_NAME: "slice"})
     raw["spec"] |= {"parallelism": parallelism, "completions": parallelism}
     patch = reviewed(raw, JobChanges(job_key=True, location_hint="rack-7"), jobset).patch
-    assert [each.value for each in patch] == ["rack-7"] * together
+    assert [operation.value for operation in patch] == ["rack-7"] * together
 
 
 OPTS_OUT = {constants.DISABLE: "true"}

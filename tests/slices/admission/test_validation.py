@@ -227,7 +227,7 @@ def updated(old: Json, new: Json, mode: Mode = Mode.DENY, by: Judge = USUAL, **r
 def test_mistake_causes_a_warning_or_a_rejection_depending_on_the_mode(raw: Json, field: str, words: str) -> None:
     warned, denied = created(raw, Mode.WARN), created(raw, Mode.DENY)
     assert (warned.denied, denied.warnings) == ("", ())
-    assert [each for each in warned.warnings if each.startswith(field) and words in each], warned.warnings
+    assert [warning for warning in warned.warnings if warning.startswith(field) and words in warning], warned.warnings
     assert denied.denied == "\n".join(warned.warnings)
     assert created(raw, Mode.OFF) == Answer()
 
@@ -390,7 +390,9 @@ def test_kueue_may_add_selectors_at_resume_and_remove_them_at_suspend(
     for before, after in ((suspended, resumed), (resumed, suspended)):
         found = updated(before, after)
         assert found.denied == ""
-        assert not [each for each in found.warnings if constants.NODE_POOL in each or constants.QUEUED in each]
+        assert not [
+            warning for warning in found.warnings if constants.NODE_POOL in warning or constants.QUEUED in warning
+        ]
 
 
 @pytest.mark.parametrize("build", [raw_jobset, raw_job], ids=["JobSet", "Job"])
@@ -735,7 +737,7 @@ WHOLE = (
 def test_any_json_gets_an_answer_without_a_patch(data: st.DataObject) -> None:
     """An update that changes nothing is not rejected."""
     old, new = (spoilt(data, data.draw(st.sampled_from(WHOLE))) for _ in range(2))
-    asked = {"kind": data.draw(st.sampled_from([each["kind"] for each in WHOLE])), "namespace": "ml"}
+    asked = {"kind": data.draw(st.sampled_from([raw["kind"] for raw in WHOLE])), "namespace": "ml"}
     request = Request(operation="UPDATE", object=new, old_object=old, **asked)
     for mode in (Mode.WARN, Mode.DENY):
         found = review_workload(request, UNSET, mode)

@@ -94,7 +94,9 @@ def test_each_subgroup_is_led_by_its_lowest_pod_and_gets_a_pool(*, on_slice: boo
     slices = all_slices(find_by_workload(workloads, pods, ServingPolicy())).values()
     name = "disaggregated"
     first = {group: f"{name}-{group}" if on_slice else f"{name}-{group}-1" for group in (0, 1)}
-    assert {each.group_name: (each.leader.name if each.leader else "", len(each.pods)) for each in slices} == {
+    assert {
+        slice_.group_name: (slice_.leader.name if slice_.leader else "", len(slice_.pods)) for slice_ in slices
+    } == {
         f"{name}-subgroup-0-0": (first[0], 2 + on_slice),
         f"{name}-subgroup-0-1": (first[1], 2 + on_slice),
         f"{name}-subgroup-1-0": (f"{name}-0-3", 2),
@@ -113,7 +115,7 @@ def test_subgroup_is_led_by_its_lowest_pod_even_if_the_leader_of_the_group_has_c
     workload = parse_leaderworkerset(raw)
     left = [pod for pod in map(parse_pod, pods_of(raw)) if pod is not None and pod.name != "serve-0-2"]
     found = all_slices(find_by_workload(Workloads.of({workload.uid: workload}), left, ServingPolicy())).values()
-    leaders = {each.group_name: each.leader.name for each in found if each.leader is not None}
+    leaders = {slice_.group_name: slice_.leader.name for slice_ in found if slice_.leader is not None}
     assert leaders == {"serve-subgroup-0-0": "serve-0", "serve-subgroup-1-0": "serve-0-3"}
 
 

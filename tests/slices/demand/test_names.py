@@ -38,7 +38,9 @@ def test_pool_name_depends_on_each_of_its_inputs() -> None:
     """The name depends on the JobSet's UID, the key of the group and the attempt."""
     other_uid = SliceId(workload_uid=WorkloadUid("other"), group_key=SLICE.group_key)
     other_key = SliceId(workload_uid=SLICE.workload_uid, group_key=GroupKey("b" * 40))
-    names = [pool_name("train", each, 0) for each in (SLICE, other_uid, other_key)] + [pool_name("train", SLICE, 1)]
+    names = [pool_name("train", slice_id, 0) for slice_id in (SLICE, other_uid, other_key)] + [
+        pool_name("train", SLICE, 1)
+    ]
     assert len(set(names)) == 4
     assert pool_name("train", SLICE, 0) == names[0]
 

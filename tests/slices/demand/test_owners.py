@@ -119,10 +119,10 @@ def test_pods_of_single_hosts_share_pools_only_if_they_are_equal() -> None:
 def test_pods_with_own_claims_share_pools_if_the_claims_restrict_them_equally() -> None:
     """Each pod of a StatefulSet has claims of its own, whose volumes may be in equal or different zones."""
     zones = (("a",), ("a",), ("b",), None)
-    volumes = [Volumes(claims=(f"data-{number}",), zones=each) for number, each in enumerate(zones)]
+    volumes = [Volumes(claims=(f"data-{number}",), zones=allowed) for number, allowed in enumerate(zones)]
     pods = [
-        replace(pod, requirements=replace(pod.requirements, volumes=each))
-        for pod, each in zip(pods_of(STATEFUL, 4), volumes, strict=True)
+        replace(pod, requirements=replace(pod.requirements, volumes=pod_volumes))
+        for pod, pod_volumes in zip(pods_of(STATEFUL, 4), volumes, strict=True)
     ]
     first, second, elsewhere, anywhere = slices(*pods)
     assert first.share == second.share
@@ -133,8 +133,8 @@ def test_pods_of_two_owners_with_the_same_name_are_two_workloads() -> None:
     """A StatefulSet that was recreated has another UID, and pods of the old StatefulSet may still exist."""
     first, second = pods_of(STATEFUL, 1), pods_of({**STATEFUL, "uid": "newer"}, 1)
     found = slices(*first, *(replace(pod, name="other", uid="other") for pod in second))
-    assert {each.id.workload_uid for each in found} == {uid_in("default", uid) for uid in ("uid-of-hosts", "newer")}
-    assert all(len(each.pods) == 1 for each in found)
+    assert {slice_.id.workload_uid for slice_ in found} == {uid_in("default", uid) for uid in ("uid-of-hosts", "newer")}
+    assert all(len(slice_.pods) == 1 for slice_ in found)
 
 
 FORGED = {**SET, "apiVersion": "no.such/v1", "kind": "Foo", "name": "anything"}

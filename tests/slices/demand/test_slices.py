@@ -31,7 +31,7 @@ def slices_of(
     found = find_slices(
         Workloads.of({workload.uid: workload for workload in workloads}), pods, ServingPolicy(), referred
     )
-    return sorted(found.values(), key=lambda each: each.group_name)
+    return sorted(found.values(), key=lambda slice_: slice_.group_name)
 
 
 def ids_of(workload: Workload) -> list[SliceId]:
@@ -49,10 +49,10 @@ def test_child_job_with_chips_is_a_slice_before_it_has_pods() -> None:
     """A slice without pods wants no pool yet: dependsOn or the startup order may delay its pods."""
     workload = make_jobset(replicas=3)
     found = slices_of(workload, referred=dict.fromkeys(ids_of(workload), ""))
-    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
-    assert not any(each.pending for each in found)
-    assert all(CHIP_TOLERATION in each.requirements.tolerations for each in found)
-    assert {(each.nodes, each.parallelism) for each in found} == {(2, workload.groups[0].parallelism)}
+    assert [slice_.group_name for slice_ in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
+    assert not any(slice_.pending for slice_ in found)
+    assert all(CHIP_TOLERATION in slice_.requirements.tolerations for slice_ in found)
+    assert {(slice_.nodes, slice_.parallelism) for slice_ in found} == {(2, workload.groups[0].parallelism)}
 
 
 def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
@@ -60,7 +60,7 @@ def test_slices_without_a_known_name_do_not_hide_named_ones() -> None:
     workload = make_jobset(replicas=4)
     first, _, third, _ = ids_of(workload)
     found = slices_of(workload, referred={first: "", third: "train-slice-2"})
-    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
+    assert [slice_.group_name for slice_ in found] == ["train-slice-0", "train-slice-1", "train-slice-2"]
 
 
 def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
@@ -71,7 +71,7 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
     pod = make_pod(workload, job=5)
     referred = {SliceId(workload.uid, group_key("default", name)): name for name in names}
     found = slices_of(workload, pods=(pod,), referred=referred)
-    assert [each.group_name for each in found] == ["train-slice-0", "train-slice-1", "train-slice-5"]
+    assert [slice_.group_name for slice_ in found] == ["train-slice-0", "train-slice-1", "train-slice-5"]
 
 
 def test_only_one_child_job_without_references_is_listed() -> None:
@@ -83,7 +83,7 @@ def test_only_one_child_job_without_references_is_listed() -> None:
     assert len(slices_of(workload, referred=referred)) == 2
     pod = make_pod(workload, requirements=make_requirements(labels={constants.JOB_NAME: "train-slice-0"}))
     found, calls = counted(lambda: slices_of(workload, pods=(pod,)))
-    assert [(each.group_name, each.siblings) for each in found] == [
+    assert [(slice_.group_name, slice_.siblings) for slice_ in found] == [
         ("train-slice-0", 2_000_000),
         ("train-slice-1", 2_000_000),
     ]
@@ -103,20 +103,20 @@ def test_slice_without_pods_is_listed_if_a_pool_or_the_memory_refers_to_it(group
     """Pools and the memory refer to slices, by id and, if known, by the name of the group."""
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={ids_of(workload)[7]: group_name})
-    assert [each.group_name for each in found] == want
+    assert [slice_.group_name for slice_ in found] == want
 
 
 @pytest.mark.parametrize("key", [GroupKey("0" * 40), GroupKey(""), group_key("default", "train-slice-9")])
 def test_reference_to_a_missing_child_job_makes_no_slice(key: GroupKey) -> None:
     workload = make_jobset(replicas=9)
     found = slices_of(workload, referred={SliceId(workload_uid=workload.uid, group_key=key): "train-slice-9"})
-    assert [each.group_name for each in found] == ["train-slice-0"]
+    assert [slice_.group_name for slice_ in found] == ["train-slice-0"]
 
 
 _JOBS = st.lists(
     st.tuples(st.sampled_from(["a", "a-0", "b", "0"]), st.integers(0, 4), st.booleans()),
     max_size=4,
-    unique_by=lambda each: each[0],
+    unique_by=lambda job: job[0],
 )
 
 
@@ -133,8 +133,8 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
         ),
     )
     names = {
-        each: f"train-{job.name}-{index}"
-        for each, (job, index) in zip(
+        slice_id: f"train-{job.name}-{index}"
+        for slice_id, (job, index) in zip(
             ids_of(workload),
             ((job, index) for job in workload.groups for index in range(job.replicas)),
             strict=True,
@@ -144,22 +144,22 @@ def test_listed_slice_does_not_depend_on_the_other_listed_slices(
         make_pod(
             make_jobset(),
             name=f"{name}-0",
-            group_key=each.group_key,
+            group_key=slice_id.group_key,
             requirements=make_requirements(labels={constants.JOB_NAME: name} if rng.random() < 0.5 else {}),
         )
-        for each, name in names.items()
+        for slice_id, name in names.items()
         if rng.random() < 0.5
     )
-    some = {each: name if rng.random() < 0.5 else "" for each, name in names.items() if rng.random() < 0.5}
+    some = {slice_id: name if rng.random() < 0.5 else "" for slice_id, name in names.items() if rng.random() < 0.5}
     everything = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, referred=names)}
     with_chips = {
         f"train-{job.name}-{index}" for job in workload.groups if job.template.chips for index in range(job.replicas)
     }
-    assert {each.group_name for each in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
-    assert {each.siblings for each in everything.values()} <= {len(everything)}
+    assert {slice_.group_name for slice_ in everything.values()} == with_chips | {pod.name[:-2] for pod in pods}
+    assert {slice_.siblings for slice_ in everything.values()} <= {len(everything)}
     listed = {slice_.id: slice_ for slice_ in slices_of(workload, pods=pods, referred=some)}
     assert listed.items() <= everything.items()
-    assert listed.keys() >= {each.id for each in everything.values() if each.pods or each.id in some}
+    assert listed.keys() >= {slice_.id for slice_ in everything.values() if slice_.pods or slice_.id in some}
 
 
 def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
@@ -168,7 +168,7 @@ def test_jobset_beyond_a_bound_wants_no_pool_and_is_reported_once() -> None:
     ended = make_jobset("ended", problem="it is too large", terminal_state="Completed")
     driver = make_jobset("driver", problem="it is too large", template=make_requirements(chips=0))
     found = slices_of(workload, pods=(make_pod(workload),))
-    assert [(each.group_name, each.pending) for each in found] == [("train-slice-0", False)]
+    assert [(slice_.group_name, slice_.pending) for slice_ in found] == [("train-slice-0", False)]
     assert told_of(workload, ended, driver) == [workload.name]
     assert told_of(workload, namespaces=("other",)) == []
 
@@ -204,7 +204,7 @@ def test_suspended_jobset_that_keeps_its_pools_has_only_referenced_slices() -> N
     pool_of, *_ = ids_of(workload)
     assert find_slices(workloads, (), ServingPolicy(), keep_suspended=True) == {}
     found = find_slices(workloads, (leader,), ServingPolicy(), {pool_of: ""}, keep_suspended=True)
-    assert [(each.group_name, each.pending) for each in found.values()] == [
+    assert [(slice_.group_name, slice_.pending) for slice_ in found.values()] == [
         ("train-slice-0", False),
         ("train-slice-3", False),
     ]
@@ -326,7 +326,7 @@ def test_pod_of_an_unlisted_group_takes_time_independent_of_the_spec(make: Calla
     pods = [make_pod(workload, job=5000) for workload in workloads]
     known = Workloads.of({workload.uid: workload for workload in workloads})
     found, calls = counted(lambda: find_slices(known, pods, ServingPolicy()))
-    assert {each.pods for each in found.values()} == {()}
+    assert {slice_.pods for slice_ in found.values()} == {()}
     assert calls < 110 * len(workloads)
 
 

@@ -302,10 +302,10 @@ def _told(rng: random.Random) -> Iterator[str]:
     found = forecast([Document(raw, "file") for raw in raws], own, GKE_RULES)
     # The text of a document is left out, because it contains a memory address.
     yield from (f"{pool.request} {pool.slice_} {pool.options} {pool.shown_name}" for pool in found.pools)
-    yield from (f"{each.severity.name} {each.field} {each} {each.impossible}" for each in found.remarks)
+    yield from (f"{remark.severity.name} {remark.field} {remark} {remark.impossible}" for remark in found.remarks)
     yield from (f"{kind} {number}" for kind, number, _ in found.ignored)
     for raw, own_pods in zip(raws, pods, strict=True):
-        yield from (f"{each.severity.name} {each}" for each in judge(raw, own, GKE_RULES))
+        yield from (f"{finding.severity.name} {finding}" for finding in judge(raw, own, GKE_RULES))
         yield from problems_of_first_pod(raw, _INJECT_ALL, "team-a")
         for pod in own_pods:
             request = Request(operation="CREATE", kind="Pod", namespace="team-a", object=pod)
@@ -318,7 +318,7 @@ def _owner(raw: Json, _key: OwnerKey) -> Json:
 
 def _damage(rng: random.Random, raw: Json) -> None:
     """Remove a field, misspell its name, or give it another value."""
-    _, found = rng.choice([(path, each) for path, each in mappings_in(raw) if each and path])
+    _, found = rng.choice([(path, mapping) for path, mapping in mappings_in(raw) if mapping and path])
     key = rng.choice(list(found))
     value = found.pop(key)
     match rng.randrange(4):

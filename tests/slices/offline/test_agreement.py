@@ -128,10 +128,10 @@ class AppliedWorld(World):
 def told_by(found: Forecast, settings_: Settings) -> Counter[Told]:
     """Return the remarks of the plan that would be Events. Jobs that the settings do not serve get no Events."""
     told: Counter[Told] = Counter()
-    for each in found.remarks:
-        if each.reason and (settings_.serve_jobs or not each.subject.startswith("Job ")):
-            words = each.message.replace(each.group_name, "") if each.group_name else each.message
-            told[each.reason, words] += each.slices
+    for remark in found.remarks:
+        if remark.reason and (settings_.serve_jobs or not remark.subject.startswith("Job ")):
+            words = remark.message.replace(remark.group_name, "") if remark.group_name else remark.message
+            told[remark.reason, words] += remark.slices
     return told
 
 
@@ -142,9 +142,9 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
         {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
         for name, labels in spaces.items()
     ]
-    found = forecast([Document(each, "f") for each in (*raws, *objects)], settings_, GKE_RULES)
+    found = forecast([Document(object_, "f") for object_ in (*raws, *objects)], settings_, GKE_RULES)
     assert raws == given_raws
-    assert all(each.subject for each in found.remarks)
+    assert all(remark.subject for remark in found.remarks)
     world = AppliedWorld(raws, settings_, spaces)
     world.settle()
     created = {create.request.name: create.request for create in world.creates}
@@ -155,17 +155,19 @@ def check(raws: list[Json], settings_: Settings, namespace_labels: dict[str, dic
     wrong = constants.INVALID_REQUEST in {reason for reason, _ in told}
     assert all(wrong and reason == constants.INVALID_REQUEST for reason, _ in said - told), said - told
     # After pools were created, only notices of workloads that get no pool may change.
-    refused = {each.subject for each in found.remarks if each.severity.refused}
+    refused = {remark.subject for remark in found.remarks if remark.severity.refused}
     first = world.plans[0].notices
-    for notice in (each for plan in world.plans[1:] for each in plan.notices if each not in first):
+    for notice in (candidate for plan in world.plans[1:] for candidate in plan.notices if candidate not in first):
         workload = notice.objects[-1]
         assert f"{workload.kind} {workload.namespace}/{workload.name}" in refused, notice
     # Each workload that requests chips has a node pool or a remark in the plan.
-    heard = {each.subject for each in found.remarks} | {pool.document.raw["metadata"]["name"] for pool in found.pools}
+    heard = {remark.subject for remark in found.remarks} | {
+        pool.document.raw["metadata"]["name"] for pool in found.pools
+    }
     for raw in filter(_asks, raws):
         name = raw["metadata"]["name"]
         assert name in heard or f"{raw['kind']} {raw['metadata']['namespace']}/{name}" in heard
-    assert found.all_served == (not any(each.severity.refused for each in found.remarks))
+    assert found.all_served == (not any(remark.severity.refused for remark in found.remarks))
 
 
 def _asks(raw: Json) -> bool:
@@ -177,7 +179,7 @@ TOGETHER = {"annotations": {constants.ALL_OR_NOTHING: "true"}}
 
 
 def _jobs(*entries: Json, **options: Any) -> Json:
-    jobs = [{**each["spec"]["replicatedJobs"][0], "name": f"j{n}"} for n, each in enumerate(entries)]
+    jobs = [{**entry["spec"]["replicatedJobs"][0], "name": f"j{n}"} for n, entry in enumerate(entries)]
     return raw_jobset("w0", spec={"replicatedJobs": jobs}, **options)
 
 

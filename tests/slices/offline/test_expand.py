@@ -33,7 +33,9 @@ def test_leaders_of_a_leaderworkerset_equal_the_recorded_pods() -> None:
     """The pods were recorded on a cluster. Names, labels, annotations and owners are compared."""
     objects = json.loads(RECORDED.read_text(encoding="utf-8"))
     recorded = [
-        each for each in objects if each["kind"] == "Pod" and each["metadata"]["name"] in ("serve-0", "serve-1")
+        object_
+        for object_ in objects
+        if object_["kind"] == "Pod" and object_["metadata"]["name"] in ("serve-0", "serve-1")
     ]
     made = leaders(WorkloadKind.LEADER_WORKER_SET, objects[0])
     assert len(made) == len(recorded) == 2
@@ -43,8 +45,8 @@ def test_leaders_of_a_leaderworkerset_equal_the_recorded_pods() -> None:
         labels = {key: value for key, value in wanted.requirements.labels.items() if key not in HASHES}
         assert ours.requirements.labels == labels
         same = {
-            each: getattr(wanted, each)
-            for each in (
+            field: getattr(wanted, field)
+            for field in (
                 "uid",
                 "phase",
                 "node_name",
@@ -127,7 +129,7 @@ def test_leaders_of_workloads_without_indexes_have_no_completion_index() -> None
     plain = raw_jobset()
     plain["spec"]["replicatedJobs"][0]["template"]["spec"]["completionMode"] = "NonIndexed"
     without = [*leaders(WorkloadKind.JOBSET, plain), *leaders(WorkloadKind.JOB, raw_job(spec={"completionMode": None}))]
-    assert [each.completion_index for each in without] == [None, None]
+    assert [leader.completion_index for leader in without] == [None, None]
     (pod,) = leaders(WorkloadKind.JOB, raw_job())
     assert pod.completion_index == 0
     assert (pod.kind, pod.group_name, pod.workload_name) == (WorkloadKind.JOB, "sweep", "sweep")

@@ -81,11 +81,11 @@ def bodies(requests: list[Any]) -> list[dict[str, Any]]:
     return sorted(found, key=lambda body: str(body["nodePool"]["config"]["labels"].items()))
 
 
-@pytest.mark.parametrize("file", FILES, ids=[str(each.relative_to(EXAMPLES)) for each in FILES])
+@pytest.mark.parametrize("file", FILES, ids=[str(file.relative_to(EXAMPLES)) for file in FILES])
 def test_pools_of_every_example_are_those_of_a_decision(file: Path) -> None:
     """The requests are equal, except for the parts that depend on UIDs."""
     documents = yaml.safe_load_all(file.read_text(encoding="utf-8"))
-    (raw,) = (each for each in map(cluster_of, documents) if each["kind"] in set(WorkloadKind))
+    (raw,) = (candidate for candidate in map(cluster_of, documents) if candidate["kind"] in set(WorkloadKind))
     raw["metadata"] |= {"namespace": "default", "uid": "0b1e7f8a-6f3c-4f0e-9a52-0c8f6a7e1d20"}
     workload = workloads.KINDS[WorkloadKind(raw["kind"])].parse(raw)
     assert workload is not None
@@ -129,9 +129,9 @@ def test_plan_of_a_set_with_subgroups_has_a_pool_for_each_subgroup() -> None:
 def test_plan_reports_subgroups_that_are_no_slices_at_their_line(change: str, line: str, words: str) -> None:
     text = SUBGROUPS.read_text(encoding="utf-8").replace(change, line)
     found = plan_text(text)
-    (remark,) = {(each.line, each.message) for each in found.remarks if words in each.message}
+    (remark,) = {(finding.line, finding.message) for finding in found.remarks if words in finding.message}
     marked = text.splitlines()[remark[0] - 1]
-    assert any(each in marked for each in (line, "subGroupPolicy"))
+    assert any(part in marked for part in (line, "subGroupPolicy"))
 
 
 def test_example_of_a_buffer_has_a_pool_for_each_slice() -> None:
@@ -156,7 +156,7 @@ def test_runtime_of_trainer_without_a_train_job_is_reported() -> None:
     runtime = next(yaml.safe_load_all((EXAMPLES / "kubeflow-trainer" / "training-runtime.yaml").read_text("utf-8")))
     found = plan(runtime)
     assert (found.pools, found.all_served) == ((), True)
-    assert [each.message for each in found.remarks] == [
+    assert [remark.message for remark in found.remarks] == [
         "is a template; each TrainJob that names it gets the node pools"
     ]
 
@@ -196,7 +196,7 @@ def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], h
     found = plan({**THING, "spec": spec})
     assert [pool.request.hosts for pool in found.pools] == hosts
     assert found.all_served is bool(hosts)
-    assert {each.message.partition(" creates, ")[0] for each in found.remarks} <= {
+    assert {remark.message.partition(" creates, ")[0] for remark in found.remarks} <= {
         "plan does not know how many pods of this template a Thing",
         "requests chips, but plan does not know which pods a Thing",
     }
@@ -414,13 +414,13 @@ def test_mistake_is_reported_with_its_line(raw: dict[str, Any], marked: str, wor
     """The line contains the wrong field. A valid object in the same file is still planned."""
     text = yaml.safe_dump_all([raw_jobset("good"), raw])
     found = plan_text(text)
-    told = [(each.line, each.message) for each in found.remarks if each.severity.refused]
+    told = [(remark.line, remark.message) for remark in found.remarks if remark.severity.refused]
     assert not found.all_served
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
     lines = [text.splitlines()[line - 1] for line, message in told if words in message]
     assert any(marked in line for line in lines), (told, lines)
     # Each message names its object once.
-    assert [each for each in map(str, found.remarks) if each.count("default/") > 1] == []
+    assert [shown for shown in map(str, found.remarks) if shown.count("default/") > 1] == []
 
 
 def test_unknown_key_is_reported_except_on_a_namespace() -> None:
@@ -433,8 +433,8 @@ def test_unknown_key_is_reported_except_on_a_namespace() -> None:
     assert found.all_served
     [remark] = found.remarks
     assert remark.message.endswith("is not read; did you mean tpu-provisioner.cloud.google.com/zones?")
-    many = {constants.CAPACITY: ""} | {f"tpu-provisioner.cloud.google.com/x-{each}": "" for each in range(MAX_KEYS)}
-    told = [each.message for each in plan(raw_jobset(metadata={"labels": many})).remarks]
+    many = {constants.CAPACITY: ""} | {f"tpu-provisioner.cloud.google.com/x-{number}": "" for number in range(MAX_KEYS)}
+    told = [finding.message for finding in plan(raw_jobset(metadata={"labels": many})).remarks]
     assert f"the label {constants.CAPACITY} is not read; make it an annotation" in told
     assert len(told) == MAX_KEYS == 100
 
@@ -449,7 +449,7 @@ def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> N
     )
     text = yaml.safe_dump(raw)
     found = plan_text(text, settings(allowed_namespaces=("team-a",)))
-    told = [(text.splitlines()[each.line - 1].strip(), each.message) for each in found.remarks]
+    told = [(text.splitlines()[remark.line - 1].strip(), remark.message) for remark in found.remarks]
     for marked, words in (
         ("max-run-duration-seconds", "is not a number of seconds"),
         ("gke-spot", "in quotes"),
@@ -465,7 +465,7 @@ def test_plan_reports_all_invalid_annotations_and_the_first_other_mistake() -> N
 def test_missing_key_of_a_node_selector_is_reported_at_the_selector() -> None:
     raw = raw_lws()
     del raw["spec"]["leaderWorkerTemplate"]["workerTemplate"]["spec"]["nodeSelector"][constants.TPU_TOPOLOGY]
-    assert [each.path[-1] for each in plan(raw).remarks] == ["nodeSelector"]
+    assert [remark.path[-1] for remark in plan(raw).remarks] == ["nodeSelector"]
 
 
 def test_opt_in_label_of_a_namespace_in_the_files_counts() -> None:
@@ -511,7 +511,7 @@ def test_remark_without_a_mistake_leaves_the_object_served(raw: dict[str, Any], 
     found = plan(raw)
     assert found.all_served
     assert len(found.pools) == pools
-    assert any(words in each.message for each in found.remarks)
+    assert any(words in remark.message for remark in found.remarks)
 
 
 @pytest.mark.parametrize(
@@ -529,7 +529,7 @@ def test_rejected_object_does_not_count_in_a_limit(refused: dict[str, Any], serv
     """The limit allows 8 chips, which the valid object gets."""
     found = plan(refused, raw_jobset("good"), settings_=serving)
     assert [pool.slice_.workload.name for pool in found.pools] == ["good"]
-    assert not any("MAX_CHIPS" in str(each) for each in found.remarks)
+    assert not any("MAX_CHIPS" in str(remark) for remark in found.remarks)
 
 
 @pytest.mark.parametrize(
@@ -544,14 +544,14 @@ def test_rejected_object_does_not_count_in_a_limit(refused: dict[str, Any], serv
 def test_workload_without_pods_gets_a_remark_and_no_pool(raw: dict[str, Any], words: str) -> None:
     found = plan(raw)
     assert (found.pools, found.all_served) == ((), True)
-    assert any(words in each.message for each in found.remarks)
+    assert any(words in remark.message for remark in found.remarks)
 
 
 def test_jobset_for_dynamic_slicing_is_not_served() -> None:
     """A user who expects node pools must not get exit code 0 from `plan`."""
     found = plan(raw_jobset(pod_metadata={"annotations": {constants.SLICE_TOPOLOGY: "4x4x4"}}))
     assert (found.pools, found.all_served) == ((), False)
-    assert any("a controller of dynamic slicing makes their slices" in each.message for each in found.remarks)
+    assert any("a controller of dynamic slicing makes their slices" in remark.message for remark in found.remarks)
 
 
 def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
@@ -559,7 +559,7 @@ def test_group_that_is_wrong_and_unserved_gets_both_remarks() -> None:
     raw = raw_lws(pod={**pod_spec(), "nodeSelector": {}})
     raw["spec"]["leaderWorkerTemplate"]["leaderTemplate"] = {"spec": {**pod_spec(chips=2), "nodeSelector": {}}}
     found = plan(raw)
-    told = " ".join(each.message for each in found.remarks)
+    told = " ".join(remark.message for remark in found.remarks)
     assert not found.all_served
     assert "have no nodeSelector cloud.google.com/gke-tpu-topology" in told
     assert "leader template requests 2 chips and its worker template 4" in told
@@ -569,8 +569,8 @@ def test_requests_and_buffers_are_planned_with_the_templates_of_the_files() -> N
     asks = (raw_request("req", 4, 2), raw_buffer(replicas=2), raw_request("odd", 3))
     found = plan(*asks, {**TEMPLATE, "template": {"spec": pod_spec()}})
     assert [pool.slice_.workload.name for pool in found.pools] == [*3 * ["req"], *2 * ["warm"]]
-    assert ["a multiple of 2" in each.message for each in found.remarks if each.severity.refused] == [True]
-    assert [each.message for each in plan(asks[0]).remarks] == [
+    assert ["a multiple of 2" in remark.message for remark in found.remarks if remark.severity.refused] == [True]
+    assert [remark.message for remark in plan(asks[0]).remarks] == [
         "the PodTemplate or the object that it names is not in the files; add it"
     ]
 
@@ -593,7 +593,7 @@ def test_choices_are_listed_in_order_including_impossible_ones() -> None:
     """Spot is impossible, because the pod lacks the toleration."""
     raw = raw_jobset(metadata={"annotations": {constants.CAPACITY: "on-demand, spot"}})
     (pool,) = plan(raw).pools
-    assert [(str(each.choice), bool(each.problem)) for each in pool.options] == [
+    assert [(str(option.choice), bool(option.problem)) for option in pool.options] == [
         ("on-demand in us-central2-b", False),
         ("spot in us-central2-b", True),
     ]
@@ -604,13 +604,13 @@ def test_remark_on_an_incomplete_object_names_the_missing_field(missing: str, na
     raw = raw_jobset(name)
     del raw[missing]
     words = f"{what} is not a Kubernetes object: it has no {missing}; add what is missing"
-    assert [each.message for each in plan(raw).remarks] == [words]
+    assert [remark.message for remark in plan(raw).remarks] == [words]
 
 
 def test_number_of_planned_slices_is_limited() -> None:
     counts = (2500, MAX_SLICES - 2500, 1)
     found = plan(*(raw_jobset(f"a{number}", uid="", replicas=count) for number, count in enumerate(counts)))
-    assert ["a2" in str(each) for each in found.remarks if "slices are planned at once" in each.message] == [True]
+    assert ["a2" in str(remark) for remark in found.remarks if "slices are planned at once" in remark.message] == [True]
     assert len(found.pools) == MAX_SLICES
 
 
@@ -628,7 +628,7 @@ def test_field_of_a_wrong_type_causes_no_error(data: st.DataObject) -> None:
     assert isinstance(problems, list)
     found = forecast(documents, SERVING, GKE_RULES)
     assert "good" in [pool.slice_.workload.name for pool in found.pools]
-    assert all(str(each) for each in found.remarks)
+    assert all(str(remark) for remark in found.remarks)
 
 
 def test_pod_with_the_labels_of_a_jobset_without_its_owner_is_not_served() -> None:

@@ -50,7 +50,7 @@ def test_findings_are_ordered_by_severity() -> None:
         spec={"suspend": True},
         metadata={"labels": {"a": 1}, "annotations": {constants.CAPACITY: "spot, on-demand@us-east1-b, on-demand"}},
     )
-    found = [each.severity for each in judged(raw)]
+    found = [finding.severity for finding in judged(raw)]
     assert found == sorted(found, key=list(Severity).index)
     assert {ERROR, WARNING, NOTE} <= set(found)
 
@@ -72,9 +72,9 @@ def test_findings_are_ordered_by_severity() -> None:
 )
 def test_limits_count_all_slices(changes: dict[str, Any], replicas: int, words: str) -> None:
     """All slices count in limits, although only a few slices are examined."""
-    found = [each.message for each in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
+    found = [finding.message for finding in judged(raw_jobset(uid="", replicas=replicas), settings(**changes))]
     assert bool(found) == bool(words), found
-    assert not words or any(words in each for each in found), found
+    assert not words or any(words in message for message in found), found
 
 
 def test_missing_opt_in_label_causes_no_finding() -> None:
@@ -91,7 +91,7 @@ def test_namespace_of_the_request_is_used_if_the_object_has_none() -> None:
 def test_finding_on_an_object_with_a_generated_name_has_a_subject() -> None:
     raw = raw_jobset(pod=pod_spec(topology="2x2x3"))
     raw["metadata"] = {"generateName": "train-", "namespace": "default"}
-    assert ["train-xxxxx" in each.subject for each in judged(raw)] == [True]
+    assert ["train-xxxxx" in finding.subject for finding in judged(raw)] == [True]
 
 
 HOSTILE = [
@@ -173,10 +173,10 @@ WHOLE = (raw_jobset(uid="", replicas=2), raw_lws(uid=""), raw_job(uid=""), raw_p
 def test_any_json_gets_the_findings_of_the_plan(data: st.DataObject) -> None:
     """No JSON raises an error, every finding can be printed, and `plan` has the same findings on the object."""
     found = judged(raw := spoilt(data, data.draw(st.sampled_from(WHOLE) | ANY_JSON)))
-    for each in found:
-        assert each.message
-        assert isinstance(each.field, str)
-        assert str(each)
+    for finding in found:
+        assert finding.message
+        assert isinstance(finding.field, str)
+        assert str(finding)
     planned = forecast([Document(raw)], SERVING, GKE_RULES)
-    said = {(each.severity, each.path, each.message) for each in planned.remarks}
-    assert {(each.severity, each.path, each.message) for each in found} == said
+    said = {(remark.severity, remark.path, remark.message) for remark in planned.remarks}
+    assert {(entry.severity, entry.path, entry.message) for entry in found} == said

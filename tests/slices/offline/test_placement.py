@@ -23,7 +23,7 @@ def _plan(*raws: Json) -> Forecast:
 
 
 def _warnings(*raws: Json) -> list[str]:
-    return [each.message for each in _plan(*raws).remarks if each.message.startswith(NOT_PLACED)]
+    return [remark.message for remark in _plan(*raws).remarks if remark.message.startswith(NOT_PLACED)]
 
 
 def _with_subgroups(**annotations: str) -> Json:
@@ -51,7 +51,7 @@ def test_slices_without_placement_get_one_warning_and_their_pools(raw: Json, wor
     found = _plan(raw)
     assert found.pools
     assert found.all_served
-    (remark,) = [each for each in found.remarks if each.message.startswith(NOT_PLACED)]
+    (remark,) = [finding for finding in found.remarks if finding.message.startswith(NOT_PLACED)]
     assert words in remark.message
     assert f"(its label {constants.PLACEMENT}={constants.PLACEMENT_ASSIGN})" in remark.message
     assert (remark.severity, remark.impossible, remark.slices) == (Severity.WARNING, False, len(found.pools))

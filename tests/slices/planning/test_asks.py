@@ -34,8 +34,8 @@ class Asking(World):
         super().__init__(settings_=settings(**changes), marked=marked)
         self.templates = {("default", "template"): TEMPLATE}
         self.raw: dict[str, dict[str, Any]] = {}
-        for each in asks:
-            self.ask(each)
+        for raw in asks:
+            self.ask(raw)
 
     def ask(self, raw: dict[str, Any]) -> None:
         """Create or change a ProvisioningRequest or CapacityBuffer."""
@@ -59,12 +59,12 @@ class Asking(World):
     def step(self, *, seconds: float = 1.0) -> Plan:
         """Run one round and write the statuses of its plan."""
         plan = super().step(seconds=seconds)
-        for each in plan.statuses:
-            raw = self.raw[each.name]
+        for write in plan.statuses:
+            raw = self.raw[write.name]
             version = str(int(raw["metadata"].get("resourceVersion", "0")) + 1)
-            assert each.resource_version == raw["metadata"].get("resourceVersion", "")
+            assert write.resource_version == raw["metadata"].get("resourceVersion", "")
             metadata = {**raw["metadata"], "resourceVersion": version}
-            self.ask({**raw, "metadata": metadata, "status": {**raw.get("status", {}), **each.status}})
+            self.ask({**raw, "metadata": metadata, "status": {**raw.get("status", {}), **write.status}})
         return plan
 
     def consume(self, name: str, replicas: int) -> Workload:
@@ -77,7 +77,7 @@ class Asking(World):
     def conditions(self, name: str = "req") -> dict[str, str]:
         """Return the messages of the conditions that are true, by type."""
         found = self.raw[name].get("status", {}).get("conditions", [])
-        return {each["type"]: each["message"] for each in found if each["status"] == "True"}
+        return {condition["type"]: condition["message"] for condition in found if condition["status"] == "True"}
 
 
 def test_a_request_is_served_as_a_whole_and_its_pods_use_its_pools() -> None:
@@ -311,8 +311,8 @@ def test_number_of_slices_of_the_buffers_of_a_namespace_is_bounded() -> None:
 def test_condition_time_in_the_year_9999_does_not_stop_decisions() -> None:
     """A user who may write the status of a request can set any time in a condition."""
     world = served(2)
-    for each in world.raw["req"]["status"]["conditions"]:
-        each["lastTransitionTime"] = "9999-12-31T23:59:59Z"
+    for condition in world.raw["req"]["status"]["conditions"]:
+        condition["lastTransitionTime"] = "9999-12-31T23:59:59Z"
     world.ask(world.raw["req"])
     job = make_jobset("other", replicas=2)
     world.add(job)
@@ -330,7 +330,9 @@ def test_a_request_waits_for_its_templates_and_for_limits() -> None:
     world.templates = templates
     world.run(3)
     assert world.conditions().keys() == {"Accepted"}
-    said = next(each for each in world.raw["req"]["status"]["conditions"] if each["type"] == "Provisioned")
+    said = next(
+        condition for condition in world.raw["req"]["status"]["conditions"] if condition["type"] == "Provisioned"
+    )
     assert said["message"].startswith("0 of 2 slices are ready. Node pool req-")
     assert "MAX_CHIPS" in said["message"]
     world.finish(other)
@@ -354,7 +356,7 @@ def test_limit_with_room_for_one_request_does_not_change_other_statuses(
     world.finish(first)
     del world.plans[:]
     world.live(20, seconds=10.0)
-    assert {each.name for plan in world.plans for each in plan.statuses} == {"r0"}
+    assert {write.name for plan in world.plans for write in plan.statuses} == {"r0"}
 
 
 def test_place_in_the_queue_for_exhausted_capacity_is_not_in_the_status() -> None:

@@ -103,7 +103,7 @@ def test_pool_with_pods_of_one_marked_slice_is_assigned_to_it(before: dict[str, 
     put_pool(world, TRAIN, **before)
     put_pods(world, TRAIN)
     plan = world.step()
-    assert not any(each.verify for each in plan.assignments)
+    assert not any(assignment.verify for assignment in plan.assignments)
     assert labels(world) == [KEY, KEY]
 
 
@@ -205,7 +205,10 @@ def test_no_pool_is_created_while_nodes_of_another_pool_have_the_labels_of_the_s
         world = marked_world(deletion_delay_seconds=3600.0)
         put_pool(world, TRAIN, **KEY)
         world.add(larger)
-        assert (world.look().creates, set(world.nodes) - {each.node for each in world.step().assignments}) == (
+        assert (
+            world.look().creates,
+            set(world.nodes) - {assignment.node for assignment in world.step().assignments},
+        ) == (
             (),
             set(),
         )
@@ -222,7 +225,7 @@ def test_free_pool_becomes_open_if_an_unmarked_slice_will_use_it() -> None:
     world.add(TRAIN)
     plan = world.step()
     assert plan.creates == ()
-    assert [each.labels for each in plan.assignments] == [OPEN, OPEN]
+    assert [assignment.labels for assignment in plan.assignments] == [OPEN, OPEN]
     world.schedule()
     assert (world.bound(TRAIN), labels(world)) == (1, [{}, {}])
 
@@ -283,7 +286,7 @@ def test_workload_keeps_its_pool_while_a_rival_waits(by: str) -> None:
             world.schedule()
         else:
             current = replace(TRAIN, uid=WorkloadUid(f"uid-{attempt}"))
-            world.remove_jobset(next(each for each in world.workloads.values() if each.name == "train"))
+            world.remove_jobset(next(workload for workload in world.workloads.values() if workload.name == "train"))
         assert world.bound(RIVAL) == 0
         world.workloads[current.uid] = current
         world.start_pods(current)
@@ -388,6 +391,6 @@ def test_pools_of_slices_that_start_together_are_free_until_all_are_ready() -> N
     world.refuse_create = lambda _: None
     world.live(60)
     assert world.bound(workload) == 2
-    assert sorted(each[constants.SLICE] for each in labels(world)) == sorted(
+    assert sorted(node_labels[constants.SLICE] for node_labels in labels(world)) == sorted(
         make_marks(workload, job=job)[constants.SLICE] for job in (0, 0, 1, 1)
     )

@@ -179,7 +179,7 @@ def test_first_refused_slice_that_still_has_pods_is_tried_first(gone: set[str], 
     """In the past, after the first slice lost its pods, the next pool was created after a day, not after 40 minutes."""
     ids = {name: SLICE._replace(group_key=GroupKey(name)) for name in "abc"}
     last = Backoff(failure=failure(FailureKind.UNSCHEDULABLE), failures=1, since=NOW, until=NOW)
-    present = {each for name, each in ids.items() if name not in gone}
+    present = {slice_id for name, slice_id in ids.items() if name not in gone}
     known = {ids[name]: last for name in "ab"}
     found = backoff.refused(known, {ids["c"]: ""}, after(1), present=present, together=False)
-    assert [name for name, each in ids.items() if found[each].until < after(12 * 3600)] == soon
+    assert [name for name, slice_id in ids.items() if found[slice_id].until < after(12 * 3600)] == soon

@@ -84,7 +84,7 @@ def request_of(slice_: Slice, **changes: Any) -> NodePoolRequest:
 
 def refuse(**by_choice: Failure) -> Callable[[Create], Failure | None]:
     """Return a `World.refuse_create` that rejects creates by kind of capacity or by zone, with `_` instead of `-`."""
-    table = {key.replace("_", "-"): each for key, each in by_choice.items()}
+    table = {key.replace("_", "-"): rejection for key, rejection in by_choice.items()}
     return lambda create: table.get(create.request.capacity.value) or table.get(create.request.zone)
 
 
@@ -162,7 +162,7 @@ def bought(world: World) -> list[str]:
 def test_choices_of_a_slice_follow_pod_then_jobset_then_settings(
     asked: dict[str, Any], changes: dict[str, Any], want: list[str]
 ) -> None:
-    assert [str(each) for each in choices_of(slice_of(**asked), settings(**changes)).open] == want
+    assert [str(choice) for choice in choices_of(slice_of(**asked), settings(**changes)).open] == want
 
 
 @pytest.mark.parametrize(
@@ -190,7 +190,7 @@ def test_capacity_that_the_pod_selects_overrides_annotations_and_settings(select
     """The pod must fit the nodes of the pool that is created for the selected capacity."""
     slice_ = slice_of(selector=selector, annotations={constants.CAPACITY: "on-demand"})
     choices = choices_of(slice_, settings(capacity="spot, on-demand, reservation/r9"))
-    assert [str(each) for each in choices.open] == [f"{want} in us-central2-b"]
+    assert [str(choice) for choice in choices.open] == [f"{want} in us-central2-b"]
     request = request_of(slice_)
     assert choice_of(request) == choice_of(expected_pool(request)) == choices.open[0]
     assert misfit(slice_.requirements, GKE_RULES.expected_node(expected_pool(request))) == ""
@@ -318,7 +318,7 @@ def test_impossible_choice_is_skipped_and_reported(
     accelerator = changes.pop("accelerator", V5P)
     workload = jobset_of(annotations={constants.CAPACITY: capacity}, accelerator=accelerator)
     choices = choices_of(make_slice(workload), settings(**changes))
-    assert [str(each) for each in choices.open] == [f"{each} in us-central2-b" for each in want]
+    assert [str(choice) for choice in choices.open] == [f"{wanted} in us-central2-b" for wanted in want]
     plan = World(workload, settings_=settings(**changes)).look()
     assert str(choice_of(plan.creates[0].request)) == f"{want[0]} in us-central2-b"
     (notice,) = plan.notices
@@ -522,7 +522,7 @@ def test_all_pools_of_a_jobset_are_in_the_zone_of_the_first(*, by_annotation: bo
     assert zones_bought(world) == ["us-central2-a"]
     waiting = world.plans[-1].notices
     assert len(waiting) == 2
-    assert all(each.reason == constants.CREATION_WAITING for each in waiting)
+    assert all(notice.reason == constants.CREATION_WAITING for notice in waiting)
     world.refuse_create = lambda _: None
     world.live(100)
     assert zones_bought(world) == ["us-central2-a"] * 3

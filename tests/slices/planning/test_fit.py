@@ -205,9 +205,11 @@ def test_fits_returns_the_results_of_checking_each_node_separately(
 ) -> None:
     """The test checks several requirements with one `Fits`, because its caches must not mix up their results."""
     fits = Fits(views)
-    for each in asked:
-        assert _listed(fits.fitting(each), len(views)) == [not misfit(each, view) for view in views]
-        assert _listed(fits.selected(each), len(views)) == [not label_misfit(each, view) for view in views]
+    for requirements in asked:
+        assert _listed(fits.fitting(requirements), len(views)) == [not misfit(requirements, view) for view in views]
+        assert _listed(fits.selected(requirements), len(views)) == [
+            not label_misfit(requirements, view) for view in views
+        ]
 
 
 def _listed(found: int, count: int) -> list[bool]:

@@ -485,7 +485,7 @@ def test_unmarked_all_or_nothing_workload_gets_a_notice_how_to_mark_its_pods() -
         plan = world.step()
         found = [notice for notice in plan.notices if notice.reason == constants.NOT_MARKED]
         assert len(found) == told
-        assert all(f"label namespace default {constants.PLACEMENT}=assign" in each.message for each in found)
+        assert all(f"label namespace default {constants.PLACEMENT}=assign" in notice.message for notice in found)
         assert len(plan.creates) == 2
 
 
@@ -535,9 +535,9 @@ def test_decision_that_releases_pools_creates_none(hold: float) -> None:
     for _ in range(300):
         before = world.memory.gangs
         plan = world.live(1)
-        for uid, each in plan.memory.gangs.items():
+        for uid, state in plan.memory.gangs.items():
             held_until_now = before.get(uid, Gang()).since is not None
-            if held_until_now and each == Gang(queues=True):
+            if held_until_now and state == Gang(queues=True):
                 releases += 1
                 assert plan.creates == ()
                 (said,) = (notice for notice in plan.notices if notice.reason == constants.CREATION_WAITING)

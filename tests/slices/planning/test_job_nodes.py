@@ -79,7 +79,7 @@ def test_pods_run_on_the_pool_of_their_job() -> None:
         assert world.nodes[leader.node_name].labels[_LABEL] == f"default_{workload.name}-slice-0"
 
 
-@pytest.mark.parametrize("rules", [GKE_RULES, NODE_GROUP_RULES], ids=lambda each: each.supplier_name)
+@pytest.mark.parametrize("rules", [GKE_RULES, NODE_GROUP_RULES], ids=lambda rules: rules.supplier_name)
 def test_expected_nodes_fit_the_pods_of_their_job_and_no_others(rules: object) -> None:
     jobset = _jobset()
     pool = replace(_created(jobset), machine_type="ct4p-hightpu-4t")

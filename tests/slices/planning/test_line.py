@@ -36,7 +36,9 @@ def unit(path: str, *, priority: int = 0, since: float = 0, created: float = 0) 
 
 def shown(units: list[Unit]) -> str:
     """Return the paths of units, separated by spaces."""
-    return " ".join(f"{each.namespace}/{each.id.workload_uid.partition('-')[2]}/{each.group_name}" for each in units)
+    return " ".join(
+        f"{entry.namespace}/{entry.id.workload_uid.partition('-')[2]}/{entry.group_name}" for entry in units
+    )
 
 
 @pytest.mark.parametrize(
@@ -118,7 +120,7 @@ _UNITS = st.builds(
     st.integers(0, 50),
     st.integers(0, 50),
 )
-_LINES = st.lists(_UNITS, unique_by=lambda each: each.id, max_size=20)
+_LINES = st.lists(_UNITS, unique_by=lambda entry: entry.id, max_size=20)
 _GRANTS = st.lists(st.tuples(_UNITS, st.integers(0, 100)), max_size=8)
 
 
@@ -126,18 +128,18 @@ _GRANTS = st.lists(st.tuples(_UNITS, st.integers(0, 100)), max_size=8)
 def test_line_interleaves_namespaces_of_each_priority(units: list[Unit], grants: list[tuple[Unit, int]]) -> None:
     """Higher priorities come first. Within a priority, the n-th unit of every namespace precedes any (n+1)-th unit."""
     stamps: Stamps = {}
-    for each, seconds in grants:
-        stamps = granted(stamps, RESOURCE, [each], after(seconds))
+    for entry, seconds in grants:
+        stamps = granted(stamps, RESOURCE, [entry], after(seconds))
     order = in_line(RESOURCE, units, stamps)
     assert sorted(order) == sorted(units)
-    assert [each.priority for each in order] == sorted((each.priority for each in units), reverse=True)
+    assert [member.priority for member in order] == sorted((member.priority for member in units), reverse=True)
     before: Counter[tuple[int, str]] = Counter()
     rounds = []
-    for each in order:
-        rounds.append((-each.priority, before[each.priority, each.namespace]))
-        before[each.priority, each.namespace] += 1
+    for entry in order:
+        rounds.append((-entry.priority, before[entry.priority, entry.namespace]))
+        before[entry.priority, entry.namespace] += 1
     assert rounds == sorted(rounds)
-    assert place_of(order) == {each.id: place for place, each in enumerate(order, start=1)}
+    assert place_of(order) == {member.id: place for place, member in enumerate(order, start=1)}
 
 
 @given(_LINES.filter(bool), st.lists(st.tuples(st.integers(0, 8), _UNITS), max_size=60))
@@ -145,14 +147,14 @@ def test_each_unit_is_first_within_a_bound_that_later_arrivals_do_not_change(
     at_first: list[Unit], later: list[tuple[int, Unit]]
 ) -> None:
     """Granted units remain in the line. At most (namespaces x units of its namespace) grants precede a unit."""
-    waiting = {each.id: each._replace(priority=0, since=NOW, created_at=NOW) for each in at_first}
+    waiting = {entry.id: entry._replace(priority=0, since=NOW, created_at=NOW) for entry in at_first}
     chosen = min(waiting)
     stamps: Stamps = {}
     now, most = NOW, 0
     arrivals = list(later)
     for grants in range(2000):
-        own = [each for each in waiting.values() if each.namespace == waiting[chosen].namespace]
-        most = max(most, len({each.namespace for each in waiting.values()}) * len(own))
+        own = [entry for entry in waiting.values() if entry.namespace == waiting[chosen].namespace]
+        most = max(most, len({entry.namespace for entry in waiting.values()}) * len(own))
         first = in_line(RESOURCE, waiting.values(), stamps)[0]
         if first.id == chosen:
             assert grants <= most

@@ -26,7 +26,7 @@ OLD = {"created_at": NOW - timedelta(days=2)}
 
 def announce(world: World, pool: PoolName, labels: dict[str, str] = SOON, **changes: Any) -> None:
     """Add labels to the first node of a pool, by default of maintenance that begins in two hours."""
-    node = next(each for each in world.nodes.values() if each.pool_name == pool)
+    node = next(candidate for candidate in world.nodes.values() if candidate.pool_name == pool)
     world.put(replace(node, labels={**node.labels, **labels}, **changes))
 
 
@@ -51,7 +51,7 @@ def test_owner_of_a_slice_gets_an_event_on_host_maintenance(
         world.put(replace(other, labels={**other.labels, constants.SCHEDULED_MAINTENANCE: "1896134400"}))
     world.run(2)
     told = world.told(constants.HOST_MAINTENANCE)
-    assert [words in each.message for each in told] == [True] * len(told)
+    assert [words in notice.message for notice in told] == [True] * len(told)
     assert bool(told) is bool(words)
     assert words in view_of(world).slices[0].reason
 
@@ -62,7 +62,7 @@ def test_node_without_chips_after_maintenance_is_shown_as_the_reason(*, bound: b
     workload = make_jobset("train")
     world = running(workload)
     pod = next(iter(world.pods.values()))
-    node = next(each for each in world.nodes.values() if each.name == pod.node_name)
+    node = next(candidate for candidate in world.nodes.values() if candidate.name == pod.node_name)
     world.put(replace(node, allocatable_chips=0, **OLD))
     if not bound:
         world.end_pods(workload)

@@ -48,7 +48,7 @@ def test_waiting_slice_is_matched_with_its_latest_pool_but_prefers_ready_ones(
         (world.put_pool if pool.status is PoolStatus.RUNNING else world.put)(pool)
     plan = world.look()
     assert plan.creates == ()
-    assert [each.name for each in plan.pools if each.phase is not Phase.IDLE] == [pools[taken].name]
+    assert [state.name for state in plan.pools if state.phase is not Phase.IDLE] == [pools[taken].name]
 
 
 @pytest.mark.parametrize(

@@ -143,7 +143,7 @@ def test_pool_whose_nodes_lack_a_selected_label_is_deleted_after_10_minutes(*, r
         world.step(seconds=60)
     assert len(world.created) == 1
     assert world.deleted == world.created
-    (message,) = {each.message for each in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(constants.STUCK)}
     assert f"its nodes do not have {_STRANGE}=x: remove that selector" in message
 
 

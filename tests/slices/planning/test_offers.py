@@ -51,7 +51,7 @@ def test_no_pool_is_created_for_pods_that_exceed_the_offer(amounts: dict[str, An
     world = World(make_jobset(parallelism=4, template=make_requirements(**V6E, **amounts)))
     world.live(130, seconds=1)
     assert world.created == []
-    (message,) = {each.message for each in world.told(constants.INVALID_REQUEST)}
+    (message,) = {notice.message for notice in world.told(constants.INVALID_REQUEST)}
     assert words in message
 
 
@@ -83,7 +83,7 @@ def test_annotation_permits_requests_beyond_the_estimate_up_to_the_machine(
     world.step(seconds=5)
     created = tight or (ignored and place != "")
     assert bool(world.created) is created
-    told = {each.message for each in world.told(constants.INVALID_REQUEST)}
+    told = {notice.message for notice in world.told(constants.INVALID_REQUEST)}
     assert bool(told) is not created
     assert all((WAY_OUT in message) is ignored for message in told)
     # The pool is kept while it has no nodes, and serves the slice if its nodes offer enough.
@@ -152,12 +152,12 @@ def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offer
     world = World(small, large)
     world.live(5)
     assert [world.bound(small), world.bound(large)] == [1, 0]
-    world.nodes = {name: replace(each, allocatable_memory_bytes=707 * GIB) for name, each in world.nodes.items()}
+    world.nodes = {name: replace(node, allocatable_memory_bytes=707 * GIB) for name, node in world.nodes.items()}
     world.step()
     assert len(world.created) == 2
     # The new nodes offer less than the old node: the pool is kept, or deleted if the scheduler binds no pod to it.
-    for name, each in expected_nodes(world, large).items():
-        world.put(replace(each, name=name, allocatable_memory_bytes=offered_gib * GIB))
+    for name, node in expected_nodes(world, large).items():
+        world.put(replace(node, name=name, allocatable_memory_bytes=offered_gib * GIB))
     world.pools = {name: replace(pool, status=type(pool.status).RUNNING) for name, pool in world.pools.items()}
     world.live(200, seconds=10)
     assert (len(world.created), len(world.deleted), world.bound(large)) == (2, int(not kept), int(kept))

@@ -111,9 +111,9 @@ def test_deletes_leave_threads_to_other_calls() -> None:
     """Deletes of many unneeded pools must not delay changes of nodes, or deletes that slices wait for."""
     ended = [make_jobset(f"ended-{index}") for index in range(40)]
     world = World(*ended, settings_=settings(deletion_delay_seconds=0.0))
-    for each in ended:
-        world.put_pool(make_pool(each))
-        world.finish(each)
+    for workload in ended:
+        world.put_pool(make_pool(workload))
+        world.finish(workload)
     assert len(world.look().deletes) == 32
 
 

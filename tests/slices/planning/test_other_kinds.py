@@ -91,7 +91,7 @@ def test_group_name_that_its_kind_cannot_have_is_ignored(workload: Workload, nam
     pod = make_pod(workload, group_name=name, group_key=key)
     workloads = Workloads.of({workload.uid: workload})
     found = find_slices(workloads, (pod,), ServingPolicy(), {SliceId(workload.uid, key): name})
-    assert name not in {each.group_name for each in found.values()}
+    assert name not in {slice_.group_name for slice_ in found.values()}
 
 
 @pytest.mark.parametrize("name", ["sweep", ""])
@@ -101,7 +101,7 @@ def test_pool_of_a_suspended_job_is_attributed_to_the_job(name: str) -> None:
     slice_id = SliceId(job.uid, make_pod(job).group_key)
     workloads = Workloads.of({job.uid: job})
     found = find_slices(workloads, (), ServingPolicy(), {slice_id: name}, keep_suspended=True)
-    assert [(each.id, each.group_name) for each in found.values()] == [(slice_id, "sweep")]
+    assert [(slice_.id, slice_.group_name) for slice_ in found.values()] == [(slice_id, "sweep")]
 
 
 def test_pool_of_a_job_without_the_annotation_is_kept_while_pods_run() -> None:

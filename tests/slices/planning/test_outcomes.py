@@ -120,7 +120,7 @@ def test_no_create_is_sent_while_the_outcome_of_the_last_is_unknown(kind: Failur
         asked_again += len(world.look().look_ups)
         world.pass_time(0.5)
     assert 1 <= asked_again <= 2
-    assert not any(each.creates for each in world.plans[1:])
+    assert not any(later.creates for later in world.plans[1:])
 
 
 def test_look_up_that_failed_or_found_the_pool_causes_no_create() -> None:
@@ -201,7 +201,7 @@ def test_operation_explains_a_create_whose_pool_is_not_listed(*, listed_first: b
     plan = world.look()
     assert plan.creates == ()
     assert "GKE's own words." in note_of(plan.pools[0], plan)
-    assert any(each.slice_id is not None for each in plan.memory.backoffs.values()) is (kind is FailureKind.INVALID)
+    assert any(entry.slice_id is not None for entry in plan.memory.backoffs.values()) is (kind is FailureKind.INVALID)
 
 
 def test_response_after_the_list_shows_the_pool_still_counts() -> None:

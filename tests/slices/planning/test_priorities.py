@@ -39,15 +39,15 @@ def test_slice_of_a_higher_priority_is_served_before_older_slices(topology: str)
     first = jobset_of("first")
     world = full_world(first)
     waiting = [jobset_of(f"batch{number}", topology, namespace=f"n{number % 2}") for number in range(4)]
-    for each in waiting:
-        add(world, each, 10)
+    for batch in waiting:
+        add(world, batch, 10)
         world.live(2, seconds=5)
     urgent = jobset_of("urgent", namespace="n0", topology="2x2x2")
     add(world, urgent, HIGH)
     world.live(2, seconds=5)
     world.finish(first)
     world.live(12, seconds=5)
-    assert [world.bound(each) for each in (urgent, *waiting)] == [1, 0, 0, 0, 0]
+    assert [world.bound(workload) for workload in (urgent, *waiting)] == [1, 0, 0, 0, 0]
     assert {wait.position for wait in world.plans[-1].waits.values()} == {1, 2, 3, 4}
 
 
@@ -57,10 +57,10 @@ def test_large_slice_of_a_higher_priority_gets_the_chips_that_small_jobs_leave()
     world = full_world(*small[:8], chips=32)
     large = jobset_of("large", "2x2x4", namespace="honest")
     add(world, large, HIGH)
-    for each in small[8:]:
-        add(world, each, 0)
-    for each in small[:4]:
-        world.finish(each)
+    for job in small[8:]:
+        add(world, job, 0)
+    for job in small[:4]:
+        world.finish(job)
         world.live(6, seconds=10)
     plan = world.plans[-1]
     waiting = (state for state in plan.pools if "small" in state.named.name and state.phase.before_create)

@@ -60,7 +60,7 @@ class CheckedMatcher(Matcher):
 def match(world: World, sidelined: Collection[WorkloadUid] = ()) -> tuple[Round, Matcher, Matching]:
     """Match the slices and pools of a world, and check each claim."""
     ctx = begin_round(world.snapshot(), world.memory, world.settings, GKE_RULES, world.now)
-    line = in_line(CREATES, [unit_of(each, world.now) for each in ctx.slices.values() if each.pending], {})
+    line = in_line(CREATES, [unit_of(slice_, world.now) for slice_ in ctx.slices.values() if slice_.pending], {})
     matcher = CheckedMatcher(ctx, Budget.of(ctx), line, sidelined)
     return ctx, matcher, matcher.run(lambda _slice: None)
 
@@ -227,14 +227,14 @@ def test_every_refusal_has_a_case() -> None:
     ],
 )
 def test_idle_pool_names_the_slice_that_waits_and_why_it_does_not_use_the_pool(world: World, why: str) -> None:
-    view = next(each for each in view_of(world).pools if each.name == next(iter(world.pools)))
+    view = next(pool for pool in view_of(world).pools if pool.name == next(iter(world.pools)))
     assert "Slice JobSet/default/train/train-slice-0 waits, and does not use it: " in view.reason
     assert why in view.reason
 
 
 def test_idle_pool_of_another_topology_names_no_slice_that_waits() -> None:
     world = lend(make_pool(GONE, topology="2x2x4", hosts=4))
-    assert not any("waits" in each.reason for each in view_of(world).pools)
+    assert not any("waits" in pool.reason for pool in view_of(world).pools)
 
 
 def test_every_refusal_of_an_idle_pool_has_a_text() -> None:

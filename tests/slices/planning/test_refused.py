@@ -53,10 +53,10 @@ def test_pool_whose_nodes_the_scheduler_refuses_is_released_within_two_minutes(c
     world = World(make_jobset(), settings_=settings(**changes))
     assert live(world, 180) <= 2 * 120
     assert (len(world.created), world.deleted, world.pools) == (1, world.created, {})
-    (message,) = {each.message for each in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(constants.STUCK)}
     assert f": 0/11 {REFUSAL}" in message
     assert message.endswith("; the node pool is deleted, and another one is tried later")
-    waits = [each.message for each in world.told(constants.CREATION_WAITING)]
+    waits = [notice.message for notice in world.told(constants.CREATION_WAITING)]
     assert any("unschedulable since" in wait and REFUSAL in wait for wait in waits)
     view = view_of(world)
     (found,) = explain(view, view.at, (), (), "train-slice-0")
@@ -160,7 +160,7 @@ def test_refused_slice_takes_no_free_pool() -> None:
     world.finish(other)
     world.step()
     assert world.plans[-1].pools
-    assert {each.phase.value for each in world.plans[-1].pools if each.name == pool} == {"idle"}
+    assert {state.phase.value for state in world.plans[-1].pools if state.name == pool} == {"idle"}
 
 
 def startup_taint(world: World) -> None:

@@ -27,9 +27,9 @@ def scaled(number: int, *, kind: str = "ReplicaSet", on: bool = True) -> Cluster
 def carry_out(world: Cluster, plan: Plan) -> None:
     """Write the deletion costs of a plan to its pods."""
     by_name = {pod.name: pod for pod in world.pods.values()}
-    for each in plan.costs:
-        pod = by_name[each.name]
-        annotations = {**pod.requirements.annotations, constants.POD_DELETION_COST: str(each.cost)}
+    for entry in plan.costs:
+        pod = by_name[entry.name]
+        annotations = {**pod.requirements.annotations, constants.POD_DELETION_COST: str(entry.cost)}
         world.put(replace(pod, requirements=replace(pod.requirements, annotations=annotations)))
 
 
@@ -45,7 +45,7 @@ def test_pods_of_small_pools_have_lower_costs_and_each_pod_is_written_once() -> 
     for pod in world.pods.values():
         pool = world.nodes[pod.node_name].pool_name
         costs_of.setdefault(pool, set()).add(int(pod.requirements.annotations[constants.POD_DELETION_COST]))
-    assert {len(each) for each in costs_of.values()} == {1}
+    assert {len(pool_costs) for pool_costs in costs_of.values()} == {1}
     assert len(set.union(*costs_of.values())) == len(costs_of) == 3
     smallest = min(world.pools.values(), key=lambda pool: pool.hosts)
     assert costs_of[smallest.name] == {min(set.union(*costs_of.values()))}
@@ -56,8 +56,8 @@ def test_rejected_writes_do_not_block_writes_to_other_pods() -> None:
     """A webhook may reject all writes to the pods of one namespace, which may be the first pods of each plan."""
     world = scaled(_MANY)
     before = world.look().costs
-    rejected = frozenset(f"Pod {each.namespace}/{each.name}" for each in before)
-    after = {each.name for each in world.look(rejected=rejected).costs}
+    rejected = frozenset(f"Pod {entry.namespace}/{entry.name}" for entry in before)
+    after = {entry.name for entry in world.look(rejected=rejected).costs}
     assert after == {pod.name for pod in world.pods.values()}
 
 
@@ -78,4 +78,4 @@ def test_cost_that_a_user_has_set_is_kept() -> None:
     uid, pod = next(iter(world.pods.items()))
     annotations = {constants.POD_DELETION_COST: "-7"}
     world.pods[uid] = replace(pod, requirements=replace(pod.requirements, annotations=annotations))
-    assert pod.name not in {each.name for each in world.look().costs}
+    assert pod.name not in {entry.name for entry in world.look().costs}

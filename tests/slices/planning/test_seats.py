@@ -290,7 +290,7 @@ def test_pods_left_out_by_a_limit_are_notified_with_the_create() -> None:
     [(plan, create)] = [(plan, create) for plan in world.plans for create in plan.creates]
     left = {ref.uid: notice for notice in plan.notices for ref in notice.objects[:1]}
     assert (create.request.hosts, len(left)) == (10, 3)
-    assert all("40 of 40 chips in use; this slice needs 4" in each.message for each in left.values())
+    assert all("40 of 40 chips in use; this slice needs 4" in notice.message for notice in left.values())
     states = [pool for pool in plan.pools if pool.phase.before_create]
     assert sorted(1 + len(state.seated) for state in states) == [3, 10]
 

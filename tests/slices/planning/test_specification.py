@@ -92,7 +92,7 @@ def test_annotations_of_the_pod_override_settings() -> None:
     annotations = {constants.NODE_SERVICE_ACCOUNT: POD_ACCOUNT, constants.ADDITIONAL_NODE_NETWORKS: "v1:s1, v2:s2"}
     made = request_of(slice_of(annotations=annotations), node_service_account="settings@p.iam")
     assert made.node["node_service_account"] == POD_ACCOUNT
-    assert [each.network for each in made.node["node_additional_networks"]] == ["v1", "v2"]
+    assert [network.network for network in made.node["node_additional_networks"]] == ["v1", "v2"]
 
 
 @pytest.mark.parametrize(

@@ -27,10 +27,10 @@ def _pod(workload: Workload, index: int, pool: NodePool, host: int, **changes: o
 def _mixed(first: Workload, second: Workload) -> World:
     """Return a world with two slices and two pools of two hosts; each slice has one pod on each pool."""
     world = World(first, second)
-    pools = [world.put_pool(make_pool(each)) for each in (first, second)]
-    for each in (first, second):
-        world.end_pods(each)
-        world.put(*(_pod(each, index, pool, int(each is second)) for index, pool in enumerate(pools)))
+    pools = [world.put_pool(make_pool(workload)) for workload in (first, second)]
+    for workload in (first, second):
+        world.end_pods(workload)
+        world.put(*(_pod(workload, index, pool, int(workload is second)) for index, pool in enumerate(pools)))
     return world
 
 
@@ -52,7 +52,7 @@ def test_slice_on_two_pools_is_reported_on_its_leader_pod_and_its_workload() -> 
     )
     assert second.key == first.key, "a pod more on another pool is no other Event"
     assert {slice_.group_key for slice_ in plan.split_slices} == {
-        make_pod(each).group_key for each in (make_jobset("a"), make_jobset("b"))
+        make_pod(jobset).group_key for jobset in (make_jobset("a"), make_jobset("b"))
     }
     assert all(pool.split for pool in plan.pools)
 
@@ -69,27 +69,27 @@ def test_slice_on_a_shared_pool_is_reported_and_the_other_slice_is_not_named() -
     first, second = make_jobset("a", parallelism=1), make_jobset("secret", parallelism=1)
     world = World(first, second)
     pool = world.put_pool(make_pool(make_jobset("a")))
-    for host, each in enumerate((first, second)):
-        world.end_pods(each)
-        world.put(_pod(each, 0, pool, host))
+    for host, workload in enumerate((first, second)):
+        world.end_pods(workload)
+        world.put(_pod(workload, 0, pool, host))
     plan = world.look()
     message = _splits(plan)[0].message
     assert message.startswith(f"The pods of job a-slice-0 share node pool {pool.name} with pods of other slices;")
     assert "secret" not in message
-    assert {each.state for each in view_of(world).pools} == {State.SPLIT}
+    assert {pool_view.state for pool_view in view_of(world).pools} == {State.SPLIT}
 
 
 def test_slice_of_one_host_on_a_pool_of_a_split_slice_is_not_split() -> None:
     template = asked_for(topology="2x2x1", tolerations=())
     large, small = make_jobset("large"), make_jobset("small", parallelism=1, template=template)
     world = World(large, small)
-    pools = [world.put_pool(make_pool(each)) for each in (large, make_jobset("other"))]
-    for each in (large, small):
-        world.end_pods(each)
+    pools = [world.put_pool(make_pool(workload)) for workload in (large, make_jobset("other"))]
+    for workload in (large, small):
+        world.end_pods(workload)
     world.put(*(_pod(large, index, pool, 0) for index, pool in enumerate(pools)), _pod(small, 0, pools[0], 1))
     states = {slice_.group: slice_.state for slice_ in view_of(world).slices}
     assert states == {"large-slice-0": State.SPLIT, "small-slice-0": State.RUNNING}
-    assert [each.objects[-1].name for each in _splits(world.look())] == ["large"]
+    assert [notice.objects[-1].name for notice in _splits(world.look())] == ["large"]
 
 
 def _of_one_host() -> World:
@@ -115,8 +115,8 @@ def _restarting() -> World:
 
 def _not_served() -> World:
     world = _mixed(make_jobset("a"), make_jobset("b"))
-    for uid, each in world.workloads.items():
-        world.workloads[uid] = replace(each, annotations={constants.DISABLE: "true"})
+    for uid, workload in world.workloads.items():
+        world.workloads[uid] = replace(workload, annotations={constants.DISABLE: "true"})
     return world
 
 

@@ -48,7 +48,7 @@ def test_slice_that_has_lost_half_of_its_nodes_gets_another_pool(status: PoolSta
     world.run(10, seconds=60)
     assert world.told(constants.STUCK) == []
     world.run(5, seconds=60)
-    (message,) = {each.message for each in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(constants.STUCK)}
     assert f"node pool {name}, which has status {status.value}" in message
     assert "only 1 of 2 nodes are ready with all their chips; nodes missing: 1" in message
     assert world.deleted == []
@@ -76,7 +76,7 @@ def test_event_says_why_pods_without_a_pending_leader_get_no_pool(node: str, whe
     world.run(9, seconds=60)
     assert world.told(constants.STUCK) == []
     world.run(3, seconds=60)
-    (message,) = {each.message for each in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(constants.STUCK)}
     assert message.startswith(
         f"1 pod(s) of job train-slice-0 are unschedulable, and no node pool is created for them: its leader pod {where}"
     )
@@ -144,7 +144,7 @@ def test_job_that_is_scaled_up_keeps_its_pool_and_is_reported(*, replace_stuck: 
         world.put(make_pod(job, index=index, unschedulable=True, unschedulable_since=world.now))
     world.run(60 * 5, seconds=60)
     assert (world.created, world.deleted, world.pools[pool.name].hosts) == ([pool.name], [], 2)
-    (message,) = {each.message for each in world.told(constants.STUCK)}
+    (message,) = {notice.message for notice in world.told(constants.STUCK)}
     assert message == (
         f"job sweep now has parallelism 4, for 4 nodes, and its node pool {pool.name} has 2; for a Job that runs, no "
         "node pool is created or resized: set parallelism back, or suspend the Job and resume it when its pods have "
@@ -175,7 +175,7 @@ def test_running_slice_keeps_its_pool_after_a_change_of_parallelism(pods: int) -
         world.put(make_pod(workload, index=index, unschedulable=True, unschedulable_since=world.now))
     world.run(30, seconds=60)
     assert (world.created, world.deleted) == ([name], [])
-    (message,) = {each.message for each in (*world.told(constants.STUCK), *world.told(constants.UNDERUSED))}
+    (message,) = {notice.message for notice in (*world.told(constants.STUCK), *world.told(constants.UNDERUSED))}
     assert message == (
         "job train-slice-0 now has parallelism 4, and its slice of topology 2x2x2 has 2 hosts with one pod each; set "
         "parallelism back to 2"
@@ -209,7 +209,7 @@ def test_unused_chips_of_single_hosts_are_reported(
     asked = make_requirements(accelerator=accelerator, topology=topology, chips=chips)
     world = World(make_jobset(parallelism=parallelism, template=asked))
     world.live(5)
-    found = {each.message for each in world.told(constants.UNDERUSED)}
+    found = {notice.message for notice in world.told(constants.UNDERUSED)}
     assert found == ({f"job train-slice-0 {words}"} if words else set())
 
 

@@ -109,7 +109,7 @@ def test_changed_template_of_a_suspended_jobset_does_not_affect_its_pools(templa
 def test_suspended_jobset_keeps_the_pool_on_which_it_ran() -> None:
     first, second = make_jobset("a"), make_jobset("b")
     world = world_of(first, second)
-    pools = {each.uid: world.put_pool(make_pool(each)) for each in (first, second)}
+    pools = {workload.uid: world.put_pool(make_pool(workload)) for workload in (first, second)}
     world.put(make_pod(first, node=make_node(pools[second.uid]).name))
     world.put(make_pod(second, node=make_node(pools[first.uid]).name))
     world.look()

@@ -59,7 +59,7 @@ def test_no_pool_is_created_for_volumes_that_its_nodes_cannot_attach(volumes: Vo
     world = world_of(volumes, accelerator="tpu-v6e-slice", topology="2x4")
     world.live(130)
     assert world.created == []
-    (message,) = {each.message for each in world.told(reason)}
+    (message,) = {notice.message for notice in world.told(reason)}
     assert words in message
 
 

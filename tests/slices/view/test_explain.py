@@ -30,7 +30,7 @@ def test_the_facts_of_a_pool_do_not_repeat_its_headline() -> None:
     entries = [Entry(number=number, pool=name, **about) for number, name in enumerate((pool.name, "other"))]
     for name, numbers in ((pool.name, [0]), ("train", [0, 1])):
         (found,) = explain(view, view.at, (), entries, name)
-        assert [each.number for each in found.activity] == numbers
+        assert [entry.number for entry in found.activity] == numbers
     (found,) = explain(view, view.at, (), entries, pool.name)
     assert {"capacity", "hosts", "machines"} <= dict(found.facts).keys()
     assert "node pool" not in dict(found.facts)
@@ -103,4 +103,4 @@ def test_controller_of_pods_is_found_by_its_kind_and_name(name: str, words: str)
         world.scale(1, owner, kind=kind)
     view = view_of(world)
     found = explain(view, view.at, (), (), name)
-    assert [each.headline.startswith(words) for each in found] == ([True] if words else []), found
+    assert [explanation.headline.startswith(words) for explanation in found] == ([True] if words else []), found

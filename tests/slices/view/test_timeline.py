@@ -33,7 +33,7 @@ def followed(world: World, timeline: Timeline) -> None:
 
 
 def states(track: Track) -> list[str]:
-    return [each.state.value for each in track.segments]
+    return [segment.state.value for segment in track.segments]
 
 
 def life(world: World, timeline: Timeline) -> None:
@@ -66,7 +66,7 @@ def test_a_pool_is_one_track_from_the_wait_to_the_end() -> None:
     pairs = list(zip(track.segments, track.segments[1:], strict=False))
     assert all(before.until == after.since for before, after in pairs)
     assert track.segments[-1].until == world.now
-    assert {each.workload for each in track.segments} == {"JobSet/default/train"}
+    assert {segment.workload for segment in track.segments} == {"JobSet/default/train"}
     assert track.segments[0].slice == "JobSet/default/train/train-slice-0"
 
 
@@ -98,7 +98,7 @@ def test_total_number_of_segments_is_bounded() -> None:
             now = world.now + timedelta(seconds=60 * number + turn)
             timeline.follow([_named(pool, f"pool-{number}", chosen=bool(turn % 2))], now)
     tracks = timeline.tracks()
-    assert sum(len(each.segments) for each in tracks) <= 51
+    assert sum(len(track.segments) for track in tracks) <= 51
     assert tracks[-1].pool == "pool-19"
 
 
@@ -116,14 +116,14 @@ def test_many_pools_of_one_namespace_do_not_displace_other_namespaces() -> None:
         timeline.follow(
             [_named(pool._replace(named=pool.named._replace(namespace="noisy")), f"noisy-{number}")], world.now
         )
-    kept = [each.pool for each in timeline.tracks()]
+    kept = [track.pool for track in timeline.tracks()]
     assert len(kept) == 51
-    assert {each.name for each in quiet} <= set(kept)
+    assert {state.name for state in quiet} <= set(kept)
     assert kept[20] == "noisy-69"
     # The track of a pool that exists again is kept; like other tracks, it is forgotten a day after the pool's end.
     timeline.follow(quiet[:1], world.now)
     timeline.follow(quiet[:1], world.now + DAY)
-    assert [each.pool for each in timeline.tracks()] == ["quiet-0"]
+    assert [track.pool for track in timeline.tracks()] == ["quiet-0"]
     timeline.follow([], world.now + DAY)
     timeline.follow([], world.now + 2 * DAY)
     assert timeline.tracks() == []
@@ -138,7 +138,7 @@ def test_pool_that_is_created_again_continues_its_track() -> None:
     timeline.follow([], world.now + timedelta(seconds=5))
     timeline.follow([pool], world.now + timedelta(seconds=9))
     (track,) = timeline.tracks()
-    assert [(each.since - world.now).seconds for each in track.segments] == [0, 9]
+    assert [(segment.since - world.now).seconds for segment in track.segments] == [0, 9]
     timeline.follow([pool], world.now + 2 * DAY)
     assert len(timeline.tracks()) == 1
 
@@ -150,7 +150,9 @@ def test_times_shift_with_a_clock_that_is_set() -> None:
     (before,) = timeline.tracks()
     timeline.shift(timedelta(hours=-1))
     (after,) = timeline.tracks()
-    assert [each.since for each in after.segments] == [each.since - timedelta(hours=1) for each in before.segments]
+    assert [segment.since for segment in after.segments] == [
+        segment.since - timedelta(hours=1) for segment in before.segments
+    ]
 
 
 def _named(pool: PoolState, name: str, *, chosen: bool = True) -> PoolState:

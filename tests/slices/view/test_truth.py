@@ -65,7 +65,7 @@ def test_pool_whose_nodes_were_not_ready_in_time_has_that_reason() -> None:
     world.step()
     world.pass_time(world.settings.ready_timeout_seconds + 1)
     world.look()
-    pool = next(each for each in view_of(world).pools if each.name == name)
+    pool = next(candidate for candidate in view_of(world).pools if candidate.name == name)
     assert pool.state is State.FAILED
     assert "no reason" not in pool.reason
     assert "only 0 of its 2 nodes were ready" in pool.reason
@@ -155,9 +155,9 @@ def test_pools_with_delayed_deletes_show_the_reason_and_the_times() -> None:
     view = view_of(world)
     held = sorted((pool for pool in view.pools if pool.delete_at), key=lambda pool: str(pool.delete_at))
     assert len(held) == 5
-    assert [each.name for each in held if "one node pool every 60 s" not in each.reason] == []
+    assert [pool.name for pool in held if "one node pool every 60 s" not in pool.reason] == []
     # When only three pools remain, the limit on the rate of deletes no longer applies, so their times are equal.
-    assert [(each.delete_at - world.now).total_seconds() for each in held if each.delete_at] == [59, 119, 119, 119, 119]
+    assert [(pool.delete_at - world.now).total_seconds() for pool in held if pool.delete_at] == [59, 119, 119, 119, 119]
 
 
 def test_delete_that_waits_for_operations_has_that_reason() -> None:

@@ -119,7 +119,11 @@ class Trial:
     def check_pools(self, plan: Plan) -> None:
         """Check that no pool with pods is deleted, except for a stuck slice, and that no slice has two pools."""
         used = self.users()
-        gone = [each.name for each in plan.deletes if each.name in used and each.reason is not DeleteReason.SLICE_STUCK]
+        gone = [
+            delete.name
+            for delete in plan.deletes
+            if delete.name in used and delete.reason is not DeleteReason.SLICE_STUCK
+        ]
         assert gone == []
         counted_on = [pool.slice_id for pool in plan.pools if pool.phase in (Phase.PROVISIONING, Phase.READY)]
         wanted = [*(create.slice_id for create in plan.creates), *filter(None, counted_on)]
@@ -155,8 +159,8 @@ class Trial:
 
         def asked(name: str, namespace: str = "") -> list[str]:
             found = explain(view, view.at, self.board.timeline.tracks(), (), name, namespace)
-            assert [each for each in found if not list(lines(each))] == []
-            return [each.id for each in found]
+            assert [explanation for explanation in found if not list(lines(explanation))] == []
+            return [explanation.id for explanation in found]
 
         for pool in view.pools:
             assert asked(f"pool/{pool.name}") == [pool.name]
@@ -317,7 +321,11 @@ def _missing(trial: Trial, workload: Workload) -> None:
 
 def _ending(trial: Trial, workload: Workload) -> None:
     world = trial.world
-    for pod in [each for each in world.pods.values() if each.workload_name == workload.name and each.node_name]:
+    for pod in [
+        candidate
+        for candidate in world.pods.values()
+        if candidate.workload_name == workload.name and candidate.node_name
+    ]:
         world.put(replace(pod, deletion_deadline=world.now + timedelta(seconds=30)))
 
 
@@ -326,7 +334,7 @@ def _again(trial: Trial, workload: Workload) -> None:
     trial.again += 1
     trial.world.remove_jobset(workload)
     anew = replace(workload, uid=type(workload.uid)(f"again-{trial.again}"), suspended=False, terminal_state="")
-    trial.all[[each.name for each in trial.all].index(workload.name)] = anew
+    trial.all[[other.name for other in trial.all].index(workload.name)] = anew
     trial.world.add(anew)
 
 

@@ -48,7 +48,7 @@ def test_long_messages_of_gke_are_cut() -> None:
     texts = [only_slice(view).reason, view.capacity.backoffs[0].message]
     texts += [notice.message for notice in only_slice(view).notices]
     assert len(texts) >= 3
-    assert {len(each) for each in texts} == {2048}
+    assert {len(text) for text in texts} == {2048}
 
 
 def test_rejected_create_is_shown_as_reason_and_as_back_off() -> None:
@@ -80,7 +80,7 @@ def test_slice_that_gets_no_pool_has_a_reason(change: dict[str, object], words: 
     view = view_of(world)
     assert {slice_.state for slice_ in view.slices} <= {State.NONE}
     assert words in (view.slices or view.workloads)[0].reason
-    assert view.workloads[0].state == next((each for each in ("suspended", "deleting") if each in change), "lives")
+    assert view.workloads[0].state == next((word for word in ("suspended", "deleting") if word in change), "lives")
 
 
 def test_limits_are_shown_with_their_use() -> None:
@@ -117,9 +117,9 @@ def test_pool_has_a_cost_only_with_prices() -> None:
 
 def test_phases_have_states_and_delete_reasons_and_waits_have_texts() -> None:
     assert set(STATES) == set(Phase) - {Phase.GONE}
-    assert all(states.WHY_DELETED[each] for each in DeleteReason)
-    assert all(states.WHY_LATE[each] for each in DeleteWait)
-    assert all(waits.cause(WaitsFor(kind=each)) for each in WaitKind)
+    assert all(states.WHY_DELETED[reason] for reason in DeleteReason)
+    assert all(states.WHY_LATE[wait] for wait in DeleteWait)
+    assert all(waits.cause(WaitsFor(kind=kind)) for kind in WaitKind)
 
 
 def test_pod_that_waits_for_a_node_of_a_used_pool_is_not_shown_as_running() -> None:

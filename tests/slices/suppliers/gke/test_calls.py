@@ -78,7 +78,7 @@ def test_unexpected_exception_is_counted() -> None:
     fake.get_cluster = broken  # type: ignore[method-assign]
     with pytest.raises(ZeroDivisionError):
         supplier_of(fake, observe=recorder.observe_gke_call).get_cluster()
-    assert [each[2:] for each in recorder.seen] == [("unexpected", "none")]
+    assert [call[2:] for call in recorder.seen] == [("unexpected", "none")]
 
 
 @pytest.mark.parametrize(("status", "want"), [(429, "429"), (0, "none"), (299, "other"), (99999, "other")])
@@ -93,4 +93,4 @@ def test_http_status_is_counted_with_bounded_labels(status: int, want: str) -> N
     fake.get_cluster = refused  # type: ignore[method-assign]
     with pytest.raises(GkeError):
         supplier_of(fake, observe=recorder.observe_gke_call).get_cluster()
-    assert [each[3] for each in recorder.seen] == [want]
+    assert [call[3] for call in recorder.seen] == [want]

@@ -470,7 +470,7 @@ def test_enums_are_requested_as_words(server: RecordingServer, client: GkeClient
     client.get_node_pool(PoolName("a"))
     client.delete_node_pool(PoolName("a"))
     client.create_node_pool(SMALLEST)
-    assert {each.query["$alt"] for each in server.requests} == {"json"}
+    assert {request.query["$alt"] for request in server.requests} == {"json"}
     assert len(server.requests) == 6
 
 
@@ -1015,7 +1015,7 @@ def test_endpoint_may_have_a_path(server: RecordingServer) -> None:
     client.list_node_pools()
     client.create_node_pool(replace(SMALLEST, node={"idle_maintenance_seconds": 600.0}))
     client.close()
-    assert [each.path.partition("?")[0] for each in server.requests] == [
+    assert [request.path.partition("?")[0] for request in server.requests] == [
         f"/gke{CLUSTER_PATH}/nodePools",
         f"/gke{CLUSTER_PATH}/nodePools".replace("/v1/", "/v1beta1/"),
     ]
@@ -1069,7 +1069,7 @@ def test_reservation_is_read_in_its_project_and_zone(server: RecordingServer, cl
     assert client.get_reservation(project="q", zone="us-east5-b", name="r1") == want
     client.get_reservation(project="", zone="us-east5-b", name="r1")
     path = "/compute/v1/projects/{}/zones/us-east5-b/reservations/r1"
-    assert [(each.method, each.path) for each in server.requests] == [
+    assert [(request.method, request.path) for request in server.requests] == [
         ("GET", path.format("q")),
         ("GET", path.format("p")),
     ]

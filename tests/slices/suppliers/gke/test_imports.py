@@ -28,7 +28,10 @@ def test_one_module_imports_the_library() -> None:
     found = {
         str(file.relative_to(_ROOT))
         for file in _ROOT.rglob("*.py")
-        if any(name.startswith(tuple(f"{each}." for each in _LIBRARY)) or name in _LIBRARY for name in _imported(file))
+        if any(
+            name.startswith(tuple(f"{package}." for package in _LIBRARY)) or name in _LIBRARY
+            for name in _imported(file)
+        )
     }
     assert found == {"slices/suppliers/gke/client.py"}
 

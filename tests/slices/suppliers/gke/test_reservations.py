@@ -124,7 +124,7 @@ def test_unreadable_end_is_unknown_and_logged_once(kind: FailureKind) -> None:
         assert [world.listed(), world.listed(59), world.listed(2), world.reads] == [None, None, None, 2]
         assert bool(world.supplier.unknown_sources()) is (kind is not FailureKind.NOT_FOUND)
         world.supplier.create_pool(replace(REQUEST, name=PoolName("next")), lambda: None)
-    assert [each["event"] for each in logs] == ["reservation.not_read"]
+    assert [line["event"] for line in logs] == ["reservation.not_read"]
 
 
 def test_reservations_that_do_not_exist_are_not_remembered() -> None:
@@ -171,9 +171,9 @@ def test_machines_are_removed_at_the_end_of_their_reservation() -> None:
         supplier.reservations.submit = lambda call: call()
         supplier.create_pool(REQUEST, lambda: None)
         clock.advance(600)
-        assert [each.ends_at for each in supplier.list_pools()] == [end]
+        assert [listed.ends_at for listed in supplier.list_pools()] == [end]
         clock.advance(3 * 3600)
-        assert [each.ends_at for each in supplier.list_pools()] == [end]
+        assert [listed.ends_at for listed in supplier.list_pools()] == [end]
         (pool,) = simulator.pools
         assert {node.state.value for node in pool.nodes} == {"removed"}
         with pytest.raises(GkeError) as caught:

@@ -159,7 +159,7 @@ class Both(World):
         kube = self.groups.kube
         for raw in kube.objects(collection_path("pods")):
             kube.remove_object(object_path("pods", raw["metadata"]["name"], namespace="default"))
-        for pod in filter(lambda each: each.node_name, self.pods.values()):
+        for pod in filter(lambda candidate: candidate.node_name, self.pods.values()):
             requests = {constants.TPU_RESOURCE: str(pod.requirements.chips)}
             spec = {"nodeName": pod.node_name, "containers": [{"name": "c", "resources": {"requests": requests}}]}
             marks = child_marks(pod.workload_name, pod.group_name, namespace="default", uid=pod.workload_uid)

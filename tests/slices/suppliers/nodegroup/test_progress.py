@@ -94,9 +94,9 @@ LOST = [condition("ManagedInstanceGroupReady", "Ready"), condition("Ready", "Nod
             [
                 condition("WorkloadPolicyReady", "Ready"),
                 *(
-                    each
-                    for each in making("InstancesCreationFailed", STOCKOUT, seconds_ago=1e6)
-                    if "Policy" not in each["type"]
+                    entry
+                    for entry in making("InstancesCreationFailed", STOCKOUT, seconds_ago=1e6)
+                    if "Policy" not in entry["type"]
                 ),
             ],
             {"age_seconds": 1e6},

@@ -199,4 +199,4 @@ def test_labels_of_a_node_without_the_namespace_of_the_groups_are_not_believed(
     membership = Membership(by_prefix={_PREFIX: PoolName(NAME)}, listed={PoolName(NAME)})
     trusted = settings(provider="gce", node_group_namespace="slices").node_namespace
     nodes, unknown = find_nodes_of_pool(ground.kube, PoolName(NAME), 2, membership, trusted)
-    assert ([each.name for each in nodes] == [node], unknown == {node}) == (is_found, is_unknown)
+    assert ([match.name for match in nodes] == [node], unknown == {node}) == (is_found, is_unknown)

@@ -128,7 +128,7 @@ def test_machines_register_with_the_labels_that_planning_expects() -> None:
     request = replace(REQUEST, capacity=CapacityKind.SPOT, labels=labels)
     group, expected = parse(TpuNodeGroup, made(request)), expected_node(expected_pool(request)).labels
     metadata = made(request)["spec"]["instanceConfig"]["metadata"]
-    registered = dict(each.split("=", 1) for each in metadata["kube-labels"].split(","))
+    registered = dict(label.split("=", 1) for label in metadata["kube-labels"].split(","))
     set_later = {**labels_of(group, resolve(group.spec, REQUEST.machine_type)), names.TRUSTED_NAMESPACE: "slices"}
     assert (registered | set_later).items() <= expected.items()
     assert expected.keys() - registered.keys() - set_later.keys() == {constants.OS, constants.ARCH}
