@@ -1,4 +1,4 @@
-"""A user whose JobSet does not start finds the cause in Events, in the output of the commands and on the page.
+"""Tests that users whose JobSet does not start find the cause in Events, in the output of the commands and on the page.
 
 Each case runs the real loop in a world with one fault, in most cases with a second JobSet that runs normally.
 """

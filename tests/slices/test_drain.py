@@ -225,7 +225,7 @@ _NOBODY = (
 def test_missing_controller_is_reported_with_the_command_that_starts_it(
     name: str, holder: str, age_seconds: float, words: str, world: World
 ) -> None:
-    """Only a running controller deletes pools, so the command prints how to start one."""
+    """Only a running controller deletes pools, so the command prints how to start a controller."""
     world.run_to_use()
     _lead(world, holder=holder, age_seconds=age_seconds)
     done = Person(_paused(world))()

@@ -432,7 +432,7 @@ def stuck_delete() -> Delete:
 
 
 def test_own_pods_of_a_stuck_slice_do_not_keep_its_pool(world: World) -> None:
-    """The leader runs and its follower can never be bound; the settings can allow the replacement of such a pool."""
+    """The leader runs and its follower can never be bound; the settings can allow the replacement of the pool."""
     put_job_pod(world, "0", node=NODE)
     put_job_pod(world, "1", node="")
     world.gate.pass_through(stuck_delete())

@@ -57,7 +57,7 @@ def test_generation_known_only_from_machine_configs_gets_a_pool(arch: str, selec
     world.round(after_seconds=10)
     (pool,) = world.gke.pools.values()
     assert (pool.machine_type, pool.hosts) == ("tpu9x-standard-4t", 4)
-    # Pools of several hosts have a workload policy, as those of tpu7 and tpu7x do.
+    # Pools of several hosts have a workload policy, like pools of tpu7 and tpu7x.
     assert pool.policy_name == "tpu-provisioner-4x4"
     world.round(after_seconds=60)
     nodes = _register(world, pool.name, **{constants.TPU_ACCELERATOR: "tpu9x", constants.ARCH: arch})

@@ -77,7 +77,7 @@ def test_unreliable_watch_prevents_decisions_and_is_reported(
     assert world.gke.names_of("delete_node_pool") == []
     assert world.loop.memory.pools == memory.pools
     assert any(want in problem for problem in world.loop.problems())
-    # The page shows the same problem above the last decision.
+    # The page shows the problem above the last decision.
     document = world.board.document()
     assert any(want in problem for problem in document.problems)
     assert document.view is not None
@@ -187,7 +187,7 @@ def told(world: World) -> list[Told]:
 
 
 def test_long_outage_of_gke_is_reported_on_waiting_pod_and_jobset() -> None:
-    """Events on both, because some users look at the pod first. Problems of less than a minute cause no Event."""
+    """The pod gets an Event because some users look at the pod first. Problems of less than a minute cause no Event."""
     world = gke_is_away()
     world.put_jobset()
     world.rounds(5, every_seconds=10)

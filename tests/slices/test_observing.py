@@ -1,4 +1,4 @@
-"""Tests of the list of pools, the watches, and the snapshot of both that one decision uses."""
+"""Tests of the list of pools, of the watches, and of the snapshot that one decision uses."""
 
 from __future__ import annotations
 

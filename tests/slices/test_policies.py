@@ -36,7 +36,7 @@ REQUEST = NodePoolRequest(
     topology="2x2x2",
     policy_name=OWN,
 )
-#: Request for a pod whose selector names the policy; the label is set only for such pools.
+#: Request for a pod whose selector names the policy. Only pools of these pods have the label with the topology.
 NAMED = replace(REQUEST, policy_name=MINE, labels={constants.POOL_TOPOLOGY: "2x2x2"})
 COMMAND = (
     "create it by hand: gcloud compute resource-policies create workload-policy {} --type=HIGH_THROUGHPUT "
@@ -107,7 +107,7 @@ def test_valid_policy_is_read_only_once(world: World, policy: WorkloadPolicy, re
 
 
 def test_missing_policy_named_by_the_pod_is_not_created(world: World) -> None:
-    """The user creates and deletes such a policy. The failure contains the command that creates it."""
+    """A user creates and deletes the policies that pods name. The failure contains the command that creates it."""
     failure = refusal(world, NAMED)
     assert failure.kind is FailureKind.INVALID
     assert failure.message == f"Workload policy {MINE} in us-central1 does not exist; {COMMAND.format(MINE)}"

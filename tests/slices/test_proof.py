@@ -1,4 +1,4 @@
-"""Tests of the proof that the kubeconfig and GCP_CLUSTER are one cluster; no pool is created or deleted before."""
+"""Tests of the proof that kubeconfig and GCP_CLUSTER are one cluster, which must precede creates and deletes."""
 
 from __future__ import annotations
 

@@ -152,7 +152,7 @@ def test_metrics_follow_a_pool_from_create_to_delete(world: World) -> None:
 
 
 def test_pool_that_is_ready_a_second_time_is_measured_once(world: World) -> None:
-    """While its leader restarts, the pool has the phase ready again. Only a recreated pool counts a second time."""
+    """While the leader restarts, the pool has the phase ready again. Only a recreated pool counts a second time."""
     world.run_to_use()
     world.put_leader()
     world.rounds(2, every_seconds=600)

@@ -659,7 +659,7 @@ def test_region_is_taken_from_the_settings_if_they_have_one() -> None:
 
 
 def test_statefulset_gets_the_warning_that_its_pod_would_get() -> None:
-    """The pods are reviewed by another webhook of the same server."""
+    """Another webhook of the server reviews the pods of the StatefulSet."""
     owner = raw_stateful_set(replicas=5, uid="u")
     reference = {"apiVersion": "apps/v1", "kind": "StatefulSet", "name": "serve", "uid": "u", "controller": True}
     pod = read_pod(bare_pod(name="serve-4", ownerReferences=[reference]), "ml")

@@ -1,4 +1,4 @@
-"""Child Jobs with fewer pods than their slice has hosts: several Jobs fill a slice together, or get no pool."""
+"""Tests of child Jobs with fewer pods than a slice has hosts: several Jobs fill a slice, or get no pool."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of pools: valid in GKE and unique, for any name of a JobSet."""
+"""Tests of the names of pools: valid in GKE and unique, for any name of a JobSet."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Slices of pods of any controller, and the pools that are created for them."""
+"""Tests of the slices of pods of any controller, and of the pools that are created for these slices."""
 
 from __future__ import annotations
 
@@ -96,7 +96,7 @@ def test_running_pod_of_an_incomplete_group_has_no_shape_problem() -> None:
 
 
 def test_slices_of_pods_never_wait_for_each_other() -> None:
-    """An OrderedReady StatefulSet creates its second pod only when the first is ready, which would wait forever."""
+    """An OrderedReady StatefulSet creates its second pod only when the first is ready, so the first must not wait."""
     for slice_ in slices(*pods_of(STATEFUL, 3)):
         assert slice_.wishes.all_or_nothing is False
 

@@ -1,4 +1,4 @@
-"""Slices of workloads: which groups are slices, their ids, their leader pods, and whether they want a pool."""
+"""Tests of the slices of workloads: their ids, their leader pods, and whether they want a pool."""
 
 from __future__ import annotations
 
@@ -75,7 +75,7 @@ def test_surplus_replicas_are_dropped_unless_they_have_pods() -> None:
 
 
 def test_only_one_child_job_without_references_is_listed() -> None:
-    """One child Job without references represents the template. The others are only counted, as siblings."""
+    """One child Job without references represents the template. The other Jobs are only counted, as siblings."""
     workload = make_jobset(replicas=2_000_000)
     driver = PodGroup(name="driver", replicas=2_000_000, parallelism=1, template=make_requirements(chips=0))
     workload = replace(workload, groups=(driver, *workload.groups))
@@ -234,7 +234,7 @@ def test_slice_wants_a_pool_only_if_its_leader_is_unschedulable(*, changes: dict
 
 
 def test_waiting_leader_is_preferred_to_a_bound_leader() -> None:
-    """During a restart, the cache may contain the leaders of both generations."""
+    """During a restart, the cache may contain the old leader and the new leader."""
     workload = make_jobset()
     old = make_pod(workload, node="n", name="a", uid="old")
     new = make_pod(workload, name="b", uid="new")
@@ -287,7 +287,7 @@ def test_pods_without_jobset_uid_belong_to_the_jobset_of_their_name() -> None:
 
 
 def test_pods_without_uid_that_are_older_than_the_jobset_are_ignored() -> None:
-    """Such pods remain from an earlier JobSet of the same name, whose requests may differ."""
+    """Older pods remain from an earlier JobSet of the same name, whose requests may differ."""
     made_at = datetime(2026, 1, 1, tzinfo=UTC)
     workload = make_jobset(created_at=made_at)
     (old,) = slices_of(workload, pods=(make_pod(workload, workload_uid="", created_at=made_at - timedelta(seconds=1)),))

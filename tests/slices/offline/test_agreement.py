@@ -48,7 +48,7 @@ Told = tuple[str, str]
 
 
 class AppliedWorld(World):
-    """A world to which objects are applied. It creates their pods and binds the leaders."""
+    """A world to which objects are applied, and which creates their pods and binds the leaders."""
 
     def __init__(self, raws: list[Json], settings_: Settings, namespace_labels: dict[str, dict[str, str]]) -> None:
         super().__init__(settings_=settings_)

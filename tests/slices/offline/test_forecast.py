@@ -192,7 +192,7 @@ THING = {"apiVersion": "a.io/v1", "kind": "Thing", "metadata": {"name": "a"}}
     ],
 )
 def test_pods_on_one_host_of_an_unknown_kind_are_planned(spec: dict[str, Any], hosts: list[int]) -> None:
-    """The provisioner serves such pods of any controller, so it would be wrong to report them as not served."""
+    """The provisioner serves pods on one host of any controller, so reporting them as not served would be wrong."""
     found = plan({**THING, "spec": spec})
     assert [pool.request.hosts for pool in found.pools] == hosts
     assert found.all_served is bool(hosts)
@@ -640,7 +640,7 @@ def test_pod_with_the_labels_of_a_jobset_without_its_owner_is_not_served() -> No
 
 
 def test_template_that_pods_share_is_read_once() -> None:
-    """Planning 4,096 pods of 2,000 containers takes no longer than planning one such pod."""
+    """Planning 4,096 equal pods of 2,000 containers takes no longer than planning one pod."""
     container = {"resources": {"limits": {constants.TPU_RESOURCE: "4"}}}
     raw = raw_jobset(uid="", replicas=4096, pod={**pod_spec(), "containers": [container] * 2000})
     (remark,) = plan(raw).remarks

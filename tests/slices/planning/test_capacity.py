@@ -36,7 +36,7 @@ from tests.support.world import World, failure
 ALL_TOLERATIONS = (CHIP_TOLERATION, SPOT_TOLERATION)
 V5P = "tpu-v5p-slice"
 STOCKOUT = failure(FailureKind.STOCKOUT, "The zone is out of TPUs.")
-#: Parts of the message on queued capacity: the reason, and both alternatives.
+#: Parts of the message on queued capacity: the reason, and flex-start and Kueue as alternatives.
 _QUEUED = (
     "queued capacity is not supported; use flex-start, or let Kueue request slices",
     constants.PROVISIONING_CLASS,

@@ -452,7 +452,7 @@ def test_workload_of_two_accelerators_is_served_between_workloads_of_one(apart_m
 
 
 def test_accelerator_is_not_held_by_a_workload_that_waits_for_another() -> None:
-    """In the past, a JobSet of both accelerators blocked v4 for up to 66 h while v5p was out of stock."""
+    """In the past, a JobSet that needs v4 and v5p blocked v4 for up to 66 h while v5p was out of stock."""
     world = world_of()
     world.refuse_create = lambda create: STOCKOUT if create.request.machine_type.startswith("ct5p") else None
     world.add(*(gang(f"greedy{n}", "mallory", 2, template=make_requirements(accelerator=V5P)) for n in range(3)))
@@ -529,7 +529,7 @@ def test_hold_of_at_most_30_seconds_does_not_cause_rapid_creates(hold: float) ->
 
 @pytest.mark.parametrize("hold", [0.0, 1.0, 30.0])
 def test_decision_that_releases_pools_creates_none(hold: float) -> None:
-    """In the past, a decision that released pools also created one, which was deleted immediately."""
+    """In the past, a decision that released pools also created a pool, which was deleted immediately."""
     world = world_of(gang(), pools=1, partial_hold_seconds=hold)
     releases = 0
     for _ in range(300):

@@ -1,4 +1,4 @@
-"""Tests of pools whose workloads cannot be read: it is unknown if they are needed, and they must not block others."""
+"""Tests of pools whose workloads cannot be read: the pools may be needed, and must not block other pools."""
 
 from __future__ import annotations
 

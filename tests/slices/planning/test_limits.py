@@ -253,7 +253,7 @@ def test_repeated_create_of_a_name_counts_again() -> None:
 
 
 def test_create_times_in_the_future_do_not_count() -> None:
-    """Such a time remains in the memory if the clock is set back by a long time."""
+    """A time in the future remains in the memory if the clock is set back by a long time."""
     world = World(make_jobset(), settings_=settings(max_creates_per_hour=1))
     world.memory = Memory(created_at=(after(10**7),))
     world.look()

@@ -144,7 +144,7 @@ def test_huge_pages_reduce_the_memory_for_pods(*, seen: bool) -> None:
 
 @pytest.mark.parametrize(("offered_gib", "kept"), [(700, True), (699, False)])
 def test_pod_that_exceeds_the_offer_is_served_if_existing_nodes_offer_more(offered_gib: int, *, kept: bool) -> None:
-    """Nodes of newer versions reserve less memory than the formula, so refusals end once such a node exists."""
+    """Nodes of newer versions reserve less memory than the formula, so refusals end once a newer node exists."""
     small, large = (
         make_jobset(name, parallelism=4, template=make_requirements(**V6E, memory_bytes=size * GIB))
         for name, size in (("small", 1), ("large", 700))

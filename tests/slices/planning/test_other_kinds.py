@@ -32,7 +32,7 @@ def pod_on(world: World, job: Workload, index: int) -> None:
 def test_pool_of_another_kind_has_no_labels_of_jobsets(
     workload: Workload, pools: int, api_version: str, group: str
 ) -> None:
-    """A release that only knows JobSets would delete such a pool as the pool of a deleted JobSet."""
+    """A release that only knows JobSets would delete a pool with their labels as the pool of a deleted JobSet."""
     creates = World(workload).look().creates
     assert [(create.request.hosts, create.request.topology) for create in creates] == [(2, "2x2x2")] * pools
     assert (creates[0].workload.kind, creates[0].workload.api_version) == (workload.kind, api_version)

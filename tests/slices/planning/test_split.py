@@ -102,7 +102,7 @@ def _of_one_host() -> World:
 
 
 def _restarting() -> World:
-    """Return a world in which old pods are being deleted on one pool, and the new pods run on another."""
+    """Return a world in which old pods are being deleted on one pool, and the new pods run on another pool."""
     workload = make_jobset("a")
     world = World(workload)
     old, new = (world.put_pool(make_pool(workload, attempt=attempt)) for attempt in (0, 1))

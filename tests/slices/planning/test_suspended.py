@@ -97,7 +97,7 @@ def _changed(workload: Workload, **changes: Any) -> Workload:
     ],
 )
 def test_changed_template_of_a_suspended_jobset_does_not_affect_its_pools(template: dict[str, Any]) -> None:
-    """Kueue removes selectors from the template when it suspends a JobSet, and adds selectors when it admits one."""
+    """Kueue removes selectors from the template of a JobSet that it suspends, and adds selectors on admission."""
     world, workload, _ = suspended_world()
     world.workloads[workload.uid] = replace(_changed(workload, **template), suspended=True)
     assert reasons(world, _LONG) == []
@@ -131,7 +131,7 @@ def test_given_up_pool_of_a_suspended_jobset_is_deleted() -> None:
 
 
 def test_waiting_slice_uses_the_pool_of_a_suspended_jobset() -> None:
-    """The scheduler would bind the waiting pods to it. The suspended JobSet gets a new pool when it is resumed."""
+    """The scheduler would bind the waiting pods to this pool. A resumed JobSet gets a new pool."""
     world, workload, pool = suspended_world()
     other = make_jobset("other")
     world.add(other)

@@ -330,7 +330,7 @@ def _ending(trial: Trial, workload: Workload) -> None:
 
 
 def _again(trial: Trial, workload: Workload) -> None:
-    """Delete a workload and create another with the same name."""
+    """Delete a workload and create another workload with the same name."""
     trial.again += 1
     trial.world.remove_jobset(workload)
     anew = replace(workload, uid=type(workload.uid)(f"again-{trial.again}"), suspended=False, terminal_state="")
