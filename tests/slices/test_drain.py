@@ -234,7 +234,7 @@ def test_missing_controller_is_reported_with_the_command_that_starts_it(
 
 
 def test_missing_lease_is_reported_and_unreadable_lease_is_not(world: World) -> None:
-    """A missing Lease means that no controller runs. If the read is forbidden, it is unknown whether one runs."""
+    """A missing Lease means that no controller runs. If the read is forbidden, this is unknown."""
     world.run_to_use()
     world.kube.remove_object(_LEASE)
     assert "No process has held" in Person(_paused(world))().text

@@ -182,7 +182,7 @@ def test_flex_start_pool_without_nodes_counts_with_all_its_chips() -> None:
 
 
 def test_pause_prevents_only_creates() -> None:
-    """Existing pools are still used, and idle ones are deleted. The waiting pools are created after the pause."""
+    """Existing pools are still used, and idle pools are deleted. The waiting pools are created after the pause."""
     used, done, late = make_jobset("used"), make_jobset("done"), make_jobset("late")
     world = World(used, done)
     world.live(4)
