@@ -45,7 +45,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
     gate_executor: Executor
 
     def exchange(self, call: actions.Call) -> Exchange:
-        """Return how to send a call. The gate checks a delete that has a proof."""
+        """Return how a call is sent: function, executor, checks. The gate checks a delete that has a proof."""
         method, send = _exchange(self.compute, call)
         proof = call.proof if isinstance(call, actions.Delete) else None
         return Exchange(
@@ -71,7 +71,10 @@ class Actor(PlanActor[actions.Call, actions.Write]):
 
 @dataclass(slots=True, kw_only=True)
 class DryActor(Actor):
-    """Makes only reads. Rejects all changes, so that no step follows, and logs each once, except those of a status."""
+    """Actor of a dry run: makes only reads.
+
+    Rejects all changes, so that no later step is decided. Logs each change once, except changes of a status.
+    """
 
     _said: Lasting = field(default_factory=Lasting)
 

@@ -1,4 +1,4 @@
-"""The controller of node groups: the loop (observe, decide, act, report), and the assembly of all parts."""
+"""Assembles the controller of node groups, and runs its loop: observe, decide, act, report."""
 
 import os
 import time
@@ -46,7 +46,7 @@ class Loop(RoundLoop[Answer]):
     memory: Memory = field(default_factory=Memory)
 
     def problems(self) -> tuple[str, ...]:
-        """Return the problems that prevent decisions. Unread facts about the cluster count only on the leader."""
+        """Return the problems that prevent decisions. Only the leader reads, and needs, the facts about the cluster."""
         doubt = self.cluster.doubt() if self.is_leader() else ""
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
@@ -63,7 +63,7 @@ class Loop(RoundLoop[Answer]):
         return self.pause_seconds(plan.wake_at, due_in_seconds=self.cluster.due_in_seconds(self.clock()))
 
     def fold(self, answer: Answer) -> None:
-        """Record an answer in the memory."""
+        """Record the answer of a call or a write in the memory."""
         self.memory = fold(self.memory, answer)
 
 

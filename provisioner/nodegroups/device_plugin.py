@@ -21,7 +21,7 @@ _HASH_DIGITS = 16
 def manifest(plugin: str, *, agent: str = "", log: str = "") -> dict[str, Any]:
     """Return the DaemonSet with these images, and its version as an annotation. A container without image is left out.
 
-    `agent` controls the links between chips. `log`, which needs a shell and `tail`, prints the log of the driver.
+    Image `agent` controls the links between chips. Image `log`, with a shell and `tail`, prints the log of the driver.
     """
     images = {NAME: plugin, "sidecar-log-collector": log, "vbar-control-agent": agent}
     text = resources.files(__package__).joinpath("device_plugin.yaml").read_text(encoding="utf-8")

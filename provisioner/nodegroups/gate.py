@@ -1,11 +1,12 @@
 """Checks with live reads, right before a managed instance group and its machines are deleted, that this is allowed.
 
 The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. After the last check, only
-pods that tolerate the cordon or name their node can be bound. A node that registers later has no chips before its
-device plugin runs, 13 s later.
+pods that tolerate the cordon or name their node can be bound. A node that registers after the check has no chips until
+its device plugin runs, 13 s after the registration.
 
-The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group and TPU nodes
-without labels of any group. It reads the nodes of other machines by name; such nodes have no device plugin yet.
+The API server cannot select nodes by providerID. So the gate lists nodes with the labels of the group, and TPU nodes
+without labels of any group. Nodes of the other machines lack the label that the device plugin needs, and are read by
+name.
 """
 
 import functools
@@ -113,7 +114,7 @@ class Gate:
 
 
 def _counts(node: Node, proof: Proof) -> bool:
-    """Return whether a node belongs to the group, and is ready or has one of the machines that may run."""
+    """Return whether a node belongs to the group, and is ready or is one of the machines that may run."""
     return _is_of(node, proof) and (node.ready or node.provider_id in proof.provider_ids)
 
 

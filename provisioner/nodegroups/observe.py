@@ -1,10 +1,10 @@
 """Watches Kubernetes, reads facts about the cluster, and combines both into snapshots.
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
-- Nodes: all are watched, as the API server cannot select by providerID; nodes that cannot be a group's are dropped.
+- Nodes: all are watched, as the API server cannot select by providerID. Nodes that belong to no group are dropped.
 - Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, only pods with chips, pods that
-  tolerate the taint of TPU nodes, and pods on nodes of groups are kept. All are listed again if a node gets the labels
-  of a group after its pods were seen.
+  tolerate the taint of TPU nodes, and pods on nodes of groups are kept. All pods are listed again if a node gets the
+  labels of a group after its pods were dropped.
 """
 
 import functools
@@ -40,7 +40,7 @@ T = TypeVar("T")
 
 
 _INSTALL_HINT = "install the definitions of node groups"
-#: Kubernetes sets this label on all pods of DaemonSets, and on no others.
+#: Label that Kubernetes sets on all pods of DaemonSets, and on no other pods.
 _OF_A_DAEMON_SET = "pod-template-generation"
 #: Interval in seconds between reads of the facts about the cluster.
 _REREAD_SECONDS = 600.0
@@ -138,13 +138,13 @@ def _node_seen(raw: object, nodes: Watch[Node], pods: ListWatch[Pod]) -> Node | 
     if not reading.may_be_of_a_group(node):
         return None
     if nodes.synced and _has_come_to_a_group(node, nodes.records().get(("", node.name))):
-        # Pods of the node that were seen before were dropped. The watch does not repeat them, so they are listed again.
+        # Pods of the node may have been dropped. The watch does not repeat them, so all pods are listed again.
         pods.relist()
     return node
 
 
 def _has_come_to_a_group(node: Node, before: Node | None) -> bool:
-    """Return whether a node belongs to a group now, and its pods may have been dropped before."""
+    """Return whether a node has got the label of a group, and its pods may have been dropped before that."""
     if names.GROUP_NAME not in node.labels:
         return False
     if before is not None and before.uid == node.uid:
@@ -164,7 +164,7 @@ def _wanted_pod(raw: object, nodes: Watch[Node]) -> Pod | None:
     if pod.chips or reading.tolerates_tpu_nodes(raw):
         return pod
     if not nodes.synced:
-        # The pod is kept: its node, still unknown, may belong to a group, and the watch does not repeat the pod.
+        # The pod is kept, because its node may belong to a group, and the watch does not repeat the pod.
         return pod
     # Without a toleration, a pod is on a group's node only if it was bound before the node had the taint.
     node = nodes.records().get(("", pod.node))
@@ -260,7 +260,7 @@ def not_synced(watches: Watches) -> tuple[str, ...]:
 
 
 def take_snapshot(watches: Watches, cluster: ClusterReader, live: frozenset[str] = frozenset()) -> Snapshot:
-    """Return the input of one decision. `live` are the keys of calls and writes whose results were not taken."""
+    """Return the input of one decision. `live` are the keys of calls and writes whose results the loop has not read."""
     return Snapshot(
         cluster=cluster.cluster or Cluster(uid=""),
         groups=tuple(watches.groups.records().values()),

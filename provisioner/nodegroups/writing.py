@@ -1,4 +1,4 @@
-"""Writes to Kubernetes, with one or two requests. Patches and deletes have preconditions. Raises only ClusterError."""
+"""Makes writes to Kubernetes, of one or two requests. Patches and deletes have preconditions. Raises ClusterError."""
 
 import contextlib
 import secrets
@@ -90,18 +90,18 @@ class Writer:
 
     def _patch_node(self, what: actions.PatchNode) -> None:
         path = object_path("nodes", what.name)
-        # The resource version also identifies the node: a node recreated under the same name has another one.
+        # The resource version also identifies the node: a node recreated under the same name has another version.
         patch: dict[str, Any] = {"metadata": {"resourceVersion": what.resource_version}}
         if what.labels:
             patch["metadata"]["labels"] = dict(what.labels)
         spec: dict[str, Any] = {"unschedulable": True} if what.cordon else {}
         if what.taint:
-            # If the taint was added in the meantime, the resource version differs and the patch is rejected.
+            # If another client has added the taint, the resource version differs and the patch is rejected.
             node = fields.mapping(self.api.get(path, timeouts=_SHORT_TIMEOUTS).get("spec"))
             spec["taints"] = [*fields.mappings(node.get("taints")), TPU_TAINT]
         if spec:
             patch["spec"] = spec
-        # A merge patch replaces the whole list of taints, so the list above contains the existing ones.
+        # A merge patch replaces the whole list of taints, so the list above contains the existing taints.
         self.api.patch(path, patch, timeouts=_SHORT_TIMEOUTS)
 
     def _evict(self, what: actions.EvictPod) -> None:
@@ -124,7 +124,7 @@ class Writer:
             machine_id=what.machine_id,
             expires_at=what.expires_at,
         )
-        # Raises Conflict if another token has the same id: that one must not be used. The next attempt draws a new id.
+        # Raises Conflict if a token with this id exists: it is not this machine's. The next attempt draws another id.
         made = self.api.post(path, secret, timeouts=_SHORT_TIMEOUTS)
         self._keep_if_it_lasts(what, fields.mapping(made.get("metadata")))
 

@@ -1,7 +1,7 @@
-"""Reads and writes the JSON of API objects as dataclasses. Pure.
+"""Converts the JSON of API objects to dataclasses and back. Pure.
 
-A field has the attribute's name in camel case, or the string in its `Annotated` type. The API server has validated all
-values by the CustomResourceDefinitions; a value of another type raises ValueError or TypeError.
+In JSON, a field has the attribute's name in camel case, or the string in its `Annotated` type. The API server has
+validated all values by the CustomResourceDefinitions; a value of another type raises ValueError or TypeError.
 """
 
 import dataclasses

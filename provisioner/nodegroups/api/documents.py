@@ -1,6 +1,6 @@
 """Reads and writes the JSON of the four kinds. Objects that were created under an earlier CRD may lack fields.
 
-Specs are written with the defaults of the API server, so a child that is read equals the record it was created from.
+Specs are written with the defaults of the API server, so the spec of a child equals the spec it was created with.
 """
 
 from collections.abc import Callable, Collection
@@ -19,8 +19,8 @@ R = TypeVar("R", bound=Record)
 def parse(cls: type[R], raw: object, *, served: Collection[str] = ()) -> R:
     """Read an object of a kind. Raises MalformedObject if its identity or its spec cannot be read.
 
-    Any tenant can create many objects. Outside the `served` namespaces (empty if all are served), only the condition
-    Ready and fields with a number or a text are therefore kept, and long texts are cut.
+    Any tenant can create many large objects. To save memory, only the condition Ready and fields with a number or text
+    are kept of objects outside the `served` namespaces (empty if all are served), and long texts are cut.
     """
     whole, hints = fields.mapping(raw), HINTS[cls.kind]
     meta = _meta(cls.kind, fields.mapping(whole.get("metadata")))
@@ -43,7 +43,7 @@ def _scalars(part: Json) -> Json:
 
 
 def _status(status: Json, cls: Callable[..., Any]) -> Any:
-    """Read the status; return an empty one if it is unreadable. Only the controller writes it, and will replace it."""
+    """Read a status; return an empty status if it is unreadable, because the controller will write it again."""
     try:
         return codec.read(cls, status)
     except (TypeError, ValueError):
@@ -94,7 +94,7 @@ def child(wanted: Child) -> Json:
     }
     if meta.owner is not None:
         metadata["labels"] = {names.GROUP_NAMESPACE: meta.namespace, names.GROUP_NAME: meta.owner.name}
-        # No blockOwnerDeletion: it would need permission for the owner's finalizers, which keep the owner anyway.
+        # No blockOwnerDeletion: it needs permission for the owner's finalizers, and these keep the owner anyway.
         owner = {"kind": Kind.TPU_NODE_GROUP.value, "name": meta.owner.name, "uid": meta.owner.uid, "controller": True}
         metadata["ownerReferences"] = [{"apiVersion": API_VERSION, **owner}]
     return {
@@ -106,12 +106,12 @@ def child(wanted: Child) -> Json:
 
 
 def finalizers_patch(meta: ObjectMeta, finalizers: tuple[str, ...]) -> Json:
-    """Return the merge patch that sets an object's finalizers. It conflicts if the object has changed since `meta`."""
+    """Return the merge patch that sets an object's finalizers. It fails if the object has changed since `meta`."""
     return {"metadata": {**_as_read(meta), "finalizers": list(finalizers)}}
 
 
 def status_patch(record: Record, new: Status) -> Json | None:
-    """Return the patch from the status of `record` to `new`, None if equal. It conflicts if the object has changed."""
+    """Return the patch from the status of `record` to `new`, None if equal. It fails if the object has changed."""
     before, after = codec.write(record.status), codec.write(new)
     changed = {key: after.get(key) for key in before | after if before.get(key) != after.get(key)}
     return {"metadata": _as_read(record.meta), "status": changed} if changed else None

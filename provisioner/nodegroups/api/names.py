@@ -41,7 +41,7 @@ CHILD_FINALIZERS = {
 # --- labels of nodes; children and Secrets with tokens have the first two as well ---
 GROUP_NAMESPACE = "cloud.google.com/tpu-node-group-namespace"
 GROUP_NAME = constants.NODE_GROUP_NAME
-#: Only on nodes: NAMESPACE-NAME of the group. Pods select it, as in the README of gke-labs/tpu-operator.
+#: Only on nodes: NAMESPACE-NAME of the group, if it is a valid value. Pods select it, as in tpu-operator's README.
 GROUP = "cloud.google.com/tpu-node-group"
 #: Only on nodes: namespace of the group, in a label that no kubelet may set (admission plugin NodeRestriction).
 TRUSTED_NAMESPACE = constants.TRUSTED_GROUP_NAMESPACE
@@ -80,7 +80,7 @@ _MARK = re.compile(
     rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
     rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
 )
-#: Namespace of the UUIDs that are request ids. An arbitrary constant, which must never change.
+#: Namespace of the UUIDs of request ids. It must never change: a repeated request must have the id of the first.
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
@@ -90,7 +90,7 @@ def child_name(group: ObjectMeta | Mark, kind: Kind) -> str:
 
 
 def manager_of(machine: str) -> str:
-    """Return a machine's name or provider id up to its last hyphen, which its managed instance group determines."""
+    """Return a machine's name or provider id without the random end that follows the managed instance group's name."""
     return machine.rpartition("-")[0]
 
 
@@ -100,7 +100,7 @@ def _digest(uid: str) -> str:
 
 
 def group_name_problem(name: str) -> str:
-    """Return the reason why a group cannot have this name, empty if it can."""
+    """Return the reason why a group cannot have this name; empty if it can."""
     if len(name) > NAME_BUDGET:
         return (
             f"name {bounds.quoted(name)} has {len(name)} characters, and names of its resources in Compute Engine "
@@ -110,7 +110,7 @@ def group_name_problem(name: str) -> str:
 
 
 def resource_name_problem(name: str) -> str:
-    """Return the reason why a Compute Engine resource, and so a child, cannot have this name, empty if it can."""
+    """Return why a child and its resource, which have the same name, cannot have this one; empty if they can."""
     if len(name) <= RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
         return ""
     return (
@@ -131,7 +131,7 @@ def group_labels(group: ObjectMeta) -> dict[str, str]:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mark:
-    """Owner of a Compute Engine resource: the object that it was created for, and the cluster of that object."""
+    """Ownership mark, the description of a resource: the object that the resource was created for, and its cluster."""
 
     kind: Kind
     namespace: str
@@ -144,13 +144,13 @@ class Mark:
 
 
 def mark_of(meta: ObjectMeta, kind: Kind, cluster_uid: str) -> Mark:
-    """Return the mark of the resources of an object."""
+    """Return the ownership mark of the resources that are created for an object."""
     return Mark(kind=kind, namespace=meta.namespace, name=meta.name, uid=meta.uid, cluster_uid=cluster_uid)
 
 
 @functools.lru_cache(maxsize=4096)
 def parse_mark(description: str) -> Mark | None:
-    """Return the mark if it is the whole description of a resource, None for any other text."""
+    """Return the ownership mark that is the whole description of a resource, None for any other text."""
     match = _MARK.fullmatch(description)
     if match is None:
         return None
@@ -164,7 +164,7 @@ def parse_mark(description: str) -> Mark | None:
 
 
 def request_id(uid: str, operation: OperationType, attempt: int) -> str:
-    """Return the request id of an attempt. Compute Engine executes requests with the same id only once."""
+    """Return the same id for each request of an attempt: Compute Engine executes requests with one id only once."""
     return str(uuid.uuid5(_REQUESTS, f"{uid}/{operation}/{attempt}"))
 
 

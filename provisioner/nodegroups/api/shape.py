@@ -1,6 +1,7 @@
 """Derives the machines of a group from topology, machine type, node count and mode. Rejects contradictions. Pure.
 
-The machines of a multi-host slice are wired together, so they are created as a whole (BULK), others one by one.
+The machines of a multi-host slice are wired together, so Compute Engine creates all of them at the same time (BULK).
+Other machines are created one by one (INDIVIDUAL).
 """
 
 import difflib
@@ -25,14 +26,14 @@ _SUGGESTIONS = 3
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupShape:
-    """Machines of a group: they form one slice together (BULK), or each is a slice of its own."""
+    """The machines of a group. Together they are one slice (BULK), or each machine is a slice (INDIVIDUAL)."""
 
     accelerator: str
     topology: str
     chips_per_machine: int
     node_count: int
     mode: SizePolicyMode
-    #: Warning for the user about the shape; usually empty.
+    #: Warning for the user if the topology is not on Google's lists; otherwise empty.
     warning: str = ""
 
     @property
@@ -42,7 +43,7 @@ class GroupShape:
 
 
 def resolve(spec: TpuNodeGroupSpec, machine_type: str) -> GroupShape:
-    """Return the machines of a group. Raises ShapeError, which names the contradiction and valid values."""
+    """Return the machines of a group. Raises ShapeError with the contradiction and the nearest valid values."""
     offer, machine = _offered(machine_type)
     if not spec.topology:
         return _without_topology(spec, offer, machine)
@@ -124,7 +125,7 @@ def _named(topologies: tuple[Topology, ...]) -> str:
 
 @functools.cache
 def _topologies_of(offer: Accelerator, machine: MachineType, node_count: int | None) -> tuple[Topology, ...]:
-    """Return at most 3 multi-host topologies with this number of machines, those in Google's documentation first."""
+    """Return at most 3 multi-host topologies of `node_count` machines, documented topologies first."""
     if node_count is None:
         return ()
     fitting = [

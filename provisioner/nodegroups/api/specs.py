@@ -1,8 +1,8 @@
 """Specs of the four kinds, with the defaults of the API server; the folder crds describes and bounds each field.
 
 Names, requirements and defaults are those of gke-labs/tpu-operator, with two differences: fields that can be derived
-are optional, and combinations that never work are rejected. Absent texts are empty, absent numbers and choices None.
-Fields without an effect, such as minNodeCount, are not read.
+are optional, and combinations that never work are rejected. An absent text is read as empty, an absent number or choice
+as None. Fields without an effect, such as minNodeCount, are not read.
 """
 
 from collections.abc import Mapping
@@ -73,7 +73,7 @@ class InstanceConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BootstrapConfig:
-    """How machines join the cluster. By default, version and address are those of the cluster; the port is 6443."""
+    """How machines join. By default, version, address and port are the cluster's; with an address, the port is 6443."""
 
     #: Minor version of Kubernetes, such as 1.31.
     version: str = ""
@@ -83,7 +83,7 @@ class BootstrapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupSpec:
-    """One slice, or machines that are a slice each: `shape.resolve` derives which, and all values that are not set."""
+    """A group that is one slice, or whose machines are a slice each. `shape.resolve` derives which of them."""
 
     project: str
     #: Zone of the machines.

@@ -11,7 +11,7 @@ from typing import Annotated
 from provisioner.model import bounds
 from provisioner.nodegroups.api.specs import SizePolicyMode
 
-#: Statuses of machines to which new metadata can still be given: they will read it.
+#: Statuses of machines that run, or will run without a further request. Such machines read new metadata.
 STARTING_OR_RUNNING = frozenset({"PROVISIONING", "STAGING", "RUNNING"})
 
 
@@ -56,7 +56,7 @@ class Reason(StrEnum):
     OPERATION_FAILED = "OperationFailed"
     INSTANCES_CREATION_FAILED = "InstancesCreationFailed"
     # --- not in tpu-operator ---
-    #: Topology, machine type, count and mode contradict each other, or the name is too long.
+    #: Fields of the spec contradict each other, or the name or a field has an invalid value.
     INVALID_SPEC = "InvalidSpec"
     #: The project (ALLOWED_PROJECTS), the namespace (SERVED_NAMESPACES) or the size is not allowed.
     NOT_ALLOWED = "NotAllowed"
@@ -95,7 +95,7 @@ def created(note: str = "") -> Condition:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Replace the condition of the same type, or add it. The transition time changes only if the status does."""
+    """Return conditions in which `new` replaces that of its type. The transition time changes only with the status."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
@@ -135,7 +135,7 @@ class OperationRef:
 
     name: str
     type: OperationType
-    #: Number of the object's attempt, from 1. It is part of the request id (`names.request_id`).
+    #: Number of the attempt among all creates and deletes of the object, from 1. Part of `names.request_id`.
     attempt: int
 
 
@@ -150,7 +150,7 @@ class ResourceStatus:
     #: Name of the open operation of Compute Engine; empty without an open operation.
     operation_name: str = ""
     operation_type: OperationType | None = None
-    #: Number of the latest attempt, which is that of the open operation, if any. Numbers are not reused.
+    #: Number of the latest attempt, which started the open operation, if there is one. Numbers are not reused.
     attempts: Annotated[int, "operationAttempt"] = 0
 
     @property
@@ -182,7 +182,7 @@ class Machine:
     """Entry of a group's status for one machine."""
 
     name: str
-    #: Status of the machine in Compute Engine, or the action on it.
+    #: Status of the machine in Compute Engine, or the current action of its managed instance group without a status.
     state: str = ""
     #: Node of the machine; empty until the machine has joined.
     node: str = ""

@@ -58,7 +58,7 @@ class ObjectMeta:
     finalizers: tuple[str, ...] = ()
     #: Only the annotations in `names.READ_ANNOTATIONS`.
     annotations: Mapping[str, str] = field(default_factory=dict)
-    #: Group that owns the child. Used only for creates, never read: any user can set an owner reference.
+    #: Group that owns a child to create. None in objects that were read: any user can set an owner reference.
     owner: ObjectMeta | None = None
 
     @property
@@ -82,7 +82,7 @@ class TpuNodeGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WorkloadPolicy:
-    """The child that represents a workload policy."""
+    """An object that represents one workload policy of Compute Engine, usually the child of a group."""
 
     kind: ClassVar[Kind] = Kind.WORKLOAD_POLICY
     meta: ObjectMeta
@@ -92,7 +92,7 @@ class WorkloadPolicy:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InstanceTemplate:
-    """The child that represents an instance template."""
+    """An object that represents one instance template of Compute Engine, usually the child of a group."""
 
     kind: ClassVar[Kind] = Kind.INSTANCE_TEMPLATE
     meta: ObjectMeta
@@ -102,7 +102,7 @@ class InstanceTemplate:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ManagedInstanceGroup:
-    """The child that represents a managed instance group."""
+    """An object that represents one managed instance group of Compute Engine, usually the child of a group."""
 
     kind: ClassVar[Kind] = Kind.MANAGED_INSTANCE_GROUP
     meta: ObjectMeta

@@ -1,7 +1,7 @@
 """Metadata of machines: the data with which they join the cluster, and the startup script. Pure.
 
-Compute Engine replaces all items at once, if the fingerprint is that of the last reading. Values that may change while
-machines run (version, address, token) are items of their own, because the script in a template cannot be changed.
+A change replaces all items of a machine, and needs the fingerprint of the last reading. Values that may change while
+machines run (version, address, token) are separate items, because the script in a template cannot be changed.
 """
 
 import functools
@@ -17,7 +17,7 @@ from provisioner.nodegroups.api.names import KUBE_LABELS, labels_text, parse_lab
 #: Keys that the startup script reads; all except those of version and port are gke-labs/tpu-operator's.
 TOKEN = "kubeadm-join-token"  # noqa: S105 - a key
 ADDRESS = "kubeadm-control-plane-ip"
-#: Omitted if the port is 6443.
+#: Key that is omitted if the port is 6443.
 PORT = "kubeadm-control-plane-port"
 CA_HASH = "kubeadm-ca-hash"
 VERSION = "kubeadm-kubernetes-version"
@@ -53,7 +53,7 @@ class Join:
 
 
 def changed_items(items: Mapping[str, str], *, labels: Mapping[str, str], join: Join | None) -> dict[str, str] | None:
-    """Return all items that a machine must have, None if it has them. Without `join`, only the labels are added."""
+    """Return all items that a machine must have, None if `items` are equal. Without `join`, only labels are added."""
     wanted = dict(items)
     wanted[KUBE_LABELS] = labels_text({**parse_labels(items.get(KUBE_LABELS, "")), **labels})
     if join is not None:
@@ -79,14 +79,14 @@ def api_server(host: str, port: int | None = None) -> str:
 def startup_script(repository: str = REPOSITORY) -> str:
     """Return the script that installs containerd and kubeadm, and joins the cluster.
 
-    `repository` has the layout of pkgs.k8s.io. Machines without access to it need the address of a mirror.
+    `repository` is the address of pkgs.k8s.io or, for machines without access to that host, of a mirror.
     """
     script = resources.files(__package__).joinpath("startup.sh").read_text(encoding="utf-8")
     return script.replace("@REPOSITORY@", shlex.quote(repository.rstrip("/")))
 
 
 def with_users_script(script: str, users: str) -> str:
-    """Return a script that runs the user's startup script first, and then `script` even if the former fails."""
+    """Return a script that runs the user's startup script first, and then `script`, even if the user's has failed."""
     if not users:
         return script
     # The delimiter contains a hash of the user's script, so that no line of that script can equal it.

@@ -1,9 +1,10 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
-Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes and is replaced
-earlier; the old one is kept until it expires, so a running join is not interrupted. Tokens are not in kubeadm's group,
-because Kubernetes approves any node's certificate for it: a user who writes a startup script could act as any node. For
-the group of these tokens, only this controller approves certificates, and only for the machine of the token.
+Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. Its successor is
+created 10 minutes before, and the old token is kept until it expires, so a running join is not interrupted. Users with
+these tokens are not in kubeadm's group, because Kubernetes approves the certificate of any node for that group: a user
+who writes a startup script could act as any node. For the group of these tokens, only this controller approves
+certificates, and only for the machine of the token.
 """
 
 import base64
@@ -75,8 +76,8 @@ class TokenPlan:
 def plan_tokens(tokens: Sequence[Token], joining: Collection[tuple[str, str]], now: datetime) -> TokenPlan:
     """Plan the tokens of one group. `joining` are names and numbers of the machines that have not joined.
 
-    A machine gets a new token unless one is valid for at least 10 more minutes. A token is deleted when its machine has
-    joined or no longer exists, or when the token is invalid or has expired.
+    A machine gets a new token unless it has a token that is valid for at least 10 more minutes. A token is deleted when
+    its machine has joined or no longer exists, or when the token is invalid or has expired.
     """
     best: dict[tuple[str, str], tuple[datetime, Token]] = {}
     delete = []
@@ -175,7 +176,7 @@ class Request:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Room for the undecided requests of each token: a client with a token can send any number of them."""
+    """Limit on the certificate requests that are read per token, because a client with a token can send any number."""
 
     #: Names of the requests by token, also of those that were decided or deleted since.
     _names: dict[str, set[str]] = field(default_factory=dict)
@@ -183,7 +184,7 @@ class Room:
     def has(self, token: str, name: str) -> bool:
         """Return whether a request of a token may be read, and count it if so."""
         if len(self._names) > MOST:
-            # Most of these tokens have expired.
+            # More tokens than can be valid at the same time: most have expired.
             self._names.clear()
         known = self._names.setdefault(token, set())
         if len(known) < bounds.CERTIFICATE_REQUESTS:
@@ -194,8 +195,8 @@ class Room:
 def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_: True) -> Request | None:
     """Read a CertificateSigningRequest. Return None if it is decided or must not be approved here. Never raises.
 
-    The certificate request in it is parsed last, and only if it is short and `has_room` (`Room.has`) for its token and
-    name: a client with any token can send others.
+    The X.509 request in the object is parsed last, and only if it is short and `has_room` (`Room.has`) allows it for
+    the token and the name of the object, because a client with a token can send many large objects.
     """
     metadata, spec, status = (fields.at(raw, part) for part in ("metadata", "spec", "status"))
     name, uid, user = (fields.name(each) for each in (metadata.get("name"), metadata.get("uid"), spec.get("username")))
@@ -220,7 +221,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
 
 
 def is_own(request: Request, token: Token, now: datetime) -> bool:
-    """Return whether the token is valid and the request, sent with it, is for the node of the token's machine."""
+    """Return whether a request was sent with this token, which is valid, and is for the node of the token's machine."""
     counts = token.value and token.expires_at is not None and token.expires_at > now
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 
@@ -237,13 +238,13 @@ def approval_patch(uid: str, resource_version: str) -> dict[str, Any]:
 
 
 def _node_of(request: str) -> str:
-    """Return the node of a base64 certificate request, empty if it is malformed or not as a kubelet writes it."""
+    """Return the node of a base64 certificate request; empty if it is malformed, or not as a kubelet writes it."""
     try:
         pem = base64.b64decode(request, validate=True)
         asked = x509.load_pem_x509_csr(pem)
         subject = {each.oid: each.value for each in asked.subject}
         whole = len(subject) == len(asked.subject) and subject.keys() == {_NAME, _ORGANIZATION}
-        # The text must contain only this request, because the signer could read another one in it.
+        # The text must contain only this request: the signer could read and sign another request in it.
         plain = whole and asked.public_bytes(Encoding.PEM).strip() == pem.strip() and not list(asked.extensions)
     except _UNREADABLE:
         return ""

@@ -85,9 +85,9 @@ _NOUNS = {
 _READ_SECONDS = 10.0
 _LIST_SECONDS = 20.0
 _CHANGE_SECONDS = 10.0
-#: Maximum page size of Google. A group without pagination returns all machines in one page.
+#: Maximum page size of Google. A managed instance group without pagination returns all machines in one page.
 _PAGE_SIZE = 500
-#: Instances are returned with all their metadata, up to 512 KB each, and several threads may hold a response.
+#: Page size of lists with metadata: each machine has up to 512 KB of it, and several threads may hold a response.
 _METADATA_PAGE_SIZE = 8
 #: Maximum number of pages of a list: enough for the largest group. A longer list is an error.
 _MAX_PAGES = 1 + bounds.GROUP_NODES // _METADATA_PAGE_SIZE
@@ -109,14 +109,14 @@ def _said_of_template(config: InstanceConfig) -> Sequence[str]:
 
 
 class ComputeClient:
-    """Calls of Compute Engine for the resources of a node group. Thread-safe. Request ids are UUIDs.
+    """Calls Compute Engine for the resources of a node group. Thread-safe. Request ids are UUIDs.
 
     - A method makes one request (or reads one list), never waits for an operation, never retries, and raises only
       `ComputeError`.
     - A change that is repeated with the same request id has one effect, and returns the operation of the first request.
       Google guarantees this for at least some minutes.
     - An insert of an existing name fails with ALREADY_EXISTS, a delete of a missing name with NOT_FOUND.
-    - UNKNOWN_OUTCOME: the change may have taken effect, or may do so later. Any other failure changed nothing.
+    - After UNKNOWN_OUTCOME, the change may have taken effect or may take effect later. Other failures changed nothing.
     - INVALID and PERMISSION last until a user changes something. OPERATION_IN_THE_WAY ends without a change by a user.
     """
 
@@ -129,7 +129,7 @@ class ComputeClient:
     ) -> None:
         """Find credentials, which are not needed with an `endpoint`. Raises ComputeError if there are no credentials.
 
-        `change_seconds` is the time-out of a call that changes something; it should end before the caller's lease.
+        `change_seconds` is the time-out of a change. The caller's leader lease should not end within this time.
         """
         self._base_url = (endpoint or COMPUTE_ADDRESS).rstrip("/")
         self._change_seconds = change_seconds
@@ -150,7 +150,7 @@ class ComputeClient:
         return found
 
     def insert(self, scope: records.Scope, resource: records.Resource, *, request_id: str) -> records.Operation:
-        """Submit the creation of a resource. A policy can be used once READY; a group's machines are created later."""
+        """Submit the creation of a resource. A policy is usable when READY; a group's machines are created later."""
         of, name = _SORTS[type(resource)], resource.name
         subject = f"insert of {_NOUNS[of.collection]} {name!r}"
         self._path(scope, of.collection, name, subject, Call.CREATE)
@@ -160,7 +160,7 @@ class ComputeClient:
     def delete(
         self, sort: type[records.Resource], scope: records.Scope, name: str, *, request_id: str
     ) -> records.Operation:
-        """Submit the deletion of a resource, with its machines. OPERATION_IN_THE_WAY if the resource is in use."""
+        """Submit the deletion of a resource and its machines. Fails with OPERATION_IN_THE_WAY if it is in use."""
         collection = _SORTS[sort].collection
         subject = f"delete of {_NOUNS[collection]} {name!r}"
         path = self._path(scope, collection, name, subject, Call.DELETE)
@@ -176,9 +176,9 @@ class ComputeClient:
         return tuple(self._pages(subject, request, resources.managers_of, said=()))
 
     def list_managed_instances(self, scope: records.Scope, name: str) -> tuple[records.ManagedInstance, ...]:
-        """Return all machines of a group, sorted by name, with placeholders. NOT_FOUND if the group does not exist.
+        """Return all machines and placeholders of a managed instance group, sorted by name.
 
-        The request is a POST, although it changes nothing.
+        Fails with NOT_FOUND if the group does not exist. The request is a POST, although it changes nothing.
         """
         subject = f"list of instances of instance group manager {name!r}"
         path = f"{self._path(scope, _MANAGERS, name, subject, Call.READ)}/listManagedInstances"
@@ -210,14 +210,14 @@ class ComputeClient:
     def set_metadata(
         self, scope: records.Scope, name: str, items: Mapping[str, str], *, fingerprint: str, request_id: str
     ) -> records.Operation:
-        """Replace a machine's metadata. OPERATION_IN_THE_WAY if the metadata changed after the fingerprint was read."""
+        """Replace a machine's metadata. Fails with OPERATION_IN_THE_WAY if the fingerprint is not the current one."""
         subject = f"change of metadata of instance {name!r}"
         path = f"{self._path(scope, _INSTANCES, name, subject, Call.UPDATE)}/setMetadata"
         request = _Request("POST", path, {"requestId": request_id}, resources.metadata_body(items, fingerprint))
         return self._change(subject, Call.UPDATE, scope, request, said=(name, *items))
 
     def get_operation(self, scope: records.Scope, name: OperationName) -> records.Operation:
-        """Return an operation, even if it failed. After NOT_FOUND, the outcome of the operation is unknown."""
+        """Return an operation, also a failed one. If this fails with NOT_FOUND, the operation's outcome is unknown."""
         read = partial(resources.operation_of, scope=scope)
         return self._get(scope, _OPERATIONS, name, resources.OPERATION_FIELDS, read)
 

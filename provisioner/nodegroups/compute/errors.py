@@ -1,6 +1,6 @@
 """Classifies the errors of Compute Engine, by rules in addition to those for all of Google's APIs. Pure.
 
-Values that users chose are removed from a text before it is classified.
+Values that users chose are removed from a message first: they could contain the words of another error.
 """
 
 import re
@@ -68,7 +68,7 @@ _WORK_KINDS: Mapping[FailureKind, tuple[str, ...]] = {
 }
 _WORK_CODES: Mapping[str, CodeRow] = {
     **{code: same(kind) for kind, codes in _WORK_KINDS.items() for code in codes},
-    # For a create, a resource that the request refers to is missing; otherwise the resource itself is.
+    # For a create, a resource that the request refers to is missing; for other calls, the resource itself is missing.
     "RESOURCE_NOT_FOUND": CodeRow(read=FailureKind.NOT_FOUND, create=FailureKind.INVALID, change=FailureKind.NOT_FOUND),
     "RESOURCE_ALREADY_EXISTS": CodeRow(
         read=FailureKind.UNAVAILABLE, create=FailureKind.ALREADY_EXISTS, change=_IN_THE_WAY
@@ -103,7 +103,10 @@ def kind_of_answer(answer: Answer, call: Call, values: Iterable[str]) -> Failure
 def failure_of_work(
     errors: Sequence[WorkError], call: Call, *, http_code: int = 0, values: Iterable[str] = ()
 ) -> Failure:
-    """Return the failure of completed work, of the kind of the first known error. `call` started the work."""
+    """Return the failure of an operation or of work on a machine; the first known error determines its kind.
+
+    `call` is the kind of the call that started the work. `values` are texts of users, as for `kind_of_answer`.
+    """
     values = tuple(values)
     kinds = [_kind_of_error(error, call, values) for error in errors]
     kind = next((each for each in kinds if each is not None), None)

@@ -14,8 +14,9 @@ from provisioner.model.capacity import HIGH_THROUGHPUT, CallError, Failure, Oper
 from provisioner.model.choices import ZONE
 from provisioner.nodegroups.api.specs import InstanceConfig
 
-#: TERMINATE: machines are stopped for maintenance of their host. STOP, DELETE: effect on machines that Google reclaims.
+#: Value of onHostMaintenance: a machine is stopped before the maintenance of its host.
 TERMINATE = "TERMINATE"
+#: Values of instanceTerminationAction, the effect on a machine that Google reclaims.
 STOP = "STOP"
 DELETE = "DELETE"
 
@@ -50,7 +51,7 @@ class ResourcePolicy:
 
     name: str
     description: str = ""
-    #: Empty if it is a resource policy of another type.
+    #: Type of the workload policy; empty if the resource policy is not a workload policy.
     type: str = HIGH_THROUGHPUT
     topology: str = ""
 
@@ -81,7 +82,7 @@ class Template:
 
     # --- only in inserts
 
-    #: Configuration of the machines, with the fields that are not above.
+    #: Configuration of the machines, for the fields of an insert that this record does not have.
     config: InstanceConfig = _NO_CONFIG
 
     # --- only in reads

@@ -48,7 +48,7 @@ def policy_body(policy: records.ResourcePolicy) -> dict[str, Any]:
 def template_body(template: records.Template) -> dict[str, Any]:
     """Return the body of an instance template's insert."""
     config = template.config
-    # GKE sets this for flex-start as well; otherwise such a machine could consume a matching reservation.
+    # GKE sets NO_RESERVATION for flex-start as well; otherwise the machine could consume a matching reservation.
     default = "NO_RESERVATION" if template.provisioning_model == ProvisioningModel.FLEX_START else ""
     affinity: dict[str, Any] = _body(consumeReservationType=config.reservation_affinity or default)
     if config.reservation:
@@ -124,7 +124,7 @@ def policy_of(raw: object) -> records.ResourcePolicy:
 
 
 def template_of(raw: object) -> records.Template:
-    """Read the fields of an instance template that decisions use. The template may be a user's."""
+    """Read the fields of an instance template that decisions use. A user may have created the template."""
     body = fields.mapping(raw)
     properties = fields.mapping(body.get("properties"))
     scheduling = fields.mapping(properties.get("scheduling"))
@@ -159,7 +159,7 @@ def manager_of(raw: object) -> records.Manager:
 
 
 def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
-    """Read a page of the managed instance groups of all zones. Return them and the token of the next page."""
+    """Read a page of the managed instance groups of all zones. Return these groups and the token of the next page."""
     body = fields.mapping(raw)
     zones = map(fields.mapping, fields.mapping(body.get("items")).values())
     found = [manager_of(manager) for zone in zones for manager in fields.mappings(zone.get("instanceGroupManagers"))]
@@ -167,14 +167,14 @@ def managers_of(raw: object) -> tuple[tuple[records.Manager, ...], str]:
 
 
 def managed_instances_of(raw: object, scope: records.Scope) -> tuple[tuple[records.ManagedInstance, ...], str]:
-    """Read a page of a group's machines, without those that have no name. Return them and the next page's token."""
+    """Read a page of a group's machines. Return the machines that have a name, and the token of the next page."""
     body = fields.mapping(raw)
     found = (_managed_instance_of(instance, scope) for instance in fields.mappings(body.get("managedInstances")))
     return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))
 
 
 def instances_of(raw: object, shared: dict[str, str]) -> tuple[tuple[records.Instance, ...], str]:
-    """Read a page of machines; return it and the next page's token. `shared` deduplicates metadata values in memory."""
+    """Read a page of machines; return them and the next page's token. `shared` deduplicates values of metadata."""
     body = fields.mapping(raw)
     found = (_instance_of(item, shared) for item in fields.mappings(body.get("items")))
     return tuple(instance for instance in found if instance.name), fields.text(body.get("nextPageToken"))

@@ -1,7 +1,7 @@
 """Calls to Compute Engine and writes to Kubernetes that a plan contains, and their answers.
 
 At most one action with the same key is in flight; the key of a write identifies its object. Each action is answered
-exactly once. NotFound of a delete and AlreadyExists of a child's create count as done.
+exactly once. A delete that fails with NotFound, and a create of a child with AlreadyExists, count as done.
 """
 
 import functools
@@ -105,10 +105,10 @@ class Insert(_OfTarget):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Proof:
-    """Conditions for the delete of a managed instance group and its machines. The gate checks them live right before.
+    """Conditions for the delete of a managed instance group, which the gate checks live right before the delete.
 
-    The child exists with this UID and is being deleted. Every node of these machines, and every ready node with the
-    group's labels, is unschedulable. No unfinished pod within its grace period keeps a machine (`Pod.keeps_machine`).
+    The child exists with this UID and is being deleted. Every node of the machines in `provider_ids`, and every ready
+    node with the group's labels, is unschedulable. No pod keeps one of the machines (`Pod.keeps_machine`).
     """
 
     namespace: str
@@ -118,11 +118,11 @@ class Proof:
     group_labels: Mapping[str, str] = field(default_factory=dict)
     #: Common prefix of the machines' provider ids. Labelled nodes with another prefix are ignored.
     place: str = ""
-    #: Time of the delete request. None if it is unknown. Pods with chips that were created later do not hold them.
+    #: Time of the delete request, None if unknown. Pods that were created later hold no chips (`Pod.holds_chips`).
     requested_at: datetime | None = None
-    #: Time until which pods without chips of the child's namespace keep the machines, None if they do not.
+    #: Time until which pods of the child's namespace without chips keep the machines. None if they do not keep them.
     deadline: datetime | None = None
-    #: Time until which pods without chips of other namespaces, and pods that are late or not started, keep machines.
+    #: Time until which all other pods that do not hold chips (`Pod.holds_chips`) keep the machines.
     deadline_of_others: datetime | None = None
     #: `Round.oldest_ready`.
     oldest_ready: datetime | None = None
@@ -272,7 +272,7 @@ class EvictPod:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CreateToken:
-    """Draw a token for one machine, and create its Secret with the labels of the group."""
+    """Draw a token for one machine of the group with this namespace and name, and create the token's Secret."""
 
     namespace: str
     name: str

@@ -1,6 +1,6 @@
 """Decides about children of the three kinds: each represents one resource of Compute Engine. Pure.
 
-The step for a child with its finalizer depends on whether the object is deleted, whether an operation is open, and the
+The step for a child depends on its finalizer, on whether its deletion was requested, on an open operation, and on the
 last reading. Failures delay the next attempt, until an attempt succeeds or a reading shows that no attempt is needed.
 """
 
@@ -52,12 +52,12 @@ _FOREIGN_SECONDS = 600.0
 _SETTLED_SECONDS = 3600.0
 #: Interval in seconds between reads of a resource that exists and cannot be used yet.
 _UNUSABLE_SECONDS = 5.0
-#: Interval in seconds between reads of a policy or a template until it has been ready for this time.
+#: Interval in seconds between reads of a policy or a template until it has been ready for as many seconds.
 _CONFIRMED_SECONDS = 60.0
 #: Number of consecutive failures that are lasting. If the last one is a rejection, a resource with the annotation
 #: `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
 _REFUSALS = 3
-#: Kinds of failures that are no rejection of the request: the resource may still be created or deleted.
+#: Kinds of failures that do not reject the request: the resource may still be created or deleted.
 _PASSING = frozenset(
     {FailureKind.UNAVAILABLE, FailureKind.UNKNOWN_OUTCOME, FailureKind.TOO_MANY_OPERATIONS, FailureKind.ALREADY_EXISTS}
 )
@@ -106,7 +106,10 @@ def step_of(child: Child, ctx: Round) -> Step:
 
 
 def _denied(child: Child, known: memory.ResourceMemory) -> bool:
-    """Return whether, since the deletion was requested, Compute Engine has often rejected a call that it needs."""
+    """Return whether a call that the deletion needs has failed at least 3 times in a row, the last time by a rejection.
+
+    A rejection before the deletion was requested does not count.
+    """
     denials, deleted_at = {FailureKind.PERMISSION}, child.meta.deleted_at
     if child.kind is not Kind.MANAGED_INSTANCE_GROUP:
         # A policy or a template may be given up while machines use it, because it costs nothing itself.
@@ -120,7 +123,7 @@ def _refused(child: Child, refusal: Condition) -> Outcome:
     if not child.meta.deleting:
         return Outcome(condition=refusal)
     if refusal.reason == Reason.INVALID_SPEC and not child.status.url:
-        # An invalid object never had a resource. With another refusal, an earlier process may just have sent a create.
+        # An invalid object never had a resource. After other refusals, a create of an earlier process may be in flight.
         return Outcome(done=True)
     note = f"{refusal.message}. What it has in Compute Engine stays, and so does this object until that changes"
     return Outcome(condition=replace(refusal, message=note))
@@ -138,7 +141,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # Both calls are sent together, so that a process that crashes early has both results or none.
+            # Both calls are sent in one round: a process that soon crashes would often have no list of the machines.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:

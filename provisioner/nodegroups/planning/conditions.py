@@ -47,7 +47,7 @@ class Sightings:
     problem_of_template: str = ""
     children: Mapping[Kind, Child] = field(default_factory=dict)
     needed: tuple[Kind, ...] = ()
-    #: Texts for the message of Ready, such as an outdated child, or data about the cluster that is unknown.
+    #: Texts for the message of Ready, such as that a child is outdated, or data about the cluster is unknown.
     notes: tuple[str, ...] = ()
     #: Refusal of a group without children for which the limit of its namespace leaves no room.
     no_room: Condition | None = None
@@ -147,7 +147,7 @@ def _ready(sightings: Sightings, ctx: Round) -> tuple[Condition, TpuNodeGroupSta
 
 
 def _unmarked(changes: Sequence[PatchNode], ctx: Round) -> Condition:
-    """Return the condition for nodes that lack labels or the taint. Without labels, pods would find no worker index."""
+    """Return the condition for nodes that lack labels or the taint. Pods need the label with the worker index."""
     first = changes[0]
     lacks = [*sorted(first.labels), *([TPU_RESOURCE] if first.taint else [])]
     more = f" (and {len(changes) - 1} more)" if len(changes) > 1 else ""

@@ -1,10 +1,12 @@
 """Decides what to do, from a snapshot of the cluster and the readings of Compute Engine. Pure, and level-triggered.
 
-A group is decided on together with its children. An exception in one group does not affect other groups. Compute Engine
-limits the calls of a project by kind, region and minute, so calls are paced. For each kind of call, namespaces take
-turns, and so do groups whose machines are changed: first are those with the fewest calls in flight, then those whose
-last call is oldest, where a read counts as a minute newer than a change. Among equals, changes come first, those of
-whole resources before those of machines, then polls, reads and lists; then the call that has been due for longest.
+A group is decided on together with its children. An exception in one group does not affect other groups.
+
+Compute Engine limits the calls of a project by kind, region and minute, so only some of the due calls are sent in a
+round. All calls of one kind for one namespace are a party, and all changes of one group's machines. Calls of the party
+with the fewest calls in flight are sent first, then those of the party whose last call is oldest; polls, reads and
+lists count as a minute newer than changes. Between equal parties, the order is: changes of resources, changes of
+machines, polls, reads, lists; then the call that has been due for longest.
 """
 
 from collections import Counter
@@ -64,7 +66,7 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
-    #: Managed instance groups with a mark of this cluster and no object, by project. Empty if no list is new enough.
+    #: Managed instance groups with this cluster's ownership mark and no object, by project. Only of recent lists.
     strays: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
     #: Time of the next decision if nothing happens before. None if only an event requires one.
     wake_at: datetime | None = None
@@ -73,8 +75,8 @@ class Plan:
 def decide(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Plan:
     """Return a plan. It is empty if the snapshot is not synced or the cluster is unknown.
 
-    Without the cluster's UID, marks of other clusters could not be recognized. An empty plan forgets lost machines,
-    because they may recover unseen.
+    Without the cluster's UID, ownership marks of other clusters could not be recognized. An empty plan forgets which
+    machines were lost, because they may recover before the next snapshot.
     """
     if snapshot.not_synced or not snapshot.cluster.uid:
         return Plan(memory=replace(memory, lost={}))
@@ -136,7 +138,7 @@ def _units_of(ctx: Round) -> Iterator[tuple[Record, ...]]:
 def _attempt(unit: tuple[Record, ...], ctx: Round) -> _Concluded:
     try:
         return _conclude(unit, ctx)
-    except Exception as error:  # noqa: BLE001 - one unit must not prevent the others
+    except Exception as error:  # noqa: BLE001 - other groups must not be affected
         return _Concluded(
             step=_tell(unit[0], error, ctx),
             lost=ctx.memory.lost.get(unit[0].meta.uid, {}),
@@ -176,7 +178,7 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
 
 
 def _apply_device_plugin(ctx: Round) -> Step:
-    """Return a step that applies the DaemonSet of all groups if it is missing or has another version."""
+    """Return a step that applies the device plugin's DaemonSet if groups need it and it has not the current version."""
     version, plugin = ctx.settings.device_plugin_version, ctx.snapshot.device_plugin
     found = plugin.version if plugin is not None else ""
     needed = any(
@@ -189,7 +191,7 @@ def _apply_device_plugin(ctx: Round) -> Step:
 
 
 def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory) -> list[Proposed]:
-    """Leave out creates of tokens beyond the maximum. Namespaces take turns, and so do the groups in each of them."""
+    """Leave out creates of tokens beyond `tokens.MOST`. Namespaces take turns, and groups take turns in a namespace."""
     creating = sum(
         isinstance(each.write, actions.CreateToken) and each.answered_at is None for each in memory.writes.values()
     )
@@ -206,7 +208,7 @@ def _with_few_tokens(chosen: list[Proposed], snapshot: Snapshot, memory: Memory)
 
 
 def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, MachineMemory]:
-    """Return the memory of listed machines that have not joined. Others are dropped, because metadata may be large."""
+    """Return the memory of listed machines that have not joined, without other machines, as metadata may be large."""
     listed = {
         machine.provider_id
         for resource in resources
@@ -219,7 +221,7 @@ def _machines_of(resources: Iterable[ResourceMemory], ctx: Round) -> dict[str, M
 
 #: Kinds of calls, most urgent first.
 _SORTS = tuple(actions.Sort)
-#: Time for which other parties' changes precede the next poll, read or list of a party.
+#: Time for which changes of other parties precede the next poll, read or list of a party (see the module docstring).
 _READS_WAIT = timedelta(minutes=1)
 #: Time for which turns are remembered. Each party gets turns far more often.
 _TURNS_KEPT = timedelta(minutes=10)
@@ -271,7 +273,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls by the number of their party's calls that are in flight or precede them, and by the last call."""
+    """Sort due calls: those with the fewest calls of their party in flight or before them, then by the last call."""
     turns = Counter(_party(sent.call) for sent in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):
@@ -287,7 +289,7 @@ def _urgency(call: actions.Call) -> tuple[int, bool]:
 
 
 def _party(call: actions.Call) -> tuple[str, str]:
-    """Return the party that a call counts for: the group if it changes machines, otherwise the namespace."""
+    """Return the party of a call: its group if it changes a machine, otherwise its kind and namespace."""
     if isinstance(call, actions.SetMetadata):
         return ("machines", call.target.uid)
     return (call.sort, call.target.namespace)

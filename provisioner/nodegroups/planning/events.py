@@ -1,4 +1,4 @@
-"""Changes of status, and the Events about them. The reasons below are tpu-operator's. Pure."""
+"""Proposes changes of status with the Events about them. The reasons below are tpu-operator's. Pure."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
@@ -90,7 +90,7 @@ def set_finalizers(record: Record, finalizers: Iterable[str], ctx: Round) -> Ste
     step = to_write(write, record.meta.resource_version)
     if why := ctx.refused(write):
         refusal = not_ready(Reason.RECONCILE_ERROR, f"its finalizers cannot be changed: {why}")
-        # Both steps write the same object, and a round makes only the first write: the status, then the finalizers.
+        # A round makes only the first of these writes, because both are of one object. The finalizers follow later.
         return propose(record, record.status, (refusal,), ctx.now) + step
     return step
 

@@ -1,7 +1,7 @@
 """Decides about a group: its children, its status, the labels of its nodes, and its deletion. Pure.
 
 Each child is created when the resources that it refers to exist. Outdated children are recreated with the slice,
-because these resources cannot be changed. Order of deletion: machines, template, policy, nodes and tokens, device
+because their resources cannot be changed. Order of deletion: machines, template, policy, nodes and tokens, device
 plugin. Each step ends with the removal of its finalizer.
 """
 
@@ -153,7 +153,7 @@ def _shaped(seen: Sightings, machine_type: str) -> Sightings:
 
 
 def _external(known: ResourceMemory) -> tuple[Template | None, str]:
-    """Return the template that the user created, and a problem with it. Before the first read, both are empty."""
+    """Return the template that the user created, None if it was not read or does not exist, and the problem, if any."""
     if known.reading is None:
         wait = known.backoffs.get(READ)
         return None, "" if wait is None else f"the template cannot be read: {wait.failure.message}"
@@ -201,7 +201,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
         deleting = any(each.meta.deleting for each in found.values())
         # No machines are created while they could not join, because they would only cost money.
         in_vain = joining.problem_of(group, ctx)
-        # The status must first lose the reason Recreating: as long as it has that, machines are deleted (`repair`).
+        # The status must first lose the reason Recreating: as long as it has it, machines are deleted (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(child, notes, ctx)
         elif manager is not None and differs(manager, child):
@@ -212,7 +212,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
 
 
 def _create(child: Child, notes: list[str], ctx: Round) -> Step:
-    """Return a step that creates a child. If Kubernetes rejected that, add the reason, such as a quota, to `notes`."""
+    """Return a step that creates a child. If Kubernetes rejected an earlier create, add its reason to `notes`."""
     write = actions.CreateChild(record=child)
     why = ctx.refused(write)
     if why:
@@ -225,7 +225,7 @@ def _url(child: Child | None) -> str:
 
 
 def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | None:
-    """Return the workload policy, None if each machine is a slice."""
+    """Return the child for the workload policy, None if each machine is a slice."""
     if not shape.one_slice:
         return None
     spec = WorkloadPolicySpec(
@@ -235,7 +235,7 @@ def workload_policy(group: TpuNodeGroup, shape: GroupShape) -> WorkloadPolicy | 
 
 
 def instance_template(group: TpuNodeGroup, config: InstanceConfig, startup_script: str) -> InstanceTemplate:
-    """Return the instance template. `startup_script` is empty if the image makes machines join."""
+    """Return the child for the instance template. `startup_script` is empty if machines join by their image."""
     metadata = dict(config.metadata)
     if startup_script:
         metadata[STARTUP_SCRIPT] = with_users_script(startup_script, metadata.get(STARTUP_SCRIPT, ""))
@@ -263,10 +263,10 @@ def users_script(group: TpuNodeGroup) -> str:
 def managed_instance_group(
     group: TpuNodeGroup, shape: GroupShape, model: ProvisioningModel, template_url: str, policy_url: str
 ) -> ManagedInstanceGroup:
-    """Return the managed instance group.
+    """Return the child for the managed instance group.
 
     If the group is one slice, of one or more machines, this controller recreates all its machines together. If each of
-    several machines is a slice, Compute Engine repairs each, provided that the provisioning model allows repairs.
+    several machines is a slice, Compute Engine repairs them one by one if the provisioning model allows repairs.
     """
     several = not shape.one_slice and shape.node_count > 1
     repaired = several and model in (ProvisioningModel.STANDARD, ProvisioningModel.SPOT)
@@ -283,7 +283,7 @@ def managed_instance_group(
 
 
 def differs(found: Child, wanted: Child) -> bool:
-    """Return whether a child's spec differs from the wanted one. Values that are equal by default do not differ."""
+    """Return whether a child's spec differs from the wanted spec. A missing value is equal to its default."""
     match found, wanted:
         case WorkloadPolicy(), WorkloadPolicy():
             return found.spec != wanted.spec
@@ -373,13 +373,13 @@ def _delete_nodes(group: TpuNodeGroup, ctx: Round) -> Step | None:
         )
     step = nodes.remove(left, forced=forced)
     if not left:
-        # Tokens are deleted after the nodes, because they show to which group a node without labels belongs.
+        # Tokens are deleted after the nodes, because a token shows to which group a node without labels belongs.
         step = merged(to_write(actions.DeleteToken(name=token.name, uid=token.uid), token.uid) for token in tokens)
     return conditions.deleting(group, Reason.DELETING_NODES, message, step, ctx)
 
 
 def _delete_device_plugin(group: TpuNodeGroup, ctx: Round) -> Step | None:
-    """Return a step that deletes the DaemonSet with the last group. None if it is needed, missing or another's."""
+    """Return a step that deletes the DaemonSet. None if it is missing, still needed, or not of this controller."""
     plugin = ctx.snapshot.device_plugin
     if plugin is None or ctx.has_nodes or not plugin.version or not ctx.settings.device_plugin_version:
         return None

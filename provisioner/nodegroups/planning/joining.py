@@ -1,6 +1,6 @@
 """Makes machines join the cluster: each has a token in its metadata until it has a node. Pure.
 
-A token's Secret is deleted when the node has its labels. Until then, it shows the node's group, also after a restart.
+A token's Secret is deleted when the node has its labels. Until then, the Secret shows to which group the node belongs.
 """
 
 import hashlib
@@ -81,7 +81,7 @@ def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
 def join_machines(
     group: TpuNodeGroup, manager: ManagedInstanceGroup, shape: GroupShape, fleet: Fleet, ctx: Round, *, ends: bool
 ) -> Step:
-    """Give machines the data to join, and delete old tokens. `ends`: whether the machines are about to be recreated."""
+    """Give machines the data to join, and delete old tokens. `ends` is true if the slice is about to be recreated."""
     bootstrapped = group.spec.bootstrap_kubernetes is not None
     can_join = not problem_of(group, ctx)
     target, labels = actions.target_of(manager), labels_of(group, shape)
@@ -96,7 +96,7 @@ def join_machines(
     plan = tokens.plan_tokens(found, free if bootstrapped else (), ctx.now)
     steps, unread = [], []
     for key in plan.create:
-        # No token before the node of an earlier machine of that name is deleted.
+        # A machine gets no token before the node of an earlier machine of its name is deleted.
         is_free = ctx.nodes.get(f"{zone_of(group)}/{key[0]}") is None
         starts = free[key].machine.status in STARTING_OR_RUNNING
         if is_free and starts and can_join:
@@ -112,8 +112,8 @@ def join_machines(
             continue
         if bootstrapped and current is None:
             continue
-        # A machine without a node needs a token to come back. A machine that is about to be recreated gets no further
-        # token: if it joined with the last one, pods on it could read the new one.
+        # A machine whose node was deleted needs a token to join again. But if it is about to be recreated, it gets no
+        # further token: if it has joined with the last token, pods on it could read the new token.
         over = ends and was_whole(group) and may_join(group, member, ctx)
         join = _join(group, ctx, current.value) if current is not None and can_join and not over else None
         equipped = _equip(target, labels, machine, join, ctx)
@@ -147,7 +147,7 @@ def _approval(request: tokens.Request) -> actions.ApproveRequest:
 
 
 def _key(member: Member) -> tuple[str, str]:
-    """Return name and number, because a new machine under the same name has its own token."""
+    """Return name and number of a machine, because a new machine under the same name has its own token."""
     return (member.machine.name, member.machine.id)
 
 

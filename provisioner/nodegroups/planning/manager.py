@@ -1,11 +1,12 @@
 """Decides about managed instance groups, which create the machines. Pure.
 
-A BULK group gets all its machines at the same time or none. While there is no capacity it waits, which is no failure.
+A BULK group gets all its machines at the same time or none. Waiting for capacity is not a failure.
 
-Before a group is deleted, its nodes are cordoned (by spec.unschedulable: Kubernetes removes the taint without it), and
-its pods are evicted. Pods with chips keep the machines until they end or exceed their grace period. Pods without chips
-keep them until a deadline, which is short for pods of other namespaces, late pods and slices that cannot work. The
-gate checks all of this live (`actions.Proof`).
+Before a group is deleted, its nodes are cordoned (by spec.unschedulable: without it, Kubernetes removes the taint), and
+its pods are evicted. Pods that have started with chips keep the machines until they end or exceed their grace period,
+unless they were created after the delete request. Other pods keep the machines until a deadline. A short deadline
+applies to other namespaces, to pods with chips, and to slices that cannot work. The gate checks all of this live
+(`actions.Proof`).
 """
 
 import contextlib
@@ -31,7 +32,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: While machines are created or nodes awaited, a group is read after this share of its age, between 10 s and 60 s.
+#: While machines are created or nodes awaited, a group is read after this share of its age, but after 10 s to 60 s.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
@@ -40,7 +41,7 @@ _LONG_SECONDS = 3600.0
 _LATEST_AFTER_LONG_SECONDS = 300.0
 #: Interval in seconds between lists of machines while pods are being evicted.
 _LIST_WHILE_DRAINED_SECONDS = 30.0
-#: Maximum time in seconds for which pods without chips of other namespaces, or on a broken slice, keep the machines.
+#: Maximum of the short deadline in seconds after the delete request (the module docstring says for which pods).
 _SHORT_DRAIN_SECONDS = 60.0
 #: Minimum interval in seconds between lists of a group that waits for capacity and has no machines.
 _LIST_PLACEHOLDERS_SECONDS = 30.0
@@ -173,11 +174,11 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
 
 
 def machines_before(ctx: Round) -> dict[str, int]:
-    """Return the number of machines of its namespace that precede its own, by UID.
+    """Return for each group how many machines of its namespace precede those of the group in the limit.
 
-    The UID is that of a managed instance group, or that of a group without one. The order is: groups that exist in
-    Compute Engine, recreated slices, other groups by age, and last the groups that Compute Engine rejected, by the time
-    of the rejection. Groups that cannot be created are not counted.
+    The key is the UID of the ManagedInstanceGroup or, if none exists, of the TPUNodeGroup. The order is: groups that
+    exist in Compute Engine, recreated slices, other groups by age, and last the groups that Compute Engine rejected, by
+    the time of the rejection. Groups that cannot be created are not counted.
     """
     limit = ctx.settings.machines_per_namespace
     without = {uid: group for uid, group in ctx.groups.items() if not group.meta.deleting}
@@ -189,7 +190,7 @@ def machines_before(ctx: Round) -> dict[str, int]:
         try:
             made, size = _is_made(child, ctx), child.spec.target_size
             has_turn = made or (size <= limit and (is_anew or _waits(child, ctx)))
-        except Exception:  # noqa: BLE001 - one child must not prevent the others; its own unit reports it
+        except Exception:  # noqa: BLE001 - other groups go on; the decision about this one reports it
             has_turn = False
         if has_turn:
             meta, uid = (group or child).meta, child.meta.uid
@@ -215,7 +216,7 @@ def machines_before(ctx: Round) -> dict[str, int]:
 
 def _size_of(group: TpuNodeGroup) -> int:
     """Return the number of machines of a group, 0 if it is unknown."""
-    # One group must not prevent the others; its own unit reports the exception.
+    # An exception for one group must not affect other groups. The decision about that group reports it.
     with contextlib.suppress(Exception):
         config = group.spec.instance_config
         if config is not None:
@@ -244,7 +245,7 @@ def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _refused_at(child: Child, ctx: Round) -> datetime:
-    """Return when the last create failed as invalid, not permitted or above a quota; LONG_AGO if it did not."""
+    """Return when the last create failed as invalid, not permitted or above a quota; LONG_AGO if it did not fail so."""
     wait = ctx.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 
@@ -255,7 +256,7 @@ def _names_others(child: ManagedInstanceGroup, ctx: Round) -> Condition | None:
 
 
 def no_room(uid: str, namespace: str, size: int, ctx: Round) -> Condition | None:
-    """Return a refusal if machines exceed the limit of the namespace, together with those that precede them."""
+    """Return a refusal if `size` machines and those that precede them exceed the limit of the namespace."""
     limit, others = ctx.settings.machines_per_namespace, ctx.machines_before.get(uid, 0)
     if not limit or others + size <= limit:
         return None

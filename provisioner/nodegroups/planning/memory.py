@@ -1,7 +1,7 @@
-"""State that is remembered between rounds, and the changes that answers make to it. Pure.
+"""State that is remembered between rounds, and its changes by the answers of calls and writes. Pure.
 
-Losing it is safe, because the truth is in Compute Engine and in the status of objects, and repeated requests have the
-same ids. A failure delays only the same call for the same object, unless Google asks for a pause of the project.
+Losing this state is safe: it is read again from Compute Engine and the status of objects, and repeated requests have
+the same ids. A failure delays only the same call for the same object, unless Google asks for a pause of the project.
 """
 
 from collections.abc import Mapping
@@ -16,7 +16,7 @@ from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
-#: Earlier than any event; a time that can still be shifted when the clock is set.
+#: Time before any event. Other than datetime.min, it can be shifted to an earlier time when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -28,9 +28,9 @@ class Reading:
     asked_at: datetime
     #: None if the resource does not exist.
     resource: Resource | None
-    #: Managed instance groups of a project without an object; empty in a reading of another target.
+    #: In the list of a project: its managed instance groups without an object. Empty in the reading of a resource.
     managers: tuple[Manager, ...] = ()
-    #: Names of those that were in the list before this one as well.
+    #: Names of the `managers` that were also in the previous list of the project.
     repeated: frozenset[str] = frozenset()
 
 
@@ -59,7 +59,7 @@ class ResourceMemory:
     unsure_at: datetime | None = None
     #: Back-offs by the kind of attempt (`READ` and the constants below it).
     backoffs: Mapping[str, Backoff] = field(default_factory=dict)
-    #: Back-off of a delete that was not sent because its proof failed. None if the last delete was sent.
+    #: Back-off of a delete that was not sent because its proof does not hold. None if the last delete was sent.
     kept: Backoff | None = None
 
 
@@ -76,16 +76,16 @@ class MachineMemory:
     #: Fingerprint that a change must contain. None if the metadata was changed and not read since.
     fingerprint: str | None = None
     backoff: Backoff | None = None
-    #: Whether the back-off began with a change. Then only a change ends it, and not the read before each attempt.
+    #: Whether the last change failed. If so, a change that succeeds ends the back-off; a read does not.
     change_failed: bool = False
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Lost:
-    """A machine that counts as lost, and the time since which it does."""
+    """A lost machine, and the time since which it counts as lost."""
 
     since: datetime
-    #: Time since which nothing can run on the machine. None if its node is ready, but lacks chips or is not listed.
+    #: Time since which pods cannot run on the machine. None if its node is ready, but lacks chips or is not listed.
     stopped_since: datetime | None
 
 
@@ -101,16 +101,17 @@ class Pace:
 class Memory(OpenActions[actions.Call, actions.Write]):
     """All state that is remembered between rounds. Decisions and answers replace it as a whole."""
 
-    #: Time of the first decision, LONG_AGO before it. Calls of earlier processes are unknown.
+    #: Time of this process's first decision, LONG_AGO before it. Calls of earlier processes are unknown.
     began_at: datetime = LONG_AGO
     #: Memory of resources, by the UID of the object (`Target.uid`).
     resources: Mapping[str, ResourceMemory] = field(default_factory=dict)
     machines: Mapping[str, MachineMemory] = field(default_factory=dict)
     #: Pace by bucket (`decide.bucket_of`). A missing bucket has not been used lately and may send the maximum.
     pace: Mapping[str, Pace] = field(default_factory=dict)
-    #: Time from which it is the turn of a party (`decide.pace`). A missing party precedes all others.
+    #: Time of the last call, plus a minute for a read, by party (`decide.py` defines it). A missing party is first.
     turns: Mapping[tuple[str, str], datetime] = field(default_factory=dict)
-    #: Lost machines by UID of the group and by name; also nodes without a listed machine, and "" for missing machines.
+    #: Lost machines by UID of their group and by name. The name is the node's if no machine is listed for the node, and
+    #: "" for all missing machines together.
     lost: Mapping[str, Mapping[str, Lost]] = field(default_factory=dict)
     #: Times until which Compute Engine asked for a pause of all calls, by project.
     paused: Mapping[str, datetime] = field(default_factory=dict)
@@ -131,7 +132,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.ALREADY_EXISTS: (2, 60),
     FailureKind.INVALID: (60, 600),
 }
-#: Maximum pause in seconds that is observed when Google asks for one.
+#: Maximum pause in seconds after a request of Google for a pause. Longer requests are cut to this.
 LONGEST_WISH_SECONDS = 600.0
 
 
@@ -144,7 +145,7 @@ def failed(
 
 
 def fold(memory: Memory, answer: actions.Answer) -> Memory:
-    """Return the memory after an answer."""
+    """Return the memory after the answer of a call or a write."""
     if isinstance(answer, AnsweredWrite):
         return answered(memory, answer)
     call = answer.call

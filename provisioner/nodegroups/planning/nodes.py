@@ -37,7 +37,7 @@ class Member:
 
     @property
     def reports(self) -> bool:
-        """Whether the node is ready. Then the machine runs: if listed as stopped, it may have been started since."""
+        """Whether the node is ready. Then the machine runs: a machine listed as stopped may have been started since."""
         return self.node is not None and self.node.ready
 
     @property
@@ -58,7 +58,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fleet:
-    """All known machines of a group, by name."""
+    """The machines of a managed instance group as of one list, sorted by name."""
 
     asked_at: datetime
     members: tuple[Member, ...] = ()
@@ -70,13 +70,13 @@ class Fleet:
 
     @property
     def made(self) -> bool:
-        """Whether all machines run and Compute Engine is not changing any. Nodes do not matter."""
+        """Whether all machines run and Compute Engine is not changing any, regardless of their nodes."""
         return all(member.machine.status == _RUNNING and member.machine.action == NO_ACTION for member in self.members)
 
 
 def running(fleet: Fleet, group: TpuNodeGroup | None, ctx: Round) -> tuple[Node, ...]:
-    """Return the nodes of all machines that may run: those of listed machines, and ready nodes with the labels."""
-    # The node of an earlier machine of this name is included: pods may be bound to it, and the gate reads it by name.
+    """Return the nodes of listed machines that may run, and the ready nodes with the group's labels, sorted by name."""
+    # Nodes of earlier machines with these names are included: pods may be bound to them, and the gate reads by name.
     ids = [member.machine.provider_id for member in fleet.members if member.runs]
     found = {node.name: node for node in map(ctx.nodes.get, ids) if node is not None}
     # The machine of a labelled node may have been created after the list.
@@ -90,13 +90,13 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     """Return why the kubelets of a group may be reporting to another control plane, empty without a sign of that.
 
     A control plane that was restored from a backup has the nodes of the original, whose kubelets do not report to it.
-    If a node reports that is older than the backup (`Round.oldest_ready`), the control plane was only unavailable.
+    If a node that is older than the backup reports (`Round.oldest_ready`), the control plane was only unavailable.
     """
     nodes = tuple(nodes)
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
     if not silent or any(node.ready for node in nodes):
         return ""
-    # The backup is newer than the last report.
+    # The backup was made after the last report, because it contains it.
     last = max(silent)
     name = silent[last]
     if oldest_ready is not None and oldest_ready < last:
@@ -141,7 +141,7 @@ def _member(machine: ManagedInstance, ctx: Round, chips: int | None) -> Member:
 
 
 def is_of_earlier(machine: ManagedInstance, node: Node) -> bool:
-    """Return whether a node belongs to an earlier machine of this name, which was recreated with an empty disk."""
+    """Return whether a node is that of an earlier machine, which was recreated under its name with an empty disk."""
     return bool(machine.id) and node.labels.get(names.MACHINE_ID, machine.id) != machine.id
 
 
@@ -176,8 +176,9 @@ def marks_to_set(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, ctx: Roun
             continue
         wanted = {**shared, names.TRUSTED_NAMESPACE: group.meta.namespace}
         if group.spec.bootstrap_kubernetes is not None and machine.id:
-            # Machines with other images may join again as the existing node. A node that is not ready, and for which
-            # only an earlier machine has a token, belongs to that machine, which was lost before the node had labels.
+            # Without bootstrapKubernetes, a recreated machine may join again as the existing node, so this label is not
+            # set. If a node is not ready and only an earlier machine of its name has a token, the node belongs to that
+            # machine, which was lost before the node had labels.
             joined = [token.machine_id for token in tokens if token.machine == machine.name]
             number = machine.id if node.ready or machine.id in joined else next(iter(joined), "")
             wanted |= {names.MACHINE_ID: number} if number else {}
@@ -204,7 +205,7 @@ def is_marked(group: TpuNodeGroup, node: Node) -> bool:
 def worker_indices(shape: GroupShape, fleet: Fleet) -> Mapping[str, int]:
     """Return the worker index of each machine, by the name of its node; empty while a slice is incomplete.
 
-    An index that a node already has is kept, because pods use it. Others are assigned by the machines' names.
+    An index that a node already has is kept, because pods use it. The free indices are assigned by machine name.
     """
     present = [(member.machine.name, member.node) for member in fleet.members]
     if not shape.one_slice:
@@ -227,9 +228,9 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. With one,
+    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. With a fleet,
     ready nodes are left out, because their machines may not be listed yet. While fewer than `count` machines are
-    listed, the same is true of nodes without a listed machine, except those in `lost` (`repair.lost_for_good`).
+    listed, nodes without a listed machine are also left out if their name is not in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)
     if fleet is not None and silent_node(own, ctx.oldest_ready):
@@ -241,7 +242,7 @@ def left_over(
     machines = {machine.name for machine in group.status.machines}
     for machine in machines | {token.machine for token in ctx.tokens.get(key, ())}:
         node = ctx.nodes.get(f"{zone_of(group)}/{machine}")
-        # A node with the labels of another group belongs to that group, whatever a token or a status contains.
+        # A node with the labels of another group belongs to that group, even if a token or the status names it.
         if node is not None and (names.GROUP_NAME not in node.labels or is_marked(group, node)):
             found[node.name] = node
     return tuple(
@@ -259,9 +260,9 @@ def _is_over(machine: ManagedInstance, node: Node) -> bool:
 
 
 def remove(nodes: tuple[Node, ...], *, forced: bool = False) -> Step:
-    """Return a step that deletes the nodes that are not ready: the machine of a ready node runs.
+    """Return a step that deletes those nodes that are not ready: the machine of a ready node runs.
 
-    `forced` deletes ready nodes as well: a copied kubelet certificate could be used to report for a deleted machine.
+    `forced` deletes ready nodes as well: a client with a copied kubelet certificate could report for a deleted machine.
     """
     return merged(
         to_write(DeleteNode(name=node.name, uid=node.uid), node.resource_version)

@@ -1,6 +1,7 @@
 """Decides which resources an object owns, and which it may use. A refusal becomes the condition Ready. Pure.
 
-Users cannot claim resources of other owners by their objects. `adopt` applies only without another owner's mark.
+Users cannot claim resources of other owners by their objects. With the annotation `adopt`, a child of a
+group takes over a resource without an ownership mark, and any object that of a deleted object with its own name.
 """
 
 import re
@@ -30,7 +31,7 @@ _NAMED_PROJECT = re.compile(r"projects/([^/]*)", re.IGNORECASE)
 def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
     """Return whether a resource was created for this object, or may be taken over because a user set `adopt`."""
     own, mark = mark_for(child, ctx), names.parse_mark(resource.description)
-    # A resource that was created before the caches showed the group has the child's own mark instead.
+    # A resource that was created before the caches showed the group has the mark of the child instead.
     marks = (own, names.mark_of(child.meta, child.kind, own.cluster_uid))
     if mark is not None and (mark in marks or _has_name_of(child, mark, own.cluster_uid)):
         return True
@@ -47,7 +48,7 @@ def is_ours(child: Child, resource: Resource, ctx: Round) -> bool:
 
 
 def mark_for(child: Child, ctx: Round) -> names.Mark:
-    """Return the mark of the resources of a child: that of its group if it has one."""
+    """Return the ownership mark of a child's resource: the mark of its group or, without a group, its own."""
     group = ctx.parent_of(child)
     cluster = ctx.snapshot.cluster.uid
     if group is None:
@@ -56,7 +57,7 @@ def mark_for(child: Child, ctx: Round) -> names.Mark:
 
 
 def _has_name_of(child: Child, mark: names.Mark, cluster_uid: str) -> bool:
-    """Return whether a mark is that of a group, perhaps deleted, whose child of this kind has the child's name."""
+    """Return whether a mark is that of a group, existing or deleted, whose child has this kind and name."""
     of_group = (mark.kind, mark.namespace, mark.cluster_uid) == (Kind.TPU_NODE_GROUP, child.meta.namespace, cluster_uid)
     return of_group and child.meta.name == names.child_name(mark, child.kind)
 

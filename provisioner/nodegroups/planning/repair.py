@@ -1,7 +1,7 @@
-"""Decides when a slice is recreated: when a machine has been lost for too long, as the others cannot work without it.
+"""Decides when a slice is recreated: when a machine has been lost for too long. Other machines cannot work without it.
 
 The managed instance group is deleted and created again under its name. The status gets the reason Recreating before the
-delete, and another reason before the create: with Recreating, an existing group is always the old one. Pure.
+delete, and another reason before the create, so a group that exists with the reason Recreating is the old one. Pure.
 """
 
 from collections.abc import Iterable, Mapping
@@ -34,14 +34,14 @@ _DOUBTFUL_ZONE = (
 class Loss:
     """Lost machines of a group."""
 
-    #: One text for each lost machine, with its name; never empty.
+    #: One text for each lost machine, and one for the number of missing machines; never empty.
     words: tuple[str, ...]
     machines: int
     #: New entry of `Memory.lost`.
     lost: Mapping[str, Lost]
     #: Time at which the slice is recreated. None if that is not known, or this controller does not recreate it.
     due_at: datetime | None = None
-    #: Sentence that is appended to the message.
+    #: Sentence that is appended to the message; may be empty.
     note: str = ""
 
     @property
@@ -89,7 +89,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
 
 
 def lost_for_good(loss: Loss | None, ctx: Round) -> frozenset[str]:
-    """Return the names of lost machines, and of nodes without a listed machine, that did not return in time."""
+    """Return names of lost machines, and of nodes without a listed machine, that have stopped for REPAIR_AFTER."""
     long_ago, lost = _long_ago(ctx), loss.lost if loss is not None else {}
     return frozenset(name for name, each in lost.items() if each.stopped_since and each.stopped_since <= long_ago)
 
@@ -105,10 +105,10 @@ def _long_ago(ctx: Round) -> datetime:
 
 
 def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) -> Mapping[str, Lost]:
-    """Return the new entry of `Memory.lost`. A machine that returns in time is removed, even if others are lost."""
+    """Return the new entry of `Memory.lost`. A machine that works again is removed, even if other machines are lost."""
     before = ctx.memory.lost.get(group.meta.uid, {})
-    # An earlier process may have seen the loss first, so the status counts, but no time longer ago than REPAIR_AFTER:
-    # the slice would have been recreated, unless its zone was in doubt or no process gave its machines tokens.
+    # An earlier process may have seen the loss first, so the time in the status counts. A time longer ago
+    # than REPAIR_AFTER does not: the slice would be new, unless its zone was doubtful or its machines had no tokens.
     long_ago = _long_ago(ctx)
     told = {
         machine.name: machine.since
@@ -119,14 +119,14 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     for name, runs in reports.items():
         known = before.get(name)
         since = known.since if known is not None else min(told.get(name, ctx.now), ctx.now)
-        # This time is not taken from the status, because an earlier process may have seen only chips missing.
+        # The status does not show `stopped_since`: an earlier process may only have seen that chips are missing.
         stopped = (known.stopped_since if known is not None else None) or ctx.now
         lost[name] = Lost(since=since, stopped_since=None if runs else stopped)
     return lost
 
 
 def _with_limit(group: TpuNodeGroup, loss: Loss, since: datetime, ctx: Round) -> Loss:
-    """Return the loss with the time at which the slice is recreated; the limit on recreations may delay it."""
+    """Return the loss with the time at which the slice is recreated, delayed if the limit on recreations is reached."""
     settings, counted = ctx.settings, recreations(group, ctx.now)
     if settings.repairs_per_day <= 0:
         return loss
@@ -158,13 +158,13 @@ def recorded(group: TpuNodeGroup, now: datetime) -> tuple[datetime, ...]:
 
 
 def recreating(group: TpuNodeGroup) -> bool:
-    """Return whether the status says that the slice is being recreated."""
+    """Return whether the slice is being recreated: its condition Ready has the reason Recreating."""
     ready = condition_of(group.status.conditions, ConditionType.READY)
     return ready is not None and ready.reason == Reason.RECREATING
 
 
 def joins_until(told: Machine | None, member: Member, ctx: Round) -> datetime | None:
-    """Return the deadline for a running machine, `told` in the status, to become a ready node; None if unknown."""
+    """Return the deadline for a machine to become a ready node, None if unknown. `told` is its entry in the status."""
     if told is None or told.since is None or told.ready or not member.machine.has_machine:
         return None
     # The time of an earlier state does not count: the machine may have waited for capacity for days.

@@ -142,7 +142,7 @@ def external_problem(template: records.Template) -> str:
 
 
 def _addresses(config: InstanceConfig) -> dict[str, str]:
-    """Return the addresses in a template, by field, that may name another project. Accounts are put in this form."""
+    """Return addresses in a template that may name another project, by field, with accounts converted to addresses."""
     addresses = {
         "image": config.image,
         "diskType": config.disk_type,

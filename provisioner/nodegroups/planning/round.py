@@ -48,7 +48,7 @@ class Node:
     unschedulable: bool = False
     #: Whether the condition Ready of the node is True.
     ready: bool = False
-    #: Time of the kubelet's last report if Kubernetes set Ready to Unknown more than 10 minutes later (`silent_node`).
+    #: Time of the kubelet's last report if Kubernetes set Ready to Unknown more than 10 minutes later, else None.
     silent_since: datetime | None = None
     created_at: datetime | None = None
     #: google.com/tpu in status.capacity. The next field is the value in status.allocatable.
@@ -80,7 +80,7 @@ class Pod:
     name: str
     uid: str
     node: str
-    #: Requested chips; 1 for claims of unknown size.
+    #: Number of requested chips; 1 for ResourceClaims, whose devices are unknown.
     chips: int
     #: Whether the phase is Succeeded or Failed, so that the pod no longer needs its node.
     finished: bool = False
@@ -89,11 +89,11 @@ class Pod:
     started: bool = True
     #: metadata.deletionTimestamp: end of the grace period. None if the pod is not being deleted.
     deletion_deadline: datetime | None = None
-    #: Whether the pod is a DaemonSet's or a static one: it ends with its node, and is recreated if it is evicted.
+    #: Whether the pod is static or of a DaemonSet. Such a pod ends with its node, and is recreated if it is evicted.
     bound_to_node: bool = False
 
     def holds_chips(self, proof: Proof | None = None) -> bool:
-        """Return whether it has started with chips and, if `proof` is given, was not created after the delete request.
+        """Return whether the pod has started with chips and, with a `proof`, was not created after the delete request.
 
         Pods that tolerate the cordon could otherwise replace each other on the machines without end.
         """
@@ -102,11 +102,11 @@ class Pod:
         return self.chips > 0 and self.started and not late
 
     def deadline(self, proof: Proof) -> datetime | None:
-        """Return the time until which it keeps machines if it does not hold chips, None if it does not keep them."""
+        """Return the time until which the pod keeps machines without holding chips, None if it does not keep them."""
         return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
 
     def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
-        """Return whether it runs within its grace period and, if it does not hold chips, before its deadline."""
+        """Return whether the pod is unfinished in its grace period, and holds chips or has not reached its deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         deadline = self.deadline(proof) if proof is not None else None
         in_time = self.holds_chips(proof) or (deadline is not None and now < deadline)
@@ -136,7 +136,7 @@ class Cluster:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Snapshot:
-    """The caches at one moment. Each may be older than the others, and than the controller's last writes."""
+    """Content of all caches at one moment. A cache may be older than another, and than the controller's last writes."""
 
     cluster: Cluster
     groups: tuple[TpuNodeGroup, ...] = ()
@@ -175,8 +175,8 @@ class PlanningSettings(NodeGroupSettings):
     max_calls: int = 64
 
 
-#: Time in seconds from the start of this process until nodes count as reporting. After a restore, Kubernetes finds out
-#: only within a minute that the nodes of the backup do not report.
+#: Time in seconds from the first decision of this process until nodes count as reporting. After a restore of etcd, the
+#: nodes of the backup are ready for up to a minute, until Kubernetes finds that they do not report.
 _STALE_SECONDS = 300.0
 #: Up to this number of nodes of a zone may fail independently, even if they are most of its nodes.
 _FEW_NODES = 3
@@ -254,7 +254,8 @@ class Round:
     parents: Mapping[tuple[Kind, str], TpuNodeGroup]
     #: Children by kind, namespace and name.
     children: Mapping[tuple[Kind, str, str], Child]
-    #: Managed instance groups that are not released, by namespace and resource that they use; empty if none is deleted.
+    #: ManagedInstanceGroups with finalizers, by namespace and by the policy or template that they use. Empty if no
+    #: object of a policy or template is being deleted.
     users: Mapping[tuple[str, Link | str], ManagedInstanceGroup]
     #: Nodes by provider id. Only nodes with their machine's name: a kubelet can claim any provider id.
     nodes: Mapping[str, Node]
@@ -273,15 +274,15 @@ class Round:
     doubtful_zones: frozenset[str] = frozenset()
     #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None
-    #: Whether a group may have nodes, which need the device plugin: pods may run even on those of a deleted group.
+    #: Whether any group may have nodes, which need the device plugin. A deleted group has nodes until they are removed.
     has_nodes: bool = False
 
     def labelled_of(self, group: TpuNodeGroup) -> Sequence[Node]:
-        """Return the nodes with the labels of a group that are at its place."""
+        """Return the nodes with the labels of a group and the place of its machines (`place_of`)."""
         return self.labelled.get((group.meta.namespace, group.meta.name, place_of(group)), ())
 
     def parent_of(self, child: Child) -> TpuNodeGroup | None:
-        """Return the group in the child's namespace that gives a child this name. Owner references are ignored."""
+        """Return the group whose child has this name and namespace, None without one. Owner references are ignored."""
         group = self.parents.get((child.kind, child.meta.name))
         return group if group is not None and group.meta.namespace == child.meta.namespace else None
 
@@ -327,7 +328,7 @@ class Round:
 def begin_round(snapshot: Snapshot, memory: Memory, settings: PlanningSettings, now: datetime) -> Round:
     """Index a snapshot and the memory."""
     named = [node for node in snapshot.nodes if node.is_named_as_its_machine]
-    # The last node of a machine wins: that with the shortest name, which has no domain.
+    # If several nodes are of one machine, the last is used: the node with the shortest name, which has no domain.
     named.sort(key=lambda each: (-len(each.name), each.ready, each.name))
     nodes, metas = {node.provider_id: node for node in named}, [group.meta for group in snapshot.groups]
     ctx = Round(
@@ -401,7 +402,7 @@ def _doubtful_zones(ctx: Round) -> frozenset[str]:
     # Whether each node fails, by zone and namespace.
     zones: defaultdict[str, defaultdict[str, list[bool]]] = defaultdict(lambda: defaultdict(list))
     for group in filter(was_whole, ctx.snapshot.groups):
-        # One group must not prevent the others; its own unit reports the exception.
+        # An exception for one group must not affect other groups. The decision about that group reports it.
         with contextlib.suppress(Exception):
             for node in ctx.labelled_of(group):
                 if node.provider_id not in stopped:
@@ -416,7 +417,7 @@ def _is_doubtful(namespaces: Collection[list[bool]]) -> bool:
 
 
 def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Round) -> Step:
-    """Return a step with a call or, before the call is due, with that time; NOTHING if the call is in flight."""
+    """Return a step with a call or, before the call is due, with the due time; NOTHING if the call is in flight."""
     if call.key in ctx.memory.calls:
         return NOTHING
     wait = known.backoffs.get(what)
@@ -428,5 +429,5 @@ def want(known: ResourceMemory, what: str, call: Call, due_at: datetime, ctx: Ro
 
 
 def later(moment: datetime, seconds: float, key: str) -> datetime:
-    """Return a time `seconds` later, up to a tenth earlier depending on `key`, so that reads spread out."""
+    """Return the time after `seconds`, shortened by up to a tenth that depends on `key`, so that reads spread out."""
     return moment + timedelta(seconds=seconds * (1 - 0.1 * waits.share_of(key)))
