@@ -22,7 +22,7 @@ from provisioner.runtime.repeats import Lasting
 
 _log = structlog.get_logger(__name__)
 
-#: Time-out in seconds of a change. No change is sent if the leader lease may end within this time.
+#: Time-out in seconds of a call that changes a resource. It is not sent if the leader lease may end within this time.
 CALL_SECONDS = 10.0
 _DRY = "Not done: this is a dry run."
 #: Name in metrics and class of the records, by kind of resource.
@@ -41,7 +41,7 @@ class Actor(PlanActor[actions.Call, actions.Write]):
     writer: Writer
     gate: Gate
     executor: Executor
-    #: Runs deletes with their check by the gate, which takes long for a group of thousands of nodes.
+    #: Executor of the deletes that the gate checks first, which takes long for a group of thousands of nodes.
     gate_executor: Executor
 
     def exchange(self, call: actions.Call) -> Exchange:

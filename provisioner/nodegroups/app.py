@@ -51,7 +51,7 @@ class Loop(RoundLoop[Answer]):
         return (*not_synced(self.watches), *((doubt,) if doubt else ()))
 
     def round(self) -> float:
-        """Do one round; return the maximum pause in seconds before the next."""
+        """Do one round; return the maximum pause in seconds before the next round."""
         if not self.begin(self.watches.named()):
             return LONGEST_PAUSE_SECONDS
         if self.cluster.due_in_seconds(self.clock()) <= 0:

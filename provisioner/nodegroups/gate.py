@@ -1,4 +1,4 @@
-"""Checks with live reads, right before a managed instance group and its machines are deleted, that this is allowed.
+"""Checks with live reads whether a managed instance group and its machines may be deleted, right before the delete.
 
 The object must be in deletion, the nodes must be cordoned, and no pod may keep the machines. After the last check, only
 pods that tolerate the cordon or name their node can be bound. A node that registers after the check has no chips until

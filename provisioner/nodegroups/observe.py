@@ -1,7 +1,7 @@
 """Watches Kubernetes, reads facts about the cluster, and combines both into snapshots.
 
 - Secrets: only bootstrap tokens with the labels of a group are listed.
-- Nodes: all are watched, as the API server cannot select by providerID. Nodes that belong to no group are dropped.
+- Nodes: all are watched, as the API server cannot select by providerID. Nodes that cannot be a group's are dropped.
 - Pods: bound, unfinished pods are listed, except those of DaemonSets. To save memory, only pods with chips, pods that
   tolerate the taint of TPU nodes, and pods on nodes of groups are kept. All pods are listed again if a node gets the
   labels of a group after its pods were dropped.

@@ -35,7 +35,7 @@ TPU_TAINT = {"key": constants.TPU_RESOURCE, "value": "present", "effect": "NoSch
 _TAINT = (TPU_TAINT["key"], TPU_TAINT["effect"])
 _MACHINE = "gce://"
 #: A node is silent if the last report of its kubelet was older than this when Kubernetes set Ready to Unknown. Usually,
-#: the report is younger: kubelets report at least every 7.5 minutes, and Kubernetes sets Unknown one minute after that.
+#: the report is younger: a kubelet reports at least every 7.5 minutes, and a minute after it stops, Ready is Unknown.
 _SILENCE = timedelta(minutes=10)
 _OF_NODE = frozenset({"DaemonSet", "Node"})
 _MIRROR = "kubernetes.io/config.mirror"

@@ -80,7 +80,7 @@ _MARK = re.compile(
     rf"tpu-provisioner: (?P<kind>{'|'.join(Kind)}) (?P<namespace>{_NAMESPACE})/(?P<name>{_NAME})"
     rf" uid (?P<uid>{_UID}) cluster (?P<cluster_uid>{_UID})"
 )
-#: Namespace of the UUIDs of request ids. It must never change: a repeated request must have the id of the first.
+#: Namespace of the UUIDs of request ids. It must never change: a repeated request must have the same id as before.
 _REQUESTS = uuid.UUID("5f0d7d6e-3b0c-5d0e-9f2a-6c1b8e4a7d21")
 
 
@@ -110,7 +110,7 @@ def group_name_problem(name: str) -> str:
 
 
 def resource_name_problem(name: str) -> str:
-    """Return why a child and its resource, which have the same name, cannot have this one; empty if they can."""
+    """Return why a child and its resource in Compute Engine cannot have this name; empty if they can."""
     if len(name) <= RESOURCE_NAME and _RESOURCE_FORM.fullmatch(name):
         return ""
     return (

@@ -83,7 +83,7 @@ class BootstrapConfig:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TpuNodeGroupSpec:
-    """A group that is one slice, or whose machines are a slice each. `shape.resolve` derives which of them."""
+    """A group that is one slice, or whose machines are a slice each. `shape.resolve` decides which case applies."""
 
     project: str
     #: Zone of the machines.

@@ -95,7 +95,7 @@ def created(note: str = "") -> Condition:
 
 
 def with_condition(conditions: tuple[Condition, ...], new: Condition, now: datetime) -> tuple[Condition, ...]:
-    """Return conditions in which `new` replaces that of its type. The transition time changes only with the status."""
+    """Return the conditions with `new` as that of its type. The transition time changes only if the status does."""
     old = condition_of(conditions, new.type)
     kept = old.last_transition_time if old is not None and old.status is new.status else None
     message = bounds.cut(new.message, bounds.CONDITION_MESSAGE)
@@ -182,7 +182,7 @@ class Machine:
     """Entry of a group's status for one machine."""
 
     name: str
-    #: Status of the machine in Compute Engine, or the current action of its managed instance group without a status.
+    #: Status of the machine in Compute Engine; without a status, the current action of its managed instance group.
     state: str = ""
     #: Node of the machine; empty until the machine has joined.
     node: str = ""

@@ -1,10 +1,10 @@
 """Plans bootstrap tokens, and checks the certificate requests that are made with them. Pure.
 
-Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. Its successor is
-created 10 minutes before, and the old token is kept until it expires, so a running join is not interrupted. Users with
-these tokens are not in kubeadm's group, because Kubernetes approves the certificate of any node for that group: a user
-who writes a startup script could act as any node. For the group of these tokens, only this controller approves
-certificates, and only for the machine of the token.
+Each machine that has not joined has a token, a Secret in kube-system. A token is valid for 30 minutes. 10 minutes
+before it expires, the machine gets a new token as well, so that a running join is not interrupted. The tokens are not
+for kubeadm's group, because Kubernetes approves the certificate of any node for that group: a user who writes a startup
+script could act as any node. For the group of these tokens, only this controller approves certificates, and only
+for the machine of the token.
 """
 
 import base64
@@ -221,7 +221,7 @@ def parse_request(raw: object, has_room: Callable[[str, str], bool] = lambda *_:
 
 
 def is_own(request: Request, token: Token, now: datetime) -> bool:
-    """Return whether a request was sent with this token, which is valid, and is for the node of the token's machine."""
+    """Return whether the token is valid, and the request was sent with it and is for the node of its machine."""
     counts = token.value and token.expires_at is not None and token.expires_at > now
     return bool(counts) and (request.token, request.node) == (token.name, token.machine)
 

@@ -188,7 +188,7 @@ class ComputeClient:
         return tuple(found[each] for each in sorted(found))
 
     def list_instances(self, scope: records.Scope, names: Collection[str]) -> tuple[records.Instance, ...]:
-        """Return the machines of a zone that have these names, with their metadata, without machines that do not exist.
+        """Return the machines with these names in a zone, with their metadata. Missing machines are left out.
 
         The server filters by the common prefix of the names.
         """

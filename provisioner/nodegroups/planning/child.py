@@ -41,7 +41,7 @@ _WHAT = {
 _ARRIVED_SECONDS = 60.0
 #: Time in seconds after which the caches of all processes show that an object is being deleted.
 _SEEN_DELETED_SECONDS = MAX_SILENCE_SECONDS + _ARRIVED_SECONDS
-#: First and maximum interval in seconds between polls of an operation. Each is _POLL_GROWTH times the one before.
+#: First and maximum interval in seconds between polls of an operation. Each is _POLL_GROWTH times its predecessor.
 _FIRST_POLL_SECONDS = 2.0
 _LAST_POLL_SECONDS = 10.0
 _POLL_GROWTH = 1.5
@@ -54,8 +54,8 @@ _SETTLED_SECONDS = 3600.0
 _UNUSABLE_SECONDS = 5.0
 #: Interval in seconds between reads of a policy or a template until it has been ready for as many seconds.
 _CONFIRMED_SECONDS = 60.0
-#: Number of consecutive failures that are lasting. If the last one is a rejection, a resource with the annotation
-#: `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
+#: Number of consecutive failures that count as lasting. If the last of them is a rejection, a resource with the
+#: annotation `abandon` is given up. One rejection is not enough, because a new permission is not effective immediately.
 _REFUSALS = 3
 #: Kinds of failures that do not reject the request: the resource may still be created or deleted.
 _PASSING = frozenset(
@@ -141,7 +141,7 @@ def _look(child: Child, known: memory.ResourceMemory, ctx: Round) -> Outcome:
         due_at, words = max(known.changed_at, ctx.memory.began_at), f"the {_WHAT[child.kind]} cannot be read"
         step = want(known, memory.READ, Read(target=target_of(child)), due_at, ctx)
         if isinstance(child, ManagedInstanceGroup) and child.status.url and known.listing is None:
-            # Both calls are sent in one round: a process that soon crashes would often have no list of the machines.
+            # Both calls are sent in one round: a process that crashes early could otherwise get a reading and no list.
             step += want(known, memory.LIST, ListMachines(target=target_of(child)), due_at, ctx)
         return Outcome(step=step, condition=_unknown(child, known, memory.READ, words))
     if reading.resource is None:
@@ -165,10 +165,10 @@ def _poll(child: Child, known: memory.ResourceMemory, operation: OperationRef, c
 
 
 def _unknown(child: Child, known: memory.ResourceMemory, what: str, words: str) -> Condition | None:
-    """Return a condition if the last reads, lists or polls failed, None otherwise.
+    """Return a condition if calls of the kind `what` (read, list or poll) fail, None if the current one is to be kept.
 
-    If there is a condition, perhaps of an earlier process, only lasting failures replace it. If the resource was ready,
-    only rejections do, and only if machines would be lost unseen.
+    Only lasting failures replace a condition, which may be of an earlier process. If the object is not being deleted, a
+    true condition is replaced only by rejections, and only if the resource has machines, which could be lost unseen.
     """
     wait, ready = known.backoffs.get(what), condition_of(child.status.conditions, ConditionType.READY)
     if wait is None:

@@ -3,7 +3,7 @@
 A group is decided on together with its children. An exception in one group does not affect other groups.
 
 Compute Engine limits the calls of a project by kind, region and minute, so only some of the due calls are sent in a
-round. All calls of one kind for one namespace are a party, and all changes of one group's machines. Calls of the party
+round. A party is all calls of one kind for one namespace, or all changes of one group's machines. Calls of the party
 with the fewest calls in flight are sent first, then those of the party whose last call is oldest; polls, reads and
 lists count as a minute newer than changes. Between equal parties, the order is: changes of resources, changes of
 machines, polls, reads, lists; then the call that has been due for longest.
@@ -66,7 +66,7 @@ class Plan:
     writes: tuple[actions.Write, ...] = ()
     events: tuple[actions.Event, ...] = ()
     crashed: tuple[Crashed, ...] = ()
-    #: Managed instance groups with this cluster's ownership mark and no object, by project. Only of recent lists.
+    #: Managed instance groups with this cluster's ownership mark and no object, for each project with a recent list.
     strays: Mapping[str, tuple[Manager, ...]] = field(default_factory=dict)
     #: Time of the next decision if nothing happens before. None if only an event requires one.
     wake_at: datetime | None = None
@@ -178,7 +178,7 @@ def _tell(record: Record, error: Exception, ctx: Round) -> Step:
 
 
 def _apply_device_plugin(ctx: Round) -> Step:
-    """Return a step that applies the device plugin's DaemonSet if groups need it and it has not the current version."""
+    """Return a step that applies the device plugin's DaemonSet if groups need it and it is missing or outdated."""
     version, plugin = ctx.settings.device_plugin_version, ctx.snapshot.device_plugin
     found = plugin.version if plugin is not None else ""
     needed = any(
@@ -273,7 +273,7 @@ def pace(wanted: Iterable[Wanted], memory: Memory, settings: PlanningSettings, n
 
 
 def _in_turn(wanted: Iterable[Wanted], memory: Memory) -> list[Wanted]:
-    """Sort due calls: those with the fewest calls of their party in flight or before them, then by the last call."""
+    """Sort due calls by the number of their party's calls in flight or before them, then by the party's last call."""
     turns = Counter(_party(sent.call) for sent in memory.calls.values())
     queue = []
     for each in sorted(wanted, key=lambda each: (_urgency(each.call), each.due_at, each.call.key)):

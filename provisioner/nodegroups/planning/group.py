@@ -42,7 +42,7 @@ from provisioner.tpu import ShapeError
 
 #: Interval in seconds between reads of an instance template that the user created, if it is valid.
 _EXTERNAL_SECONDS = 3600.0
-#: Interval in seconds between reads of such a template if it is missing or invalid.
+#: Interval in seconds between reads of an instance template that the user named, if it is missing or invalid.
 _EXTERNAL_AGAIN_SECONDS = 300.0
 #: Metadata key of the script that a machine runs at each boot.
 STARTUP_SCRIPT = "startup-script"
@@ -133,7 +133,7 @@ def _machines(group: TpuNodeGroup, ctx: Round) -> Sightings:
     step = want(known, READ, actions.Read(target=target), due_at, ctx)
     if template is None:
         return Sightings(group=group, problem_of_template=problem, step=step)
-    # A template with a problem is not used, so its model, which may be unknown, does not matter.
+    # A template with a problem is not used, so its provisioning model, which may be unknown, does not matter.
     model = template.provisioning_model if not problem else ""
     seen = Sightings(
         group=group,
@@ -201,7 +201,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
         deleting = any(each.meta.deleting for each in found.values())
         # No machines are created while they could not join, because they would only cost money.
         in_vain = joining.problem_of(group, ctx)
-        # The status must first lose the reason Recreating: as long as it has it, machines are deleted (`repair`).
+        # The status must first lose the reason Recreating: with this reason, machines are deleted (`repair`).
         if manager is None and not (outdated or deleting or old or in_vain or repair.recreating(group)):
             step += _create(child, notes, ctx)
         elif manager is not None and differs(manager, child):
@@ -212,7 +212,7 @@ def _children(seen: Sightings, resolved: GroupShape, ctx: Round) -> Sightings:
 
 
 def _create(child: Child, notes: list[str], ctx: Round) -> Step:
-    """Return a step that creates a child. If Kubernetes rejected an earlier create, add its reason to `notes`."""
+    """Return a step that creates a child. If Kubernetes rejected the last attempt, add the reason to `notes`."""
     write = actions.CreateChild(record=child)
     why = ctx.refused(write)
     if why:

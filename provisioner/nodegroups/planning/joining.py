@@ -50,7 +50,7 @@ def problem_of(group: TpuNodeGroup, ctx: Round) -> str:
 
 
 def refused_join(group: TpuNodeGroup, fleet: Fleet | None, ctx: Round) -> str:
-    """Return why Kubernetes rejected a write without which machines of the fleet cannot be ready, empty without one."""
+    """Return why Kubernetes rejected a write without which machines cannot be ready, empty without a rejection."""
     if why := ctx.refused(_PLUGIN):
         return f"the device plugin is not applied: {why}"
     for member in fleet.members if fleet is not None and group.spec.bootstrap_kubernetes is not None else ():
@@ -68,7 +68,7 @@ def _refused(group: TpuNodeGroup, member: Member, ctx: Round) -> str:
 
 
 def may_join(group: TpuNodeGroup, member: Member, ctx: Round) -> bool:
-    """Return whether a machine has joined or can: no write for that was rejected, and it has a token or needs none."""
+    """Return whether a machine has joined or can join: no write for the join was rejected, and no token is missing."""
     if ctx.refused(_PLUGIN):
         return False
     if member.node is not None or group.spec.bootstrap_kubernetes is None:
@@ -200,7 +200,7 @@ def _equip(
 
 
 def _read(target: actions.Target, unread: Sequence[tuple[datetime, ManagedInstance]], ctx: Round) -> Step:
-    """Read the machines of a group together, as soon as one is due."""
+    """Return a step that reads the machines of a group together, as soon as one of them is due."""
     if not unread or ctx.calling(target.uid, actions.ReadMachines):
         return NOTHING
     now, first = ctx.now, min(at for at, _ in unread)

@@ -32,7 +32,7 @@ from provisioner.nodegroups.planning.round import NOTHING, Node, Round, Step, la
 
 #: Interval in seconds between reads of a group whose machines are all ready.
 SETTLED_SECONDS = 900.0
-#: While machines are created or nodes awaited, a group is read after this share of its age, but after 10 s to 60 s.
+#: While machines are created or nodes awaited, a group is read after this share of its age, after 10 s to 60 s.
 _SHARE_OF_AGE = 0.05
 _SOONEST_SECONDS = 10.0
 _LATEST_SECONDS = 60.0
@@ -174,7 +174,7 @@ def _cordon(node: Node, labels: dict[str, str]) -> PatchNode:
 
 
 def machines_before(ctx: Round) -> dict[str, int]:
-    """Return for each group how many machines of its namespace precede those of the group in the limit.
+    """Return for each group the number of machines that precede its own machines under the limit of its namespace.
 
     The key is the UID of the ManagedInstanceGroup or, if none exists, of the TPUNodeGroup. The order is: groups that
     exist in Compute Engine, recreated slices, other groups by age, and last the groups that Compute Engine rejected, by
@@ -245,7 +245,7 @@ def _waits(child: ManagedInstanceGroup, ctx: Round) -> bool:
 
 
 def _refused_at(child: Child, ctx: Round) -> datetime:
-    """Return when the last create failed as invalid, not permitted or above a quota; LONG_AGO if it did not fail so."""
+    """Return when the last create failed as invalid, forbidden or above a quota; LONG_AGO without such a failure."""
     wait = ctx.known(child).backoffs.get(INSERT)
     return wait.at if wait is not None and wait.failure.kind in _REFUSALS else LONG_AGO
 

@@ -16,7 +16,7 @@ from provisioner.nodegroups.api.statuses import OperationRef, OperationType
 from provisioner.nodegroups.compute.records import Instance, ManagedInstance, Manager, Operation, Resource
 from provisioner.nodegroups.planning import actions
 
-#: Time before any event. Other than datetime.min, it can be shifted to an earlier time when the clock is set.
+#: Time before any event. Unlike datetime.min, it can be shifted to an earlier time when the clock is set.
 LONG_AGO = datetime(1970, 1, 1, tzinfo=UTC)
 
 
@@ -132,7 +132,7 @@ DELAYS: Mapping[FailureKind, tuple[float, float]] = {
     FailureKind.ALREADY_EXISTS: (2, 60),
     FailureKind.INVALID: (60, 600),
 }
-#: Maximum pause in seconds after a request of Google for a pause. Longer requests are cut to this.
+#: Maximum pause in seconds that follows from a request of Google for a pause.
 LONGEST_WISH_SECONDS = 600.0
 
 

@@ -96,7 +96,7 @@ def silent_node(nodes: Iterable[Node], oldest_ready: datetime | None) -> str:
     silent = {node.silent_since: node.name for node in reversed(nodes) if node.silent_since is not None}
     if not silent or any(node.ready for node in nodes):
         return ""
-    # The backup was made after the last report, because it contains it.
+    # The backup was made after the last report, which it contains.
     last = max(silent)
     name = silent[last]
     if oldest_ready is not None and oldest_ready < last:
@@ -228,8 +228,8 @@ def left_over(
 ) -> tuple[Node, ...]:
     """Return the nodes of a group whose machines no longer exist.
 
-    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. With a fleet,
-    ready nodes are left out, because their machines may not be listed yet. While fewer than `count` machines are
+    Nodes are found by labels, tokens, or the machines in the status. Without a `fleet`, no machine exists. With a
+    fleet, ready nodes are left out, because their machines may not be listed yet. While fewer than `count` machines are
     listed, nodes without a listed machine are also left out if their name is not in `lost` (`repair.lost_for_good`).
     """
     place, own = place_of(group), ctx.labelled_of(group)

@@ -1,7 +1,7 @@
 """Decides which resources an object owns, and which it may use. A refusal becomes the condition Ready. Pure.
 
-Users cannot claim resources of other owners by their objects. With the annotation `adopt`, a child of a
-group takes over a resource without an ownership mark, and any object that of a deleted object with its own name.
+Users cannot claim resources of other owners by their objects. With the annotation `adopt`, an object also
+takes over the resource of a deleted object of its name, and a group's child takes over a resource without a mark.
 """
 
 import re
@@ -81,7 +81,7 @@ def not_served(child: Child, ctx: Round) -> Condition | None:
 
 
 def not_allowed(meta: ObjectMeta, project: str, ctx: Round) -> Condition | None:
-    """Return why resources in a project must not be created for objects of this namespace, None if they may."""
+    """Return why resources in a project must not be created for objects of a namespace; None if they may be."""
     namespaces, projects = ctx.settings.served_namespaces, ctx.projects
     if namespaces and meta.namespace not in namespaces:
         message = f"namespace {meta.namespace} is not among those that are served; see the setting SERVED_NAMESPACES"

@@ -65,7 +65,7 @@ def find_loss(group: TpuNodeGroup, shape: GroupShape, fleet: Fleet, manager: Man
     if not words:
         return None
     running = nodes.running(fleet, group, ctx)
-    # Whether each lost machine has a ready node. Then it only lacks chips, or is missing from the list.
+    # Whether each lost machine has a ready node. If so, the machine only lacks chips, or is missing from the list.
     reports = {member.machine.name: member.reports for member, _ in lost}
     if missing:
         listed = {member.machine.provider_id for member in fleet.members}
@@ -108,7 +108,8 @@ def _remembered(group: TpuNodeGroup, reports: Mapping[str, bool], ctx: Round) ->
     """Return the new entry of `Memory.lost`. A machine that works again is removed, even if other machines are lost."""
     before = ctx.memory.lost.get(group.meta.uid, {})
     # An earlier process may have seen the loss first, so the time in the status counts. A time longer ago
-    # than REPAIR_AFTER does not: the slice would be new, unless its zone was doubtful or its machines had no tokens.
+    # than REPAIR_AFTER does not: the slice would have been recreated since then, if its zone had not been doubtful and
+    # its machines had had tokens.
     long_ago = _long_ago(ctx)
     told = {
         machine.name: machine.since
@@ -172,7 +173,7 @@ def joins_until(told: Machine | None, member: Member, ctx: Round) -> datetime | 
 
 
 def _why_lost(group: TpuNodeGroup, member: Member, told: Machine | None, ctx: Round) -> str:
-    """Return why a machine counts as lost, empty if it does not. `told` is the machine in the status.
+    """Return why a machine counts as lost, empty if it does not. `told` is its entry in the status.
 
     If the nodes have never all been ready, a machine without a ready node may still join until its deadline.
     """

@@ -106,7 +106,7 @@ class Pod:
         return proof.deadline if self.namespace == proof.namespace and not self.chips else proof.deadline_of_others
 
     def keeps_machine(self, now: datetime, proof: Proof | None = None) -> bool:
-        """Return whether the pod is unfinished in its grace period, and holds chips or has not reached its deadline."""
+        """Return whether the pod is unfinished, within its grace period, and holds chips or is before its deadline."""
         over = self.deletion_deadline is not None and self.deletion_deadline <= now
         deadline = self.deadline(proof) if proof is not None else None
         in_time = self.holds_chips(proof) or (deadline is not None and now < deadline)
@@ -270,7 +270,7 @@ class Round:
     machines_before: Mapping[str, int] = field(default_factory=dict)
     #: Calls without an answer, by `Target.uid`.
     calls: Mapping[str, Sequence[Call]] = field(default_factory=dict)
-    #: Zones in which most nodes of most namespaces are not ready although their machines run, for a common reason.
+    #: Zones in which most nodes of most namespaces are not ready although their machines run: a shared cause.
     doubtful_zones: frozenset[str] = frozenset()
     #: Creation time of the oldest node that reports and is not the control plane's; None if unknown (`silent_node`).
     oldest_ready: datetime | None = None

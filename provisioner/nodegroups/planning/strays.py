@@ -1,4 +1,4 @@
-"""Finds managed instance groups with this cluster's mark and no object, as a restore of etcd may leave them. Pure."""
+"""Finds managed instance groups with this cluster's ownership mark and no object, such as after a restore. Pure."""
 
 from collections.abc import Mapping
 
